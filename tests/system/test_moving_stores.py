@@ -36,7 +36,7 @@ def parley(*words: str) -> subprocess.CompletedProcess[str]:
 def move(cluster: ClusterOfProcesses, url: str) -> None:
     """Move with the tool, and find the cluster there."""
     moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", cluster.bootstrap_servers)
-    assert moved.stdout == f"The cluster has moved. It is at {url}.\n", moved.stdout + moved.stderr
+    assert moved.stdout == f"The cluster has moved. It uses {url}.\n", moved.stdout + moved.stderr
 
 
 def state(url: str) -> str:

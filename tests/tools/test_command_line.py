@@ -91,7 +91,7 @@ def test_required() -> None:
 def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley) -> None:
     typed = parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert typed.code == 1
-    assert "no broker answers at 127.0.0.1:1" in typed.err
+    assert "no broker responds at 127.0.0.1:1" in typed.err
     assert "parley start" in typed.err
 
 

@@ -70,7 +70,7 @@ def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley:
     assert parley("topics", "--create", "--topic", "moved", *at).code == 0
     other = f"local://{tmp_path}/other"
     moved = parley("coordination", "migrate", "--to", other, *at)
-    assert moved.out == f"The cluster has moved. It is at {other}.\n", moved.err
+    assert moved.out == f"The cluster has moved. It uses {other}.\n", moved.err
     assert "State:        moved (latest move: " in parley("coordination", "status", store).out
     assert parley("topics", "--create", "--topic", "after", *at).code == 0
     left = parley("coordination", "dump", store)

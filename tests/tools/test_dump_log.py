@@ -82,7 +82,7 @@ def test_decoder_classes(parley: Parley, tmp_path: Path) -> None:
     text = parley("dump-log", *words, "--value-decoder-class", "--key-decoder-class", "kafka.serializer.LongDecoder")
     assert text.lines[-1] == "| key: -7 payload: \0\0\0\5"
     short = parley("dump-log", *words, "--value-decoder-class", "LongDecoder")
-    assert short.lines[-1].endswith("payload: no number of 8 bytes: 00000005")
+    assert short.lines[-1].endswith("payload: not a number of 8 bytes: 00000005")
     unknown = parley("dump-log", *words, "--key-decoder-class", "my.Own")
     assert (unknown.code, "There is no decoder class 'my.Own'" in unknown.err) == (1, True)
 
@@ -129,9 +129,14 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         (".log", lambda path: path.write_bytes(path.read_bytes() + b"junk"), (), "4 invalid bytes"),
         (".index", lambda path: overwrite(path, 3, b"\x04"), (), "entry 0: Index offset: 4, log offset: 5"),
         (".index", lambda path: overwrite(path, 6, b"\xff\xff"), (), "has no byte 65535"),
-        (".index", lambda path: overwrite(path, 0, b"\x10"), ("--index-sanity-check",), "does not come after"),
+        (".index", lambda path: overwrite(path, 0, b"\x10"), ("--index-sanity-check",), "is not above"),
         (".index", lambda path: overwrite(path, 12, b"\x10"), ("--index-sanity-check",), "outside of the segment"),
-        (".index", lambda path: path.write_bytes(b"12345"), ("--index-sanity-check",), "no whole entry of 8 bytes"),
+        (
+            ".index",
+            lambda path: path.write_bytes(b"12345"),
+            ("--index-sanity-check",),
+            "not a complete entry of 8 bytes",
+        ),
         (".timeindex", lambda path: overwrite(path, 7, b"\x01"), (), "Index timestamp: 769, log timestamp: 1005"),
         (".timeindex", lambda path: overwrite(path, 11, b"\x60"), (), "offset 96 is not found"),
         (".timeindex", lambda path: overwrite(path, 17, b"\x01\x01\x01"), (), "entry 1"),

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from parley import Broker
 from parley.tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
 from parley.tools.cli.groups.listing import validate_regex
-from parley.tools.cli.groups.partition_selection import parse_scope
+from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
 from parley.tools.cli.groups.tables import as_data, members_table, offsets_table, state_table
 from parley.tools.cli.invocation import CommandError
@@ -181,7 +181,7 @@ def test_delete_offsets(on_broker: Parley, topic: str, group: str) -> None:
         (("--describe",), "--group or --all-groups"),
         (("--describe", "--group", "g", "--all-groups"), "--group or --all-groups"),
         (("--describe", "--group", "g", "--members", "--offsets"), "one of"),
-        (("--list", "--members"), "--members goes with --describe"),
+        (("--list", "--members"), "--members needs --describe"),
         (("--reset-offsets", "--group", "g", "--topic", "t"), "exactly one of"),
         (("--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--to-earliest"), "exactly one of"),
         (("--reset-offsets", "--group", "g", "--to-latest"), "--topic or --all-topics"),
@@ -200,12 +200,12 @@ def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], 
 
 def test_scope() -> None:
     known = {"a": [0, 1, 2], "b": [0]}
-    assert parse_scope(["a:0,2", "b"]).partitions(known) == [("a", 0), ("a", 2), ("b", 0)]
-    assert parse_scope(["a:0", "a:1"]).partitions(known) == [("a", 0), ("a", 1)]
+    assert parse_selection(["a:0,2", "b"]).partitions(known) == [("a", 0), ("a", 2), ("b", 0)]
+    assert parse_selection(["a:0", "a:1"]).partitions(known) == [("a", 0), ("a", 1)]
     with pytest.raises(CommandError, match="a has no partition 7"):
-        parse_scope(["a:7"]).partitions(known)
+        parse_selection(["a:7"]).partitions(known)
     with pytest.raises(CommandError, match="--topic takes"):
-        parse_scope(["a:x"])
+        parse_selection(["a:x"])
 
 
 @pytest.mark.parametrize(

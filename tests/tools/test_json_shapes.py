@@ -108,7 +108,7 @@ def test_differences() -> None:
     shape = {"a": "integer|null", "b?": ["string"], "<name>": "boolean"}
     assert differences({"a": 1, "b": ["x"], "c": True}, shape) == []
     assert differences({"a": None}, shape) == []
-    assert differences({"a": True}, shape) == ["$.a: True is no integer|null"]
-    assert differences({"b": "x", "c": 1}, shape) == ["$.a is missing", "$.b is no list", "$.c: 1 is no boolean"]
+    assert differences({"a": True}, shape) == ["$.a: True is not integer|null"]
+    assert differences({"b": "x", "c": 1}, shape) == ["$.a is missing", "$.b is not a list", "$.c: 1 is not boolean"]
     assert differences({"a": 1}, {"b?": "any"}) == ["$.a is not in the shape"]
-    assert differences([], shape) == ["$ is no object"]
+    assert differences([], shape) == ["$ is not an object"]

@@ -27,9 +27,9 @@ from tests.tools.conftest import Parley, Typed
         ("mirror none.properties", "cannot be read"),
         ("mirror --source a:1 --target b:1 --topics (", "no regular expression"),
         ("mirror --consumer.config c", "needs --producer.config"),
-        ("load", "Say what to load"),
-        ("load --topic t", "Say what to load"),
-        ("load --topic t --output x --to-topic y --input z", "Say what to load"),
+        ("load", "to export, or --to-topic"),
+        ("load --topic t", "to export, or --to-topic"),
+        ("load --topic t --output x --to-topic y --input z", "to export, or --to-topic"),
         ("load --topic t --output x --format xml", "--format is one of"),
         ("load --topic t --output x --format json --value-format binary", "read bytes as base64"),
         ("load --topic t --output x --bad-records hide", "fail, drop or keep"),
@@ -146,7 +146,8 @@ def test_a_library_that_is_not_installed_is_said(words: tuple[str, ...]) -> None
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"is not installed, which parley {words[0]} needs: pip install 'parley-broker[spark]'.")
+    assert line.startswith(f"Error: parley {words[0]} needs ")
+    assert line.endswith(", which is not installed: pip install 'parley-broker[spark]'.")
 
 
 def test_ctrl_c_is_no_failure_of_the_command(parley: Parley, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:

@@ -127,7 +127,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
         consumer.close()
     _, told = process.communicate(b"two\n", timeout=60)
     lines = told.decode().splitlines()
-    assert lines[0] == f"Warning: no broker answers at {address}; trying on."
+    assert lines[0] == f"Warning: no broker responds at {address}; retrying."
     assert lines[1].startswith("Error: 1 record(s) were not acknowledged")
     assert len(lines) == 2
     assert process.returncode == 1
@@ -151,7 +151,7 @@ def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley, words
     assert (typed.code, typed.out) == (1, "")
     # Clients that other tests have left in this process may go on logging meanwhile, of other brokers.
     (line,) = [line for line in typed.err.splitlines() if not (line.startswith("%") and address not in line)]
-    assert line.startswith("Error: no broker answers at 127.0.0.1:")
+    assert line.startswith("Error: no broker responds at 127.0.0.1:")
     assert "parley start" in line
 
 

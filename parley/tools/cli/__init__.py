@@ -1,8 +1,10 @@
-"""The ``parley`` command: one module per subcommand, imported when it is called.
+"""The ``parley`` command: one module per subcommand, imported when the subcommand runs.
 
-Rules for every command: the flags, output and exit codes are those of Kafka's tool of the same purpose (0 done, 1 not
-done); data goes to standard output, everything else to standard error; ``--json`` where the output is data; an error
-says what to do about it.
+Rules for every command:
+
+1. Flags, output and exit codes are those of Kafka's tool for the same purpose: 0 on success, 1 on failure.
+2. Data goes to standard output, everything else to standard error. Commands that print data have ``--json``.
+3. An error message says what is wrong and what to do about it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from parley.tools.cli.invocation import guarded, open_streams, run
 
 
 class Command(NamedTuple):
-    """A subcommand: its module, and what it does in one line."""
+    """A subcommand: its module, a one-line summary, and the Kafka tool it replaces (empty if there is none)."""
 
     module: str
     summary: str
@@ -26,39 +28,45 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "start": Command("start", "start a broker", "kafka-server-start"),
     "topics": Command("topics", "create, list, describe, alter and delete topics", "kafka-topics"),
-    "produce": Command("produce", "send lines of standard input to a topic", "kafka-console-producer"),
+    "produce": Command("produce", "send each line of standard input to a topic as a record", "kafka-console-producer"),
     "consume": Command("consume", "print the records of a topic", "kafka-console-consumer"),
     "groups": Command("groups", "list, describe, reset and delete consumer groups", "kafka-consumer-groups"),
-    "configs": Command("configs", "show and change configuration of topics and brokers", "kafka-configs"),
-    "offsets": Command("offsets", "show the first, last or timed offsets of partitions", "kafka-get-offsets"),
+    "configs": Command("configs", "show and change the configuration of topics, brokers and groups", "kafka-configs"),
+    "offsets": Command(
+        "offsets", "show the first or last offsets of partitions, or those at a time", "kafka-get-offsets"
+    ),
     "delete-records": Command("delete_records", "delete records up to an offset", "kafka-delete-records"),
-    "elect-leaders": Command("elect_leaders", "have partitions elect a leader", "kafka-leader-election"),
-    "reassign": Command("reassign", "move partitions between brokers and disks", "kafka-reassign-partitions"),
-    "cluster": Command("cluster", "show the cluster's id and brokers, forget one", "kafka-cluster"),
-    "log-dirs": Command("log_dirs", "show what is in the brokers' log directories", "kafka-log-dirs"),
-    "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
-    "coordination": Command("coordination", "try, show, save and change the coordination store", ""),
-    "dump-log": Command("dump_log", "print what is in segment and index files", "kafka-dump-log"),
+    "elect-leaders": Command("elect_leaders", "elect leaders of partitions", "kafka-leader-election"),
+    "reassign": Command("reassign", "move partitions between brokers and log directories", "kafka-reassign-partitions"),
+    "cluster": Command("cluster", "show the cluster's id and brokers, unregister a broker", "kafka-cluster"),
+    "log-dirs": Command("log_dirs", "show the brokers' log directories and the partitions in them", "kafka-log-dirs"),
+    "metadata": Command("metadata", "show the controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
+    "coordination": Command("coordination", "check, show, back up and migrate the coordination store", ""),
+    "dump-log": Command("dump_log", "print and check segment, index and checkpoint files", "kafka-dump-log"),
     "connect": Command(
         "connect", "run connectors to and from other systems", "connect-standalone, connect-distributed"
     ),
-    "mirror": Command("mirror", "copy topics from clusters to clusters", "connect-mirror-maker, kafka-mirror-maker"),
-    "load": Command("load", "load topics into files and tables, and back", ""),
-    "check": Command("check", "break a cluster, and see whether it loses anything", ""),
-    "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),
-    "simulate": Command("simulate", "look for broken promises in clusters under virtual time", ""),
-    "zookeeper-security-migration": Command(
-        "zookeeper_security_migration", "lock or unlock a tree in ZooKeeper", "zookeeper-security-migration"
+    "mirror": Command("mirror", "copy topics from one cluster to another", "connect-mirror-maker, kafka-mirror-maker"),
+    "load": Command("load", "export topics to files and tables, and import them again", ""),
+    "check": Command("check", "check that a cluster loses no records while you break it", ""),
+    "perf": Command(
+        "perf", "measure producer and consumer throughput, and latency", "kafka-*-perf-test, kafka-e2e-latency"
     ),
-    "version": Command("version", "show versions and which modules run compiled", ""),
-    "docs": Command("docs", "write the documentation pages that come from code", ""),
+    "simulate": Command("simulate", "test whole clusters under simulated faults and virtual time", ""),
+    "zookeeper-security-migration": Command(
+        "zookeeper_security_migration",
+        "restrict or open access to a cluster's tree in ZooKeeper",
+        "zookeeper-security-migration",
+    ),
+    "version": Command("version", "show versions, and which modules are compiled", ""),
+    "docs": Command("docs", "generate the documentation pages that are made from code", ""),
 }
 
-_USAGE = "Usage: parley COMMAND [OPTIONS]     (parley COMMAND --help explains one)"
+_USAGE = "Usage: parley COMMAND [OPTIONS]     (parley COMMAND --help describes a command)"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one subcommand and exit with its code."""
+    """Run one subcommand and exit with its exit code."""
     open_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help", "help"):
@@ -72,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     module = import_module(f"parley.tools.cli.{command.module}")
     if name == "start":
-        # It parses its own few options: the option parser of the others costs a tenth of a broker's start.
+        # `start` parses its options itself: importing typer would make a broker's start 10 % slower.
         sys.exit(guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:])))
     sys.exit(run(module.app, f"parley {name}", words[1:]))
 

@@ -1,4 +1,4 @@
-"""The frame of a command's options: typer with plain help that shows examples, and Kafka's odd option forms."""
+"""Command-line parsing for every command: typer, help texts with examples, and the option forms of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ O = TypeVar("O", bound="DataclassInstance")  # noqa: E741 - the type of a comman
 
 
 class App(typer.Typer):
-    """One command, or a family of them.
+    """A command, or a group of subcommands.
 
-    ``help`` says what it does; ``examples`` are shown below its options, each a command line and what it is for.
-    ``optional_values`` are options whose value may be left out, with what that means; ``many_values`` are options
+    ``help`` describes it. ``examples`` are pairs of a command line and its purpose, shown below the options.
+    ``optional_values`` maps options whose value may be left out to the value used then. ``many_values`` are options
     that take every value up to the next option.
     """
 
@@ -49,20 +49,20 @@ class App(typer.Typer):
         )
 
     def prepared(self, arguments: Sequence[str]) -> list[str]:
-        """The arguments as the option parser wants them."""
+        """Rewrite the arguments in the form that the option parser expects."""
         return with_values(arguments, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
-        """Run with these arguments; ends with SystemExit, as the option parser does."""
+        """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does."""
         command = _with_version(typer.main.get_command(self))
         command(args=self.prepared(arguments), prog_name=name, terminal_width=_width())
 
     def only_command(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorates the function of an application that has one command: it has the application's help."""
+        """Decorate the function of an app with a single command; the command shows the app's help text."""
         return self.command(help=self._help, epilog=example_text(self._examples))
 
     def only_command_with(self, options: type[O]) -> Callable[[Callable[[O], None]], Callable[[O], None]]:
-        """As :meth:`only_command`, for a function of one argument that has all options as its fields."""
+        """Like ``only_command``, for a function whose only argument is a dataclass of all options."""
 
         def decorate(work: Callable[[O], None]) -> Callable[[O], None]:
             self.only_command()(from_options(options, work))
@@ -72,7 +72,7 @@ class App(typer.Typer):
 
 
 def from_options(options: type[O], work: Callable[[O], None]) -> Callable[..., None]:
-    """A function that takes the fields of a dataclass one by one, as the option parser reads a command's options."""
+    """Wrap ``work`` in a function with one keyword argument per field of the dataclass, as typer requires."""
 
     def command(**values: Any) -> None:
         work(options(**values))
@@ -94,8 +94,8 @@ def _default(one: Field[Any]) -> Any:
     return inspect.Parameter.empty if one.default is MISSING else one.default
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         print(version_of("parley-broker"))
         raise typer.Exit
 
@@ -104,15 +104,15 @@ def _version_option(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, expose_value=False, callback=_show_version, help="Show the version and end."
+            "--version", is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:
-    """The option that every one of Kafka's tools has; the option parser makes it from this function."""
+    """Declare ``--version``, which every Kafka tool has; typer builds the option from this function."""
 
 
 def _with_version(command: Any) -> Any:
-    """A command, or a family of them, each with ``--version``."""
+    """Add ``--version`` to a command and its subcommands."""
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_version_option)
     for one in (command, *getattr(command, "commands", {}).values()):
@@ -121,7 +121,7 @@ def _with_version(command: Any) -> Any:
 
 
 def example_text(examples: Sequence[tuple[str, str]]) -> str | None:
-    """Examples as they stand at the end of a help text; \\b keeps the lines as they are."""
+    """Format the examples for the end of a help text; ``\\b`` stops typer from rewrapping the lines."""
     if not examples:
         return None
     lines = [f"  {line}\n      {meaning}" for line, meaning in examples]
@@ -129,16 +129,16 @@ def example_text(examples: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _width() -> int:
-    """The columns a help text may have, on the terminal there is now."""
+    """The width of a help text in columns, limited by the terminal's."""
     columns = os.environ.get("COLUMNS", "")
     return min(int(columns), _HELP_WIDTH) if columns.isdecimal() and int(columns) > 0 else _HELP_WIDTH
 
 
 def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
-    """The words of a command line, so written that every option takes exactly one value.
+    """Rewrite a command line so that every option takes exactly one value.
 
-    Kafka's tools have options whose value may be left out (``optional``: option -> the value that stands for that),
-    and options that take all values up to the next option (``many``), which become one option for each value.
+    Kafka's tools have options whose value may be left out (``optional``: option -> the value to insert), and options
+    that take all values up to the next option (``many``): the option is repeated for each of them.
     """
     prepared: list[str] = []
     at = 0
@@ -153,7 +153,7 @@ def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozens
             end = at
             while end < len(words) and not words[end].startswith("--"):
                 end += 1
-            # Without a value the option stays alone, for the parser to complain about.
+            # An option without any value is kept, so that the parser reports it.
             prepared += [part for value in words[at:end] for part in (word, value)] or [word]
             at = end
         else:

@@ -1,4 +1,4 @@
-"""``parley check``: produce and read while the operator breaks the cluster, then report whether anything was lost."""
+"""``parley check``: produce and consume while the operator breaks the cluster, then report lost records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from parley.tools.checker import Trial, Verdict
 
 app = App(
-    "Produce to and read from any Kafka cluster while you break it, and check the result.\n\n"
-    "Producers send with acks=all and note every acknowledgement; readers note every record. In the end every "
-    "partition is read once more: no acknowledged record may be missing, and none may be reordered, duplicated or "
-    "invented. Exits with 1 if one is.",
+    "Produce to and consume from any Kafka cluster while you break it, and check the result.\n\n"
+    "Producers send with acks=all and log every acknowledgement; consumers log every record. At the end every "
+    "partition is read again: no acknowledged record may be missing, and no record may be reordered, duplicated or "
+    "invented. The exit code is 1 if one is.",
     examples=[
-        ("parley check", "until Ctrl-C; kill brokers in another terminal meanwhile"),
+        ("parley check", "until Ctrl-C; meanwhile kill brokers in another terminal"),
         (
             "parley check --seconds 60 --producers 4 --replication-factor 3 --config min.insync.replicas=2",
             "for a minute",
@@ -47,7 +47,7 @@ def _until_interrupted() -> Iterator[Event]:
 
 
 def _watch(trial: Trial, over: Event, seconds: float) -> None:
-    """Show the progress once a second, until the time is up or the operator interrupts."""
+    """Show the progress once a second, until the time is up or the operator presses Ctrl-C."""
     from parley.tools.checker.verdict import longest_pause_s
 
     began = time.monotonic()
@@ -62,22 +62,26 @@ def _watch(trial: Trial, over: Event, seconds: float) -> None:
 @app.only_command()
 def check(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    topic: Annotated[str, typer.Option("--topic", help="The topic to create and use; it is deleted in the end.")] = "",
+    topic: Annotated[str, typer.Option("--topic", help="The topic to create and use; it is deleted at the end.")] = "",
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the topic.")] = 6,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", help="Replicas of each partition; by default the cluster's default.")
+        int,
+        typer.Option("--replication-factor", help="Replicas of each partition; the cluster's default unless given."),
     ] = -1,
-    config: Annotated[list[str], typer.Option("--config", help="A setting of the topic, key=value; repeatable.")] = [],  # noqa: B006 - typer reads the default, nobody changes it
-    producers: Annotated[int, typer.Option("--producers", min=1, help="How many producers.")] = 2,
-    readers: Annotated[int, typer.Option("--readers", min=0, help="How many readers.")] = 1,
+    config: Annotated[list[str], typer.Option("--config", help="A topic setting key=value; repeatable.")] = [],  # noqa: B006 - typer only reads the default
+    producers: Annotated[int, typer.Option("--producers", min=1, help="Number of producers.")] = 2,
+    readers: Annotated[int, typer.Option("--readers", min=0, help="Number of consumers.")] = 1,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records per second of each producer.")] = 500,
-    record_size: Annotated[int, typer.Option("--record-size", min=0, help="Bytes of a record's value.")] = 100,
+    record_size: Annotated[int, typer.Option("--record-size", min=0, help="Size of a record's value in bytes.")] = 100,
     seconds: Annotated[float, typer.Option("--seconds", min=0, help="Duration; 0 means until Ctrl-C.")] = 0,
     idempotence: Annotated[
         bool,
-        typer.Option("--idempotence/--no-idempotence", help="Without it, duplicates and other orders are allowed."),
+        typer.Option(
+            "--idempotence/--no-idempotence",
+            help="With --no-idempotence, duplicates and reordered records are allowed.",
+        ),
     ] = True,
-    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic in the end.")] = False,
+    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic at the end.")] = False,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
@@ -102,10 +106,10 @@ def check(
         trial.create_topic(replication_factor, pairs(config, "--config"))
     except KafkaException as error:
         raise CommandError(f"The topic {trial.topic} cannot be created: {error.args[0].str()}") from error
-    print(f"Producing to {trial.topic}. Ctrl-C ends it.", file=sys.stderr)
+    print(f"Producing to {trial.topic}. Press Ctrl-C to stop.", file=sys.stderr)
     with _until_interrupted() as over, trial:
         _watch(trial, over, seconds)
-    print("Reading all records.", file=sys.stderr)
+    print("Reading all records again.", file=sys.stderr)
     try:
         verdict = trial.verdict()
     except Unreadable as error:

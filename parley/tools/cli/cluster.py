@@ -1,4 +1,4 @@
-"""``parley cluster``: the cluster's id, its brokers' addresses, and forgetting a broker, as kafka-cluster does."""
+"""``parley cluster``: show the cluster's id and its brokers' addresses, unregister a broker, as kafka-cluster does."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 _EXAMPLES = {
-    "cluster-id": [("parley cluster cluster-id", "the id that every broker of the cluster has")],
+    "cluster-id": [("parley cluster cluster-id", "the id, the same on every broker")],
     "list-endpoints": [
-        ("parley cluster list-endpoints", "the brokers that serve"),
-        ("parley cluster list-endpoints --include-fenced-brokers --json", "those too that are known but gone"),
+        ("parley cluster list-endpoints", "the running brokers"),
+        ("parley cluster list-endpoints --include-fenced-brokers --json", "fenced brokers too, as JSON"),
     ],
-    "unregister": [("parley cluster unregister --id 3", "broker 3 will not come back")],
+    "unregister": [("parley cluster unregister --id 3", "broker 3 was removed for good")],
 }
 
 app = App(
-    "Show the cluster's id and where its brokers listen, or forget a broker that will not come back.\n\n"
-    "`parley cluster COMMAND --help` explains one.",
+    "Show the cluster's id and its brokers' addresses, or unregister a broker that will not return.\n\n"
+    "`parley cluster COMMAND --help` describes a subcommand.",
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
@@ -41,7 +41,7 @@ _Config = Annotated[
 
 
 async def describe(client: Client, *, fenced: bool) -> Any:
-    """The cluster as any broker sees it, with the fenced brokers where they are asked for."""
+    """Describe the cluster as any broker sees it, with its fenced brokers if ``fenced`` is true."""
     from parley.protocol.messages.metadata import DescribeClusterRequest
 
     version = await client.version_for(DescribeClusterRequest)
@@ -60,11 +60,11 @@ def list_endpoints(
     bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: _Config = None,
     include_fenced_brokers: Annotated[
-        bool, typer.Option("--include-fenced-brokers", help="Also the brokers that are registered and do not serve.")
+        bool, typer.Option("--include-fenced-brokers", help="Include registered brokers that are not running.")
     ] = False,
     json_output: AsJson = False,
 ) -> None:
-    """Show where the brokers listen."""
+    """Show the brokers' addresses."""
     found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=include_fenced_brokers))
     brokers = sorted(found.brokers, key=lambda broker: broker.broker_id)
     if json_output:
@@ -75,7 +75,7 @@ def list_endpoints(
 
 
 def endpoint_lines(brokers: Iterable[Any]) -> list[str]:
-    """A table in the form of kafka-cluster."""
+    """Format the brokers as the table of kafka-cluster."""
     rows = [
         (str(one.broker_id), one.host, str(one.port), str(one.rack or "null"), _state(one), "broker") for one in brokers
     ]
@@ -99,11 +99,11 @@ def _as_data(broker: Any) -> dict[str, object]:
 
 
 def unregister(
-    id_: Annotated[int, typer.Option("--id", "-i", help="The broker to forget; it must be stopped.")],
+    id_: Annotated[int, typer.Option("--id", "-i", help="The broker to unregister; stop it first.")],
     bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: _Config = None,
 ) -> None:
-    """Forget a broker that will not come back."""
+    """Unregister a broker that will not return."""
     on_cluster(bootstrap_server, command_config, lambda client: _unregister(client, id_))
     print(f"Broker {id_} is no longer registered.")
 
@@ -112,7 +112,7 @@ async def _unregister(client: Client, broker: int) -> None:
     from parley.protocol.messages.quorum import UnregisterBrokerRequest
 
     answer = await client.send(UnregisterBrokerRequest(broker_id=broker), node=await client.controller())
-    check(answer.error_code, answer.error_message, doing=f"Broker {broker} is not unregistered")
+    check(answer.error_code, answer.error_message, doing=f"Broker {broker} was not unregistered")
 
 
 _COMMANDS: dict[str, Callable[..., Awaitable[None] | None]] = {

@@ -1,7 +1,7 @@
-"""How a command asks a cluster: one client, one event loop, and errors that say what to do.
+"""Run a command's requests against a cluster: one client, one event loop, and errors that say what to do.
 
-The client retries nothing; here a request is repeated while the cluster says that it is not ready yet (a leader being
-elected, a coordinator loading its groups), up to the command's time limit.
+The client does not retry. The functions here repeat a request while the error is retriable (no leader elected yet, the
+coordinator is loading its groups), until the command's timeout expires.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 def on_cluster(
     bootstrap: str, command_config: Path | None, work: Callable[[Client], Awaitable[T]], *, timeout_ms: int = TIMEOUT_MS
 ) -> T:
-    """Connect, do the work, disconnect. Raises :class:`CommandError` for every failure."""
+    """Connect, run ``work`` with the client, disconnect. Raises ``CommandError`` for every failure."""
     properties = client_properties(command_config)
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol != "PLAINTEXT":
-        raise CommandError(f"security.protocol={protocol} is not something this command speaks; it speaks PLAINTEXT.")
+        raise CommandError(f"security.protocol={protocol} is not supported by this command. Use PLAINTEXT.")
     warn_ignored(name for name in properties if name not in _USED_PROPERTIES)
     wait_ms = properties.get("request.timeout.ms", str(timeout_ms))
     if not wait_ms.isdecimal() or not int(wait_ms):
-        raise CommandError(f"request.timeout.ms must be a number of ms above 0, not '{wait_ms}'.")
+        raise CommandError(f"request.timeout.ms must be a number of milliseconds above 0, not '{wait_ms}'.")
     try:
         client = Client(bootstrap, client_id=properties.get("client.id", "parley-cli"), timeout=int(wait_ms) / 1000)
     except ValueError as error:
@@ -52,31 +52,31 @@ def on_cluster(
     except KafkaError as error:
         raise CommandError(_explained(error, bootstrap)) from error
     except UnicodeError as error:
-        raise CommandError(f"--bootstrap-server: '{bootstrap}' names no host.") from error
+        raise CommandError(f"--bootstrap-server: '{bootstrap}' is not a host name.") from error
 
 
 def _explained(error: KafkaError, bootstrap: str) -> str:
     if error.code in _NOT_REACHED:
-        return f"no broker answers at {bootstrap}; is one running? Try `parley start`. ({error.message})"
+        return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({error.message})"
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
-        return f"the broker is too old for this: {error.message}."
+        return f"the broker is too old for this request: {error.message}."
     return described(error.code, error.message)
 
 
 def described(code: int, message: str | None = None) -> str:
-    """An error code as a sentence, with its name, which is what people search for."""
+    """An error code as a message, followed by the code's name for searching."""
     known = ErrorCode(code)
     return f"{message or known.message} ({known.name})"
 
 
 def check(code: int, message: str | None = None, *, doing: str = "") -> None:
-    """Raise :class:`CommandError` unless the code is NONE; ``doing`` says what did not succeed."""
+    """Raise ``CommandError`` if the code is not NONE. ``doing`` is put in front of the message."""
     if code != ErrorCode.NONE:
         raise CommandError(f"{doing}: {described(code, message)}" if doing else described(code, message))
 
 
 async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
-    """Ask again while the answer's code is a retriable one; the last answer, whatever its code, when time is up."""
+    """Send the request until its error code is not retriable or the timeout expires. Returns the last response."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     while True:
@@ -95,7 +95,7 @@ async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], in
 async def of_coordinator(
     client: Client, group: str, request: Request, code_of: Callable[[Any], int], *, timeout_ms: int = TIMEOUT_MS
 ) -> Any:
-    """Send a request to the coordinator of a group, waiting while there is none or it is loading."""
+    """Send a request to the coordinator of a group. Retries while there is no coordinator or it is loading."""
 
     async def ask() -> Any:
         return await client.send(request, node=await client.coordinator(group))
@@ -104,7 +104,7 @@ async def of_coordinator(
 
 
 async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """The partitions by the broker that leads them. Raises KafkaError where one has no leader or does not exist."""
+    """Group the partitions by leader. Raises ``KafkaError`` if a partition has no leader or does not exist."""
     grouped: dict[int, list[TopicPartition]] = {}
     for topic, index in partitions:
         grouped.setdefault(await client.leader(topic, index), []).append((topic, index))
@@ -112,7 +112,7 @@ async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dic
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partition numbers of each topic, in order."""
+    """Group the partitions by topic: the partition numbers of each, sorted."""
     grouped: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         grouped.setdefault(topic, []).append(index)

@@ -1,4 +1,4 @@
-"""Options that several commands have, by Kafka's names."""
+"""Options that several commands share, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 BootstrapServer = Annotated[
     str,
-    typer.Option(
-        "--bootstrap-server", "--broker-list", help="Brokers to connect to first: host:port, several by commas."
-    ),
+    typer.Option("--bootstrap-server", "--broker-list", help="Brokers to connect to first: host:port,host:port,..."),
 ]
 OnlyBootstrapServer = Annotated[
-    str, typer.Option("--bootstrap-server", help="Brokers to connect to first: host:port, several by commas.")
+    str, typer.Option("--bootstrap-server", help="Brokers to connect to first: host:port,host:port,...")
 ]
-"""For commands whose --broker-list names brokers by id."""
+"""For commands whose ``--broker-list`` takes broker ids."""
 CommandConfig = Annotated[
     Path | None, typer.Option("--command-config", help="Properties file for the client of this command.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what the client library logs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the log of the client library.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def one_action(**actions: object) -> str:
-    """The one action that was asked for; :class:`CommandError` for none or several."""
+    """The name of the only action that is set. Raises ``CommandError`` if none or several are."""
     flags = {name: f"--{name.replace('_', '-')}" for name in actions}
-    chosen = [name for name, asked in actions.items() if asked]
+    chosen = [name for name, is_set in actions.items() if is_set]
     if len(chosen) != 1:
         given = f", not {' and '.join(flags[name] for name in chosen)} together" if chosen else ""
         raise CommandError(f"Name exactly one of {', '.join(flags.values())}{given}.")
@@ -43,22 +41,22 @@ def one_action(**actions: object) -> str:
 
 
 def required(value: T | None, option: str, action: str) -> T:
-    """The value of an option that an action cannot do without."""
+    """The value of an option that the action requires. Raises ``CommandError`` if it is empty."""
     if not value:
         raise CommandError(f"--{action.replace('_', '-')} needs {option}.")
     return value
 
 
 def broker_ids(text: str, option: str) -> list[int]:
-    """The broker ids in ``0,1,2``. Raises :class:`CommandError`."""
+    """Parse broker ids such as ``0,1,2``. Raises ``CommandError`` if one is not a number."""
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise CommandError(f"{option} takes broker ids as in 0,1,2, not '{text}'.") from error
+        raise CommandError(f"{option} takes broker ids such as 0,1,2, not '{text}'.") from error
 
 
 def client_properties(path: Path | None) -> dict[str, str]:
-    """The settings of a client's properties file; none where no file is named."""
+    """Read the settings of a client from a properties file; empty if ``path`` is None."""
     if path is None:
         return {}
     from parley.broker.config.properties import read_properties
@@ -68,11 +66,11 @@ def client_properties(path: Path | None) -> dict[str, str]:
     except OSError as error:
         raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise CommandError(f"The file {path} is no properties file: {error}.") from error
+        raise CommandError(f"The file {path} is not a properties file: {error}.") from error
 
 
 def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
-    """Tell of settings that have no effect here, in one line; of none nothing is told."""
+    """Warn about settings that have no effect here, in one line; print nothing if ``names`` is empty."""
     shown = ", ".join(sorted(names))
     if shown:
         print(f"Warning: these {kind} have no effect here: {shown}.", file=sys.stderr)

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Show and change the settings of topics, brokers and groups while they run.\n\n"
-    "`--describe` shows what was set; with `--all` defaults and the properties file as well. In `--add-config` a value "
-    "with commas stands in brackets: `cleanup.policy=[compact,delete]`.",
+    "Show and change the settings of topics, brokers and groups of a running cluster.\n\n"
+    "`--describe` shows the dynamic settings; with `--all` also the defaults and the properties file's settings. In "
+    "`--add-config`, put a value with commas in brackets: `cleanup.policy=[compact,delete]`.",
     examples=[
-        ("parley configs --describe --topic greetings --all", "every setting of a topic and where it comes from"),
-        ("parley configs --alter --topic greetings --add-config retention.ms=60000,max.message.bytes=2000000", "sets"),
-        ("parley configs --alter --topic greetings --delete-config retention.ms", "goes back to the default"),
+        ("parley configs --describe --topic greetings --all", "every setting of a topic, and its source"),
+        ("parley configs --alter --topic greetings --add-config retention.ms=60000,max.message.bytes=2000000", "set"),
+        ("parley configs --alter --topic greetings --delete-config retention.ms", "return to the default"),
         ("parley configs --alter --broker-defaults --add-config log.retention.ms=86400000", "for all brokers"),
     ],
 )
 
 RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
-"""The number of each kind of resource in the protocol, by the singular of its name in --entity-type."""
-_NOT_HERE: Final = {"user": "--user", "client": "--client", "ip": "--ip"}
+"""The protocol's number of each resource type, by the singular of its name in ``--entity-type``."""
+_UNSUPPORTED: Final = {"user": "--user", "client": "--client", "ip": "--ip"}
 _SOURCES: Final = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -54,13 +54,13 @@ _SOURCES: Final = {
 }
 _OWN_SOURCES: Final = {"topic": (1,), "broker": (2, 3), "broker-logger": (6,), "client-metrics": (7,), "group": (8,)}
 _LISTS_ALL: Final = ("topic", "broker", "broker-logger")
-"""The kinds of which a description has every setting that there is, set or not."""
+"""The entity types whose DescribeConfigs response lists every setting, set or not."""
 _SET, _DELETE = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What has settings: its kind in the singular, and its name; empty for what applies to all brokers."""
+    """A resource that has settings: its type in the singular and its name, empty for the defaults of all brokers."""
 
     kind: str
     name: str
@@ -74,31 +74,35 @@ class Entity:
 
     @property
     def node(self) -> int | None:
-        """The broker that must be asked; None for any."""
+        """The id of the only broker that can handle the request; None if any broker can."""
         return int(self.name) if self.kind in ("broker", "broker-logger") and self.name else None
 
 
 def parse_entity(entity_type: str, entity_name: str | None, default: bool, short: dict[str, str | None]) -> Entity:
-    """The entity that was named, by the long options or a short one such as --topic.
+    """Get the entity from the long options, or from a short one such as ``--topic``.
 
-    A name of None, with the kind known, means every entity of this kind. Raises :class:`CommandError`.
+    Without a name the entity is ``*``: every entity of its type. Raises ``CommandError`` if the options are wrong.
     """
     given = {kind: name for kind, name in short.items() if name is not None}
     if len(given) + bool(entity_type) != 1:
-        raise CommandError("Name one kind of entity: --topic, --broker, --broker-defaults, --group, or --entity-type.")
+        raise CommandError(
+            "Name exactly one type of entity: --topic, --broker, --broker-defaults, --group, or --entity-type."
+        )
     if given:
         (kind, name) = given.popitem()
     else:
         kind = entity_type if entity_type == "client-metrics" else entity_type.removesuffix("s")
         name = "" if default else entity_name if entity_name is not None else "*"
-    if kind in _NOT_HERE:
-        raise CommandError(f"Quotas and credentials ({_NOT_HERE[kind]}) cannot be changed: this broker has none yet.")
+    if kind in _UNSUPPORTED:
+        raise CommandError(
+            f"Quotas and credentials ({_UNSUPPORTED[kind]}) cannot be changed: Parley does not support them yet."
+        )
     if kind not in RESOURCE_TYPES:
         raise CommandError(
             f"--entity-type takes {', '.join(_plural(kind) for kind in RESOURCE_TYPES)}, not '{entity_type}'."
         )
     if kind in ("broker", "broker-logger") and name not in ("", "*") and not name.isdecimal():
-        raise CommandError(f"A broker is named by its id, a number, not '{name}'.")
+        raise CommandError(f"A broker is named by its numeric id, not '{name}'.")
     return Entity(kind, name)
 
 
@@ -107,7 +111,7 @@ def _plural(kind: str) -> str:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """``k1=v1,k2=[v1,v2]`` as a mapping: brackets hold a value with commas together. Raises :class:`CommandError`."""
+    """Parse ``k1=v1,k2=[v1,v2]``; a value with commas is in brackets. Raises ``CommandError`` for another form."""
     found: dict[str, str] = {}
     rest = text
     while rest.strip(", "):
@@ -125,10 +129,10 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 async def change(client: Client, entity: Entity, set_: dict[str, str], removed: Sequence[str]) -> None:
-    """Set some settings of one entity and remove others, all or none. Raises :class:`CommandError`."""
+    """Set and remove settings of one entity, all or none. Raises ``CommandError`` if the cluster refuses."""
     from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
-    await check_there(client, entity)
+    await check_exists(client, entity)
     if removed:
         await _check_known(client, entity, removed)
     configs = [Request.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in removed]
@@ -139,15 +143,15 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
     node = entity.node if entity.node is not None else await client.controller()
     answer = await client.send(Request(resources=[resource]), node=node)
     for result in answer.responses:
-        check(result.error_code, result.error_message, doing=f"The settings of {entity} are as they were")
-    whose = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
-    print(f"Completed updating {whose}.")
+        check(result.error_code, result.error_message, doing=f"The settings of {entity} were not changed")
+    target = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
+    print(f"Completed updating {target}.")
     for warning in await warnings_about(client, entity, list(set_)):
         print(f"Warning: {warning}", file=sys.stderr)
 
 
 async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
-    """What the cluster warns of about these settings: those that have no effect in Parley, and why."""
+    """Get the cluster's warnings about these settings: which ones have no effect in Parley, and why."""
     from parley.broker.config.describe import IN_PARLEY
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
@@ -162,23 +166,24 @@ async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -
     return [warning for text in documentation if (warning := text.partition(IN_PARLEY)[2])]
 
 
-async def check_there(client: Client, entity: Entity) -> None:
-    """Raises :class:`CommandError` for a broker that is not in the cluster, which would be waited for in vain."""
+async def check_exists(client: Client, entity: Entity) -> None:
+    """Raise ``CommandError`` for a broker that is not in the cluster, instead of waiting for it."""
     if entity.node is None:
         return
     brokers = [broker.node_id for broker in (await client.metadata([])).brokers]
     if entity.node not in brokers:
         there = ", ".join(map(str, sorted(brokers)))
         raise CommandError(
-            f"The {entity.kind} '{entity.name}' doesn't exist and doesn't have dynamic config. Brokers here: {there}."
+            f"The {entity.kind} '{entity.name}' doesn't exist and doesn't have dynamic config. "
+            f"Brokers of this cluster: {there}."
         )
 
 
 async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> None:
-    """Raises :class:`CommandError` for a setting that nobody knows: to remove it would do nothing, without a word."""
+    """Raise ``CommandError`` for an unknown setting: the cluster would silently ignore its removal."""
     if entity.kind not in _LISTS_ALL:
         return
-    if entity.is_default:  # for which Kafka lists only what is set
+    if entity.is_default:  # for the defaults, Kafka lists only the settings that are set
         broker = (await client.metadata([])).brokers[0]
         entity = Entity("broker", str(broker.node_id))
     known = {one.name for one in await describe(client, entity, all_settings=True)}
@@ -188,7 +193,7 @@ async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> 
 
 
 async def entities(client: Client, entity: Entity) -> list[Entity]:
-    """The entity itself, or all of its kind where it stands for all."""
+    """The entity itself, or all entities of its type if its name is ``*``."""
     if entity.name != "*":
         return [entity]
     if entity.kind == "topic":
@@ -209,11 +214,11 @@ def _name(topic: Any) -> str:
 
 
 async def describe(client: Client, entity: Entity, *, all_settings: bool) -> list[Any]:
-    """The settings of one entity: those set for it, or all. Raises :class:`CommandError`."""
+    """Describe one entity: its own settings, or all. Raises ``CommandError`` if it does not exist."""
     from parley.protocol.errors import ErrorCode
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
-    await check_there(client, entity)
+    await check_exists(client, entity)
     resource = Request.DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=None
     )
@@ -228,14 +233,14 @@ async def describe(client: Client, entity: Entity, *, all_settings: bool) -> lis
 
 
 def heading(entity: Entity, *, all_settings: bool) -> str:
-    """The line above the settings of an entity."""
+    """The heading above the settings of an entity."""
     if entity.is_default:
         return "Default configs for brokers in the cluster are:"
     return f"{'All' if all_settings else 'Dynamic'} configs for {entity} are:"
 
 
 def line(config: Any) -> str:
-    """A setting in the form of kafka-configs: its value, and what else it may get its value from."""
+    """Format a setting as kafka-configs does: its value, and all sources of its value by precedence."""
     synonyms = ", ".join(f"{_source(one.source)}:{one.name}={_value(one)}" for one in config.synonyms)
     sensitive = "true" if config.is_sensitive else "false"
     return f"  {config.name}={_value(config)} sensitive={sensitive} synonyms={{{synonyms}}}"
@@ -250,7 +255,7 @@ def _source(number: int) -> str:
 
 
 def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
-    """The settings of an entity for JSON."""
+    """The settings of an entity as JSON data."""
     return {
         "type": entity.kind,
         "name": entity.name or None,
@@ -279,24 +284,25 @@ class Options:
         str, typer.Option("--entity-type", help="topics, brokers, broker-loggers, groups or client-metrics.")
     ] = ""
     entity_name: Annotated[
-        str | None, typer.Option("--entity-name", help="With --entity-type: its name; left out, all are described.")
+        str | None,
+        typer.Option("--entity-name", help="With --entity-type: the name of the entity; all of them unless given."),
     ] = None
     entity_default: Annotated[
-        bool, typer.Option("--entity-default", help="With --entity-type brokers: what applies to all brokers.")
+        bool, typer.Option("--entity-default", help="With --entity-type brokers: the defaults of all brokers.")
     ] = False
     topic: Annotated[str | None, typer.Option("--topic", help="A topic.")] = None
     broker: Annotated[str | None, typer.Option("--broker", help="A broker, by its id.")] = None
-    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="All brokers.")] = False
+    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="The defaults of all brokers.")] = False
     broker_logger: Annotated[str | None, typer.Option("--broker-logger", help="The loggers of a broker.")] = None
     group: Annotated[str | None, typer.Option("--group", help="A consumer group.")] = None
-    client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A subscription to metrics.")] = None
-    add_config: Annotated[str, typer.Option("--add-config", help="What to set: k1=v1,k2=[v1,v2].")] = ""
+    client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A metrics subscription.")] = None
+    add_config: Annotated[str, typer.Option("--add-config", help="Settings to set: k1=v1,k2=[v1,v2].")] = ""
     add_config_file: Annotated[
-        Path | None, typer.Option("--add-config-file", help="Properties file with what to set.")
+        Path | None, typer.Option("--add-config-file", help="Properties file with the settings to set.")
     ] = None
-    delete_config: Annotated[str, typer.Option("--delete-config", help="What to set no longer: k1,k2.")] = ""
-    all_settings: Annotated[bool, typer.Option("--all", help="Describe defaults and fixed settings too.")] = False
-    force: Annotated[bool, typer.Option("--force", help="As Kafka's tool had it: nothing is asked here anyway.")] = (
+    delete_config: Annotated[str, typer.Option("--delete-config", help="Settings to remove: k1,k2.")] = ""
+    all_settings: Annotated[bool, typer.Option("--all", help="Describe defaults and static settings too.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Accepted for compatibility; this command never prompts.")] = (
         False
     )
     command_config: CommandConfig = None

@@ -1,4 +1,4 @@
-"""``parley connect``: connectors between topics and other systems, run as Kafka Connect runs them."""
+"""``parley connect``: run connectors between topics and other systems, as Kafka Connect does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.common_options import client_properties
 from parley.tools.cli.invocation import CommandError, pairs
-from parley.tools.cli.spark import said_if_missing
+from parley.tools.cli.spark import requires_library
 
 if TYPE_CHECKING:
     from parley.pipeline.connect.config import ConfigDef
@@ -25,21 +25,24 @@ if TYPE_CHECKING:
 
 _EXAMPLES = {
     "standalone": [
-        ("parley connect standalone worker.properties source.properties sink.json", "some connectors, until Ctrl-C"),
+        ("parley connect standalone worker.properties source.properties sink.json", "two connectors, until Ctrl-C"),
         (
             "parley connect standalone worker.properties source.properties --override tasks.engine=threads",
             "in this process, without Spark",
         ),
     ],
     "distributed": [
-        ("parley connect distributed worker.properties", "one worker of a group; connectors come by its REST API"),
+        (
+            "parley connect distributed worker.properties",
+            "one worker of a group; connectors are created through its REST API",
+        ),
     ],
 }
 
 app = App(
-    "Run connectors between topics and other systems, as Kafka Connect does: on Spark, with its configuration files, "
-    "its REST API (port 8083), and its names of plugins.\n\n"
-    "`parley connect COMMAND --help` explains one.",
+    "Run connectors between topics and other systems, with the configuration files, the REST API (port 8083) and the "
+    "plugin names of Kafka Connect. Tasks run on Spark.\n\n"
+    "`parley connect COMMAND --help` describes a subcommand.",
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
@@ -47,7 +50,7 @@ _HOW = "'parley-broker[connect]', or 'parley-broker[spark]' to run tasks on Spar
 
 _Worker = Annotated[Path, typer.Argument(metavar="WORKER.PROPERTIES", help="The worker's configuration.")]
 _Override = Annotated[
-    list[str], typer.Option("--override", metavar="KEY=VALUE", help="A setting that counts more than the file.")
+    list[str], typer.Option("--override", metavar="KEY=VALUE", help="A setting that overrides the file; repeatable.")
 ]
 
 
@@ -56,12 +59,12 @@ def standalone(
     worker: _Worker,
     connectors: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[CONNECTOR...]", help="Connectors, each a .properties or a JSON file."),
+        typer.Argument(metavar="[CONNECTOR...]", help="Connector configurations: .properties or JSON files."),
     ] = None,
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
-    """Run one worker with some connectors; source offsets are kept in a file."""
-    with said_if_missing("Connect", _HOW):
+    """Run a single worker with the connectors of these files; it keeps source offsets in a file."""
+    with requires_library("Connect", _HOW):
         from parley.pipeline.connect.running import run_standalone
         from parley.pipeline.connect.worker_config import STANDALONE
 
@@ -75,8 +78,8 @@ def distributed(
     worker: _Worker,
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
-    """Run one worker of a group, which shares out connectors and tasks; all state is in topics."""
-    with said_if_missing("Connect", _HOW):
+    """Run one worker of a group that distributes connectors and tasks among its workers; its state is in topics."""
+    with requires_library("Connect", _HOW):
         from parley.pipeline.connect.distributed.settings import DISTRIBUTED
         from parley.pipeline.connect.running import run_distributed
 
@@ -85,7 +88,7 @@ def distributed(
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:
-    """The worker's configuration. Raises CommandError with every problem on a line of its own."""
+    """Read the worker's configuration. Raises ``CommandError`` with a line for every problem."""
     from parley.pipeline.connect.errors import ConfigError
     from parley.pipeline.connect.worker_config import WorkerConfig
 
@@ -97,10 +100,9 @@ def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> W
 
 
 def _connector(path: Path) -> ConnectorFile:
-    """What a connector's file says. Raises CommandError.
+    """Read a connector's file: properties, JSON, or JSON ``{"name": ..., "config": {...}}`` as for the REST API.
 
-    It is a properties file, or JSON: the configuration itself, or ``{"name": ..., "config": {...}}`` as the REST API
-    takes it.
+    Raises ``CommandError`` if the file cannot be read or does not describe a connector.
     """
     from parley.pipeline.connect.herder import TargetState
     from parley.pipeline.connect.running import ConnectorFile
@@ -113,16 +115,16 @@ def _connector(path: Path) -> ConnectorFile:
     if isinstance(given.get("config"), dict):
         initial = states.get(given.get("initial_state", "RUNNING"))
         if initial is None:
-            raise CommandError(f"{path}: initial_state is RUNNING, PAUSED or STOPPED.")
+            raise CommandError(f"{path}: initial_state must be RUNNING, PAUSED or STOPPED.")
         given = {"name": given.get("name"), **given["config"]}
     config = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
     if not isinstance(given.get("name"), str) or not config.get("connector.class"):
-        raise CommandError(f"{path} describes no connector: it needs name and connector.class.")
+        raise CommandError(f"{path} does not describe a connector: it needs name and connector.class.")
     return ConnectorFile(str(path), config["name"], config, initial)
 
 
 def _as_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where the file is something else."""
+    """Read the object in a JSON file; None if the file holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -131,7 +133,7 @@ def _as_json(path: Path) -> dict[str, Any] | None:
 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run a worker until it is told to stop."""
+    """Run a worker until SIGINT or SIGTERM."""
     from parley.pipeline.connect.errors import ConnectError
     from parley.pipeline.connect.herder import HerderError
     from parley.pipeline.java import JavaMissing
@@ -139,7 +141,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     from parley.protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for library in ("py4j", "httpx"):  # a line for each request among workers says nothing
+    for library in ("py4j", "httpx"):  # these log a line for each request between workers
         logging.getLogger(library).setLevel(logging.WARNING)
 
     async def until_stopped() -> None:
@@ -154,7 +156,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     except (ConnectError, HerderError, SparkMissing, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except KafkaError as error:
-        raise CommandError(f"The cluster cannot be used: {error.code.name}: {error.message}") from error
+        raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error
 
 
 def _ready(url: str) -> None:

@@ -1,4 +1,4 @@
-"""``parley coordination``: look into a coordination store, try one, save and restore it, move a cluster to another."""
+"""``parley coordination``: check, show, back up and restore a coordination store, or move a cluster to another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import check as check_code
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
-from parley.tools.cli.invocation import FAILED, CommandError, leave_to_log
+from parley.tools.cli.invocation import FAILED, CommandError, silence_store_clients
 
 if TYPE_CHECKING:
     from parley.consensus.backend import Backend
@@ -30,45 +30,48 @@ POLL_S = 0.1
 
 _EXAMPLES = {
     "check": [
-        ("parley coordination check etcd://db1:2379,db2:2379/kafka", "would a cluster run well on it?"),
+        ("parley coordination check etcd://db1:2379,db2:2379/kafka", "would a cluster run on this store?"),
     ],
     "status": [
         ("parley coordination status --config server.properties", "the store that this broker uses"),
-        ("parley coordination status local:///var/lib/parley/coordination --json", "for a program"),
+        ("parley coordination status local:///var/lib/parley/coordination --json", "as JSON"),
     ],
-    "dump": [("parley coordination dump --config server.properties --show-secrets > store.json", "to restore it")],
+    "dump": [
+        (
+            "parley coordination dump --config server.properties --show-secrets > store.json",
+            "a backup that can be restored",
+        )
+    ],
     "restore": [
         (
             "parley coordination restore store.json zookeeper://zk1:2181/kafka",
-            "all brokers are stopped, the old store is gone",
+            "after the old store is lost; stop all brokers first",
         ),
     ],
     "migrate": [
-        ("parley coordination migrate --to etcd://db1:2379/kafka", "move the running cluster"),
-        ("parley coordination migrate --status", "how the latest move stands"),
+        ("parley coordination migrate --to etcd://db1:2379/kafka", "move the running cluster to another store"),
+        ("parley coordination migrate --status", "the state of the latest move"),
     ],
 }
 
 app = App(
-    "Look into a coordination store, try one, save and restore it, move a running cluster to another.\n\n"
-    "`parley coordination COMMAND --help` explains one.",
+    "Check, show, back up and restore a coordination store, or move a running cluster to another store.\n\n"
+    "`parley coordination COMMAND --help` describes a subcommand.",
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
-_Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store, as in coordination.url.")]
-_Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="A broker's properties file, in the place of the URL.")
-]
+_Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store's URL, as in coordination.url.")]
+_Config = Annotated[Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of the URL.")]
 
 
 def check(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store, as in coordination.url.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store's URL, as in coordination.url.")],
     json_output: AsJson = False,
 ) -> None:
-    """Try a store, and say whether a cluster would run well on it.
+    """Check whether a cluster would run on a store, and how well.
 
-    It is written to below a folder that is removed afterwards; an empty store is given its identity. The exit code is
-    0 where a cluster would run on it.
+    The check writes keys below a temporary prefix and removes them. An empty store gets its identity. The exit code
+    is 0 if a cluster would run on the store.
     """
     from parley.consensus.registry import backend_factory
     from parley.tools.coordination.store_fitness import check as check_store
@@ -99,7 +102,7 @@ def check(
 
 
 def status(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
-    """Show who is in charge, who is there with which session, how many watches there are, and how much is stored."""
+    """Show the controller, the brokers with their sessions, the number of watches, and the size of the stored data."""
     from parley.tools.coordination.status import status_of
 
     address, backend_at = _address(url, config)
@@ -111,12 +114,12 @@ def dump(
     url: _Url = None,
     config: _Config = None,
     show_secrets: Annotated[
-        bool, typer.Option("--show-secrets", help="Secret settings too; without them it cannot be restored.")
+        bool, typer.Option("--show-secrets", help="Include secret settings; a dump without them cannot be restored.")
     ] = False,
 ) -> None:
-    """Print as JSON what lasts in a store: topics, partitions, settings, counters and epochs.
+    """Print the persistent contents of a store as JSON: topics, partitions, settings, counters and epochs.
 
-    A store that its cluster has moved out of is refused: what it holds is out of date.
+    Refuses a store that its cluster has moved away from, because the contents are out of date.
     """
     from parley.tools.coordination.dump_and_restore import NotDumped
     from parley.tools.coordination.dump_and_restore import dump as dump_store
@@ -130,15 +133,15 @@ def dump(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `dump` printed; - for standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The output of `dump`; - for standard input.")],
     url: _Url = None,
     config: _Config = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also where the store is not empty.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Restore even if the store is not empty.")] = False,
 ) -> None:
-    """Fill a store with what `dump` printed.
+    """Restore the output of `dump` into a store, to replace a lost one.
 
-    For a store that is lost. The cluster is then what it was when the dump was made: topics made since are unknown.
-    Stop all brokers before, and never let brokers run on the old store as well.
+    The cluster then has the state of the dump: topics created since are unknown to it. Stop all brokers first, and
+    never run brokers on the old store again.
     """
     from parley.tools.coordination.dump_and_restore import NotRestored
     from parley.tools.coordination.dump_and_restore import restore as restore_store
@@ -162,18 +165,20 @@ def restore(
 
 
 def migrate(
-    to: Annotated[str | None, typer.Option("--to", help="Move to the store at this address.")] = None,
-    show_status: Annotated[bool, typer.Option("--status", help="Only show how the latest move stands.")] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Give up the move under way, if it is not too late.")] = False,
+    to: Annotated[str | None, typer.Option("--to", help="Move to the store at this URL.")] = None,
+    show_status: Annotated[bool, typer.Option("--status", help="Only show the state of the latest move.")] = False,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="Abort the move in progress, if it can still be aborted.")
+    ] = False,
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
     """Move a running cluster to another store.
 
-    Clients go on meanwhile. The new store must be empty, or one that this cluster has moved out of before, and every
-    broker must reach it at this address. Whatever goes wrong, one store is in charge: the old one before the move is
-    done, the new one after.
+    Clients are not interrupted. The new store must be empty, or a store that this cluster has moved away from, and
+    every broker must reach it at this URL. At any time exactly one store is in use, even after a failure: the old one
+    until the move is done, the new one from then on.
     """
     if [to is not None, show_status, abort].count(True) != 1:
         raise CommandError("Name exactly one of --to, --status, --abort.")
@@ -187,7 +192,7 @@ def migrate(
     if json_output:
         print(json.dumps({name: getattr(answer, name) for name in ("move", "state", "step", "detail", "store")}))
     else:
-        print(_told(answer))
+        print(_sentence(answer))
     if to is not None and answer.state != "done":
         raise typer.Exit(FAILED)
 
@@ -203,7 +208,7 @@ async def _ask(client: Client, action: int, url: str | None = None) -> Any:
 
 
 async def _move(client: Client, url: str, *, quiet: bool) -> Any:
-    """Have it begun, and wait for its end; the controller changes at the end, as any broker's may at any time."""
+    """Start the move and wait until it ends. Tolerates a change of controller."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.coordination import START, STATUS
 
@@ -221,7 +226,9 @@ async def _move(client: Client, url: str, *, quiet: bool) -> Any:
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             continue
         if answer.move != begun.move:
-            raise CommandError("the controller changed before the move began: the old store is in charge; try again.")
+            raise CommandError(
+                "the controller changed before the move began: the old store is still in use. Try again."
+            )
         if answer.state != "under way":
             return answer
         if (text := f"{answer.step}  {answer.detail}".rstrip()) != shown and not quiet:
@@ -229,20 +236,20 @@ async def _move(client: Client, url: str, *, quiet: bool) -> Any:
             print(text, file=sys.stderr)
 
 
-def _told(answer: Any) -> str:
+def _sentence(answer: Any) -> str:
     match answer.state:
         case "done":
-            return f"The cluster has moved. It is at {answer.store}."
+            return f"The cluster has moved. It uses {answer.store}."
         case "failed":
-            return f"The cluster has not moved: {answer.detail or answer.step}. It is at {answer.store}."
+            return f"The cluster has not moved: {answer.detail or answer.step}. It uses {answer.store}."
         case "under way":
-            return f"A move is under way: {answer.step} {answer.detail}".rstrip() + "."
+            return f"A move is in progress: {answer.step} {answer.detail}".rstrip() + "."
         case _:
-            return f"No move has been made. The cluster is at {answer.store}."
+            return f"The cluster has never moved. It uses {answer.store}."
 
 
 def _address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
-    """The store that is meant, and what opens it."""
+    """The URL of the store that the arguments name, and the factory that opens it."""
     from parley.broker.config.properties import read_properties
     from parley.consensus.errors import BadConfig
     from parley.consensus.registry import backend_factory, configured_url
@@ -266,11 +273,11 @@ def _read(file: Path) -> Any:
     except OSError as error:
         raise CommandError(f"The file {file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{file} is no JSON: {error}.") from error
+        raise CommandError(f"{file} is not valid JSON: {error}.") from error
 
 
 async def _in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
-    """Do something with a store as it is found; an empty one stays empty."""
+    """Open a store, run ``work`` with it, close it. An empty store stays empty."""
     from parley.consensus.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):
@@ -285,7 +292,7 @@ def _run(work: Callable[[], Awaitable[T]]) -> T:
     async def run() -> T:
         return await work()
 
-    leave_to_log()
+    silence_store_clients()
     with _explained():
         return asyncio.run(run())
 
@@ -299,11 +306,13 @@ def _explained() -> Iterator[None]:
     except WrongStore as error:
         raise CommandError(f"this is not the store of a cluster: {error}.") from error
     except Unauthorized as error:
-        raise CommandError(f"the store refuses: {error}; see docs/stores.md for the permissions it takes.") from error
+        raise CommandError(
+            f"the store refuses: {error}. See docs/stores.md for the permissions that a broker needs."
+        ) from error
     except CoordinationError as error:
         raise CommandError(f"{error or type(error).__name__}.") from error
     except TimeoutError as error:
-        raise CommandError(f"the store does not answer within {OPEN_MAX_S:g} s.") from error
+        raise CommandError(f"the store did not respond within {OPEN_MAX_S:g} s.") from error
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

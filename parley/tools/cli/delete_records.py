@@ -1,4 +1,4 @@
-"""``parley delete-records``: delete records below an offset, as kafka-delete-records does."""
+"""``parley delete-records``: delete records before an offset, as kafka-delete-records does."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Delete all records below an offset in each partition that a JSON file names.\n\n"
+    "Delete the records before an offset in each partition listed in a JSON file.\n\n"
     'The file has the form {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}. '
-    "Offset -1 deletes all there is.",
+    "Offset -1 deletes all records.",
     examples=[
-        ("parley delete-records --offset-json-file offsets.json", "deletes, and shows where partitions begin now"),
-        ("parley delete-records --offset-json-file - < offsets.json", "reads standard input"),
+        ("parley delete-records --offset-json-file offsets.json", "delete, and show the new first offsets"),
+        ("parley delete-records --offset-json-file - < offsets.json", "the same, from standard input"),
     ],
 )
 
 
 def parse_plan(text: str) -> dict[TopicPartition, int]:
-    """The offset for each partition. Raises :class:`CommandError` for text that has another form."""
+    """Parse the offset of each partition. Raises ``CommandError`` if the text has another form."""
     try:
         plan = json.loads(text)
     except ValueError as error:
-        raise CommandError(f"The input is no JSON: {error}.") from error
+        raise CommandError(f"The input is not valid JSON: {error}.") from error
     if not isinstance(plan, dict) or not isinstance(plan.get("partitions"), list):
         raise CommandError('The JSON has no list "partitions"; `parley delete-records --help` shows the form.')
     if plan.get("version", 1) != 1:
-        raise CommandError(f"The JSON is of version {plan['version']}; only version 1 is known.")
+        raise CommandError(f"The JSON has version {plan['version']}; only version 1 is supported.")
     offsets: dict[TopicPartition, int] = {}
     for entry in plan["partitions"]:
         where = _partition(entry)
@@ -51,12 +51,14 @@ def parse_plan(text: str) -> dict[TopicPartition, int]:
 def _partition(entry: Any) -> TopicPartition:
     kinds = {"topic": str, "partition": int, "offset": int}
     if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in kinds.items()):
-        raise CommandError(f"Each of the partitions has a topic, a partition and an offset, not {json.dumps(entry)}.")
+        raise CommandError(
+            f"Each entry needs a topic, a partition and an offset; this one does not: {json.dumps(entry)}."
+        )
     return entry["topic"], entry["partition"]
 
 
 async def delete(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-    """Delete below the offsets; the first offset that is left and the error code of each partition."""
+    """Delete the records before the offsets. Returns the low watermark and error code of each partition."""
     from parley.protocol.errors import KafkaError
     from parley.protocol.messages.topics import DeleteRecordsRequest as Request
 

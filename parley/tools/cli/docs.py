@@ -1,4 +1,4 @@
-"""``parley docs``: the documentation pages that are made from code, so that they cannot say something else than it."""
+"""``parley docs``: generate the documentation pages that are made from code, so that they cannot contradict it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED, CommandError, run
 
 app = App(
-    "Write the documentation pages that come from code: configuration, metrics and the tools.",
+    "Generate the documentation pages that are made from code: configuration, metrics and tools.",
     examples=[
-        ("parley docs", "writes the pages below docs/"),
-        ("parley docs --check", "only says which are out of date, with exit code 1 if any is"),
+        ("parley docs", "write the pages below docs/"),
+        ("parley docs --check", "only list the pages that are out of date; exit with 1 if there are any"),
     ],
 )
 
 TOOLS_PAGE: Final = "docs/tools.md"
 STORES_PAGE: Final = "docs/stores.md"
 OPENAPI_FILE: Final = "docs/openapi/connect.json"
-_TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` of docs/measured/ -->\n\n"
+_TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` from docs/measured/ -->\n\n"
 _TABLE_END: Final = "\n<!-- end of measured -->"
 _DIFFERENCE_LINES: Final = 20
 _INTRODUCTION: Final = """\
 # The `parley` command
 
-This page is made from the commands' own help (`parley docs`).
+This page is generated from the commands' help texts (`parley docs`).
 
-Flags, output and exit codes are those of Kafka's tools: 0 when what was asked for is done, 1 when it is not. Data goes
-to standard output, everything else to standard error. Unlike Kafka's tools, `parley groups`, `parley configs` and
-`parley dump-log` exit with 1 also when they print an error and go on. What each command prints with `--json` is at the
-end of the page.
+Flags, output and exit codes are those of Kafka's tools: the exit code is 0 on success and 1 on failure. Data goes to
+standard output, everything else to standard error. Unlike Kafka's tools, `parley groups`, `parley configs` and
+`parley dump-log` also exit with 1 if they print an error and continue. The end of this page shows what each command
+prints with `--json`.
 
 Settings in a client's properties file that belong to Kafka's Java client alone are ignored with a warning.
 """
@@ -48,8 +48,8 @@ Settings in a client's properties file that belong to Kafka's Java client alone 
 _JSON_INTRODUCTION: Final = """
 ## JSON
 
-What is printed with `--json`, with types instead of values. `<name>` stands for any key, a key with `?` behind it may
-be missing, and `|` is between types that may stand there.
+The output of each command with `--json`, with types instead of values. `<name>` stands for any key, a key that ends
+with `?` may be missing, and `|` separates alternative types.
 """
 
 
@@ -62,14 +62,14 @@ def pages() -> dict[str, str]:
 
 
 def openapi_file() -> str:
-    """The REST API of Connect as an OpenAPI document, as its workers serve it too."""
+    """The OpenAPI document of Connect's REST API, which its workers also serve."""
     from parley.pipeline.connect.rest.openapi import document
 
     return json.dumps(document(version_of("parley-broker")), indent=2) + "\n"
 
 
 def stores_page() -> str:
-    """What is written there, with the table of what runs of the conformance kit measured, kept in docs/measured/."""
+    """The page about stores, with its table made again from the conformance results in ``docs/measured/``."""
     from parley.consensus.conformance.table import table
 
     page = (_root() / STORES_PAGE).read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def stores_page() -> str:
 
 
 def tools_page() -> str:
-    """The help of every command."""
+    """The page with the help text of every command."""
     from parley.tools.cli import COMMANDS
 
     parts = [_INTRODUCTION]
@@ -97,7 +97,7 @@ def tools_page() -> str:
 
 
 def shapes_section() -> str:
-    """The shapes of what is printed with ``--json``."""
+    """The section that shows the shape of each command's JSON output."""
     from parley.tools.cli.json_shapes import SHAPES
 
     parts = [_JSON_INTRODUCTION]
@@ -108,7 +108,7 @@ def shapes_section() -> str:
 
 
 def _parts_of(name: str) -> list[str]:
-    """The subcommands of a command that is a family of them."""
+    """The subcommands of a command; empty if it has none."""
     from parley.tools.cli import COMMANDS
 
     if name == "start":
@@ -119,7 +119,7 @@ def _parts_of(name: str) -> list[str]:
 
 
 def help_of(name: str, *part: str) -> str:
-    """The help text of a command, as wide on every terminal."""
+    """The help text of a command, independent of the terminal's width."""
     from parley.tools.cli import COMMANDS
 
     module = import_module(f"parley.tools.cli.{COMMANDS[name].module}")
@@ -142,7 +142,7 @@ def help_of(name: str, *part: str) -> str:
 def _root() -> Path:
     root = Path(__file__).parents[3]
     if not (root / "docs").is_dir():
-        raise CommandError(f"There is no folder docs in {root}: this works in a checkout of Parley only.")
+        raise CommandError(f"There is no folder docs in {root}: run this command in a checkout of Parley.")
     return root
 
 

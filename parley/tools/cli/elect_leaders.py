@@ -1,4 +1,4 @@
-"""``parley elect-leaders``: have partitions elect a leader, as kafka-leader-election does."""
+"""``parley elect-leaders``: elect leaders of partitions, as kafka-leader-election does."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Have partitions elect a leader.\n\n"
-    "A preferred election makes the first of a partition's replicas its leader again, if it is in sync. An unclean one "
-    "gives a partition without a leader any replica that is alive: records may be lost. "
+    "Elect leaders of partitions.\n\n"
+    "A preferred election makes the first replica of a partition its leader again, if that replica is in sync. An "
+    "unclean election gives a partition without a leader any replica on a running broker: records may be lost. "
     'The JSON file has the form {"partitions": [{"topic": "foo", "partition": 1}]}.',
     examples=[
-        ("parley elect-leaders --election-type preferred --all-topic-partitions", "leaders where they belong"),
-        ("parley elect-leaders --election-type unclean --topic t --partition 0", "better some records than none"),
+        ("parley elect-leaders --election-type preferred --all-topic-partitions", "preferred leaders everywhere"),
+        (
+            "parley elect-leaders --election-type unclean --topic t --partition 0",
+            "serve the partition again, even if records are lost",
+        ),
     ],
 )
 
@@ -44,7 +47,7 @@ ELECTION_TYPES: Final = {"preferred": 0, "unclean": 1}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one partition: the error code (0: a leader was elected) and what the broker said."""
+    """The result for one partition: the error code (0 if a leader was elected) and the broker's message."""
 
     partition: TopicPartition
     code: int
@@ -52,7 +55,7 @@ class Outcome:
 
 
 def parse_partitions(entries: Sequence[dict[str, object]]) -> list[TopicPartition]:
-    """The partitions of a plan. Raises :class:`CommandError`."""
+    """Parse the partitions of a plan. Raises ``CommandError`` if an entry is wrong or repeated."""
     found = [(member(entry, "topic", str), member(entry, "partition", int)) for entry in entries]
     twice = sorted({f"{topic}-{index}" for topic, index in found if found.count((topic, index)) > 1})
     if twice:
@@ -61,7 +64,7 @@ def parse_partitions(entries: Sequence[dict[str, object]]) -> list[TopicPartitio
 
 
 async def elect(client: Client, election_type: int, partitions: Sequence[TopicPartition] | None) -> list[Outcome]:
-    """Elect for these partitions, or for all (None). Raises :class:`CommandError` where all of it fails."""
+    """Elect leaders of these partitions, or of all (None). Raises ``CommandError`` if the whole request fails."""
     from parley.protocol.messages.elections import ElectLeadersRequest as Request
 
     chosen = [
@@ -78,7 +81,7 @@ async def elect(client: Client, election_type: int, partitions: Sequence[TopicPa
         return await client.send(request, node=await client.controller())
 
     answer = await until_ready(ask, lambda answer: int(answer.error_code), TIMEOUT_MS)
-    check(answer.error_code, doing="No leader is elected")
+    check(answer.error_code, doing="No leader was elected")
     outcomes = [
         Outcome((topic.topic, one.partition_id), one.error_code, one.error_message)
         for topic in answer.replica_election_results
@@ -88,7 +91,7 @@ async def elect(client: Client, election_type: int, partitions: Sequence[TopicPa
 
 
 def show(outcomes: Sequence[Outcome], election_type: str) -> None:
-    """Print in the form of kafka-leader-election."""
+    """Print the results as kafka-leader-election does."""
     from parley.protocol.errors import ErrorCode
 
     def names(*codes: int) -> str:
@@ -105,7 +108,7 @@ def show(outcomes: Sequence[Outcome], election_type: str) -> None:
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The partitions that have no leader from this election, though one was needed."""
+    """The partitions whose election failed; a partition that needed no election is not a failure."""
     from parley.protocol.errors import ErrorCode
 
     return [one for one in outcomes if one.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)]
@@ -114,13 +117,13 @@ def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _chosen(
     topic: str, partition: int | None, all_topic_partitions: bool, path: Path | None
 ) -> list[TopicPartition] | None:
-    """The partitions asked for; None for all."""
+    """The partitions that the options name; None for all."""
     if bool(topic) + all_topic_partitions + (path is not None) != 1:
         raise CommandError("Name exactly one of --topic, --all-topic-partitions, --path-to-json-file.")
     if topic and partition is None:
         raise CommandError("--topic needs --partition.")
     if not topic and partition is not None:
-        raise CommandError("--partition goes with --topic only.")
+        raise CommandError("--partition needs --topic.")
     if path is not None:
         return parse_partitions(read_plan(path, "partitions"))
     return [(topic, partition)] if topic and partition is not None else None
@@ -129,24 +132,26 @@ def _chosen(
 @app.only_command()
 def elect_leaders(
     election_type: Annotated[
-        str, typer.Option("--election-type", help="preferred, or unclean for partitions without a leader.")
+        str, typer.Option("--election-type", help="preferred; or unclean, for partitions without a leader.")
     ],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     all_topic_partitions: Annotated[
-        bool, typer.Option("--all-topic-partitions", help="For every partition that needs it.")
+        bool, typer.Option("--all-topic-partitions", help="Elect for all partitions that need it.")
     ] = False,
-    topic: Annotated[str, typer.Option("--topic", help="For a partition of this topic.")] = "",
+    topic: Annotated[str, typer.Option("--topic", help="Elect for a partition of this topic.")] = "",
     partition: Annotated[int | None, typer.Option("--partition", help="The partition of --topic.")] = None,
     path_to_json_file: Annotated[
         Path | None,
-        typer.Option("--path-to-json-file", allow_dash=True, help="For the partitions in this file; - for stdin."),
+        typer.Option(
+            "--path-to-json-file", allow_dash=True, help="Elect for the partitions in this file; - for stdin."
+        ),
     ] = None,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
     kind = election_type.lower()
     if kind not in ELECTION_TYPES:
-        raise CommandError(f"--election-type is preferred or unclean, not '{election_type}'.")
+        raise CommandError(f"--election-type must be preferred or unclean, not '{election_type}'.")
     partitions = _chosen(topic, partition, all_topic_partitions, path_to_json_file)
     outcomes = on_cluster(
         bootstrap_server, command_config, lambda client: elect(client, ELECTION_TYPES[kind], partitions)

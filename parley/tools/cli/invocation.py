@@ -1,4 +1,4 @@
-"""How a command runs: its options are parsed, its errors become one line and an exit code."""
+"""Run a command: parse its options, and turn its errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 FAILED = 1
 """Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
 DISK_FAILED = 74
-"""The exit code of a broker that has no log directory left (EX_IOERR): to start it again as it is does not help."""
+"""The exit code of a broker that has no log directory left (EX_IOERR). Restarting it unchanged does not help."""
 INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """The command cannot do what was asked; the text says why, and what to do."""
+    """The command cannot do its work. The text says why, and what to do."""
 
 
 def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
@@ -34,27 +34,27 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
 
 
 def run(app: App, name: str, arguments: Sequence[str]) -> int:
-    """Run a command with these arguments and answer its exit code."""
+    """Run a command with these arguments. Returns its exit code."""
     return guarded(lambda: _invoke(app, name, arguments))
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit code of some work, whatever ends it: what cannot be done is one line on standard error."""
+    """Run ``work`` and return its exit code. An error becomes one line on standard error."""
     try:
-        code = _told(work)
-        sys.stdout.flush()  # here, where a reader that is gone is no error, and not when the interpreter ends
+        code = _reported(work)
+        sys.stdout.flush()  # here a closed pipe is handled; when the interpreter exits it would be reported
         return code
     except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough; Python must not complain while it closes.
-        _to_nowhere()
+        # The reader of the output (head, less) has closed it: that is not an error.
+        _discard_output()
         return 0
     except OSError as error:
-        _to_nowhere()
+        _discard_output()
         print(f"Error: the output cannot be written: {error.strerror}.", file=sys.stderr)
         return FAILED
 
 
-def _told(work: Callable[[], int]) -> int:
+def _reported(work: Callable[[], int]) -> int:
     try:
         return work()
     except CommandError as error:
@@ -65,34 +65,34 @@ def _told(work: Callable[[], int]) -> int:
         return INTERRUPTED
 
 
-def _to_nowhere() -> None:
-    """Let what is still to be written, to standard output or to a pipe it shares with standard error, be lost."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+def _discard_output() -> None:
+    """Discard buffered output, also that of standard error if it goes to the same closed pipe."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
     try:
         sys.stderr.flush()
     except BrokenPipeError:
-        os.dup2(nowhere, sys.stderr.fileno())
+        os.dup2(null, sys.stderr.fileno())
 
 
-def leave_to_log() -> None:
-    """What a store's client says of each of its attempts is for a log: a command says once what failed."""
+def silence_store_clients() -> None:
+    """Keep the log of a store's client off standard error: the command itself reports the failure, once."""
     import logging
 
     logging.getLogger("parley.consensus").addHandler(
         logging.NullHandler()
-    )  # else Python prints warnings that nobody handles
+    )  # without a handler Python prints warnings to standard error
 
 
 def open_streams() -> None:
-    """Give a process that was started without standard output or error (``>&-``) one that goes nowhere."""
+    """Open /dev/null as standard output or error if the process was started without (``>&-``)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open as long as the process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open until the process exits
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """The ``key=value`` texts of a repeated option, as a mapping."""
+    """Parse the ``key=value`` values of a repeated option."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

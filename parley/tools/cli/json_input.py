@@ -1,4 +1,4 @@
-"""The JSON files that commands are given: plans of partitions, in the forms of Kafka's tools."""
+"""Read the JSON files that commands take as input: lists of partitions, in the format of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ VERSION = 1
 
 
 def read_plan(path: Path, of: str) -> list[dict[str, Any]]:
-    """The objects of the list ``of`` in the file; ``-`` reads standard input. Raises :class:`CommandError`."""
+    """Read the list named ``of`` from a file, or from standard input if ``path`` is ``-``.
+
+    Raises ``CommandError`` if the file cannot be read or has another form.
+    """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
     except OSError as error:
         raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"The file {path} is no text.") from error
+        raise CommandError(f"The file {path} is not a text file.") from error
     return parse_plan(text, of)
 
 
 def parse_plan(text: str, of: str) -> list[dict[str, Any]]:
-    """The objects of the list ``of`` in a JSON text of version 1. Raises :class:`CommandError`."""
+    """Parse the list named ``of`` in a JSON text. Raises ``CommandError`` if the text has another form."""
     try:
         plan = json.loads(text)
     except ValueError as error:
-        raise CommandError(f"The input is no JSON: {error}.") from error
+        raise CommandError(f"The input is not valid JSON: {error}.") from error
     if not isinstance(plan, dict):
-        raise CommandError(f'The JSON is no object with a list "{of}".')
+        raise CommandError(f'The JSON must be an object with a list "{of}".')
     if plan.get("version", VERSION) != VERSION:
-        raise CommandError(f"The JSON is of version {plan['version']}; only version {VERSION} is known.")
+        raise CommandError(f"The JSON has version {plan['version']}; only version {VERSION} is supported.")
     entries = plan.get(of, [])
     if not isinstance(entries, list) or any(not isinstance(entry, dict) for entry in entries):
-        raise CommandError(f'"{of}" in the JSON is no list of objects.')
+        raise CommandError(f'"{of}" in the JSON must be a list of objects.')
     return entries
 
 
 def member(entry: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A value that each entry must have. Raises :class:`CommandError` where it is missing or of another kind."""
+    """Get a value that each entry must have. Raises ``CommandError`` if it is missing or has another type."""
     value = entry.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        wanted = {str: "a text", int: "a number", list: "a list"}[kind]
-        raise CommandError(f'Each entry has {wanted} "{name}", not {json.dumps(dict(entry))}.')
+        wanted = {str: "a string", int: "a number", list: "a list"}[kind]
+        raise CommandError(f'Each entry needs {wanted} "{name}"; this one has none: {json.dumps(dict(entry))}.')
     return value

@@ -1,8 +1,8 @@
-"""The shape of what each command prints with ``--json``: for the documentation, and for the tests that hold to it.
+"""The shape of each command's ``--json`` output: for the documentation, and checked by tests.
 
-A shape is JSON with the names of types instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``,
-``any``, or several of them with ``|`` between. A list has the shape of its elements, ``<name>`` stands for any key, and
-a key with ``?`` behind it may be missing.
+A shape is JSON with type names instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``, ``any``,
+or several of them separated by ``|``. A list has one element, the shape of all its elements. The key ``<name>`` stands
+for any key; a key that ends with ``?`` may be missing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PLAN: Final = {
 }
 
 SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
-    "topics --list": ("the names", ["string"]),
+    "topics --list": ("the topic names", ["string"]),
     "topics --describe": (
-        "a leader of null is none",
+        "leader is null if there is none",
         [
             {
                 "topic": "string",
@@ -45,7 +45,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "consume": (
-        "one object on each line; key and value as their deserializers read them, text otherwise",
+        "one object per line; key and value have the types of their deserializers, text by default",
         {
             **_PARTITION,
             "offset": "integer",
@@ -57,7 +57,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "groups --list": ("", [{"group": "string", "type": "string", "state": "string"}]),
     "groups --describe": (
-        "members, offsets and state at once; a group that does not exist has a name and an error only",
+        "members, offsets and state together; a group that does not exist has only a name and an error",
         [
             {
                 "group": "string",
@@ -163,7 +163,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "metadata": (
-        "null if the cluster does not report it, or if there is no leader",
+        "a value is null if the cluster does not report it, leader also if there is none",
         {
             "clusterId": "string",
             "controllerId": "integer",
@@ -211,10 +211,10 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "dump-log": (
-        "one object on each line, with the fields of what the line is about",
+        "one object per line; its fields depend on what the line describes",
         {"file": "string", "problem?": "string", "record?": "any", "<field>": "any"},
     ),
-    "perf produce": ("steadyState with --warmup-records", {**_SENT, "failed": "integer", "steadyState?": _SENT}),
+    "perf produce": ("steadyState only with --warmup-records", {**_SENT, "failed": "integer", "steadyState?": _SENT}),
     "perf consume": (
         "",
         {
@@ -230,7 +230,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "perf latency": ("", {"avgMs": "number", **_LATENCIES, "records": "integer"}),
     "mirror": (
-        "one object on each line, for a flow; since the start, but for lag, in offsets",
+        "one object per line and flow; all numbers since the start, except lag, in offsets",
         {
             "flow": "string",
             "topics": "integer",
@@ -242,7 +242,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "coordination check": (
-        "runs is false where a cluster would not run on the store",
+        "runs is false if a cluster cannot run on the store",
         {
             "store": "string",
             "identity": "string",
@@ -255,7 +255,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "coordination status": (
-        "a controller of null is none; the keys by their kind",
+        "controller is null if there is none; keys are counted by kind",
         {
             "store": "string",
             "identity": "string",
@@ -272,7 +272,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "coordination migrate": (
-        "a state of none, under way, done or failed",
+        "state is none, under way, done or failed",
         {"move": "string", "state": "string", "step": "string", "detail": "string", "store": "string"},
     ),
     "version": (
@@ -280,19 +280,19 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         {"parley": "string", "python": "string", "librdkafka": "string", "modules": {"<module>": "string"}},
     ),
 }
-"""What a command prints, a few words on it, and its shape."""
+"""For each command: a note on its output, and the output's shape."""
 
 _TYPES: Final[Mapping[str, Any]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
 
 
 def differences(value: Any, shape: Shape, where: str = "$") -> list[str]:
-    """In what a value differs from a shape; nothing where it has it."""
+    """List the differences between a value and a shape; empty if the value has the shape."""
     match shape:
         case str():
-            return [] if any(_is(value, name) for name in shape.split("|")) else [f"{where}: {value!r} is no {shape}"]
+            return [] if any(_is(value, name) for name in shape.split("|")) else [f"{where}: {value!r} is not {shape}"]
         case list():
             if not isinstance(value, list):
-                return [f"{where} is no list"]
+                return [f"{where} is not a list"]
             return [text for at, one in enumerate(value) for text in differences(one, shape[0], f"{where}[{at}]")]
         case _:
             return _object_differences(value, shape, where)
@@ -300,7 +300,7 @@ def differences(value: Any, shape: Shape, where: str = "$") -> list[str]:
 
 def _object_differences(value: Any, shape: dict[str, Any], where: str) -> list[str]:
     if not isinstance(value, dict):
-        return [f"{where} is no object"]
+        return [f"{where} is not an object"]
     known = {name.rstrip("?"): one for name, one in shape.items() if not name.startswith("<")}
     rest = next((one for name, one in shape.items() if name.startswith("<")), None)
     found = [f"{where}.{name} is missing" for name in shape if name[0] != "<" and name[-1] != "?" and name not in value]

@@ -1,12 +1,12 @@
-"""The clients of librdkafka as the commands use them.
+"""Set up the librdkafka clients of the commands.
 
 Rules:
 
-1. What librdkafka logs is shown with ``--verbose`` only; of its error events the user is told in one line each.
-2. Settings of Kafka's Java client are taken over where librdkafka has the same under another name; those it has not are
-   ignored with one warning that names them, because users carry their properties files over.
-3. A command first asks for metadata, and fails within seconds where no broker answers, after one where every
-   connection is refused. Later it waits for brokers to come back, as Kafka's clients do.
+1. The log of librdkafka is shown with ``--verbose`` only; each of its error events is one line for the user.
+2. Settings of Kafka's Java client are translated if librdkafka has the same under another name. All others are ignored
+   with one warning that lists them, because users reuse their properties files.
+3. A command first requests metadata. It fails within seconds if no broker responds, after one second if every
+   connection is refused. After that it waits for brokers to return, as Kafka's clients do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from parley.tools.cli.common_options import client_properties, warn_ignored
 from parley.tools.cli.invocation import CommandError, pairs
 
 REACH_S: Final = 5.0
-"""How long the first answer of a broker may take."""
+"""The timeout of the first response, in seconds."""
 REFUSED_S: Final = 1.0
-"""How long connections may be refused until nobody is waited for: a broker may just be starting."""
+"""How long refused connections are retried, in seconds: a broker may just be starting."""
 
 WAITED_FOR: Final = ("UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-"""What is not there may come into being; Kafka's consumers wait for it with warnings."""
+"""Errors of topics and partitions that may be created later; Kafka's consumers warn and wait."""
 
 _OTHER_NAMES: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -36,31 +36,31 @@ _OTHER_NAMES: Final = {
     "max.request.size": "message.max.bytes",
     "buffer.memory": "queue.buffering.max.kbytes",
 }
-"""Settings that librdkafka has under another name than Kafka's Java client."""
+"""Settings that have another name in librdkafka than in Kafka's Java client."""
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RangeAssignor": "range",
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 _JAVA_ONLY: Final = ("sasl.jaas.config", "ssl.truststore.location", "ssl.truststore.password")
-"""Settings that librdkafka knows well enough to refuse."""
+"""Settings of the Java client that librdkafka knows and rejects."""
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
 def settings_of(own: Mapping[str, Any], file: Path | None, texts: Sequence[str], option: str) -> dict[str, Any]:
-    """The settings of a client: the command's, over them those of a properties file, over them ``key=value`` texts."""
+    """The settings of a client. ``key=value`` options override the file, which overrides the command's own."""
     return {**own, **translated({**client_properties(file), **pairs(texts, option)})}
 
 
 def translated(java: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Kafka's Java client with librdkafka's names and values."""
+    """Translate settings of Kafka's Java client to librdkafka's names and values."""
     found = {}
     for name, value in java.items():
         match name:
             case "buffer.memory" if value.isdecimal():
                 found[_OTHER_NAMES[name]] = str(max(1, int(value) // 1024))
             case "send.buffer.bytes" | "receive.buffer.bytes":
-                found[_OTHER_NAMES[name]] = "0" if value == "-1" else value  # what the system takes
+                found[_OTHER_NAMES[name]] = "0" if value == "-1" else value  # the default of the operating system
             case "partition.assignment.strategy":
                 found[name] = _assignors(value)
             case _:
@@ -69,36 +69,36 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _assignors(classes: str) -> str:
-    """The assignors by librdkafka's names; a cooperative one cannot stand beside others there."""
+    """Translate assignor classes to librdkafka's names. A cooperative assignor cannot be combined with others there."""
     names = [_ASSIGNORS.get(one.strip(), one.strip()) for one in classes.split(",") if one.strip()]
     return ",".join([name for name in names if name != "cooperative-sticky"] or names)
 
 
 @dataclass(slots=True)
 class Connection:
-    """What is known of the brokers a client talks to."""
+    """The state of a client's connections to the brokers."""
 
     bootstrap: str
     reached: bool = False
-    """One has answered."""
+    """True once a broker has responded."""
     is_down: bool = False
-    """None can be connected to at present."""
+    """True while no broker can be connected to."""
     reason: str = ""
-    """The latest thing that went wrong with one."""
+    """The latest connection error."""
 
     @property
     def is_refused(self) -> bool:
-        """Whether nobody listens there."""
+        """True if the brokers' machines refuse the connections."""
         return self.is_down and "Connection refused" in self.reason
 
     def on_error(self, error: Any) -> None:
-        """An error event of librdkafka: told once for each loss of all brokers, and when it is of another kind."""
+        """Handle an error event of librdkafka: print a warning, but only one each time all brokers are lost."""
         match error.name():
             case "_TRANSPORT" | "_RESOLVE" | "_TIMED_OUT":
                 self.reason = error.str()
             case "_ALL_BROKERS_DOWN":
                 if self.reached and not self.is_down:
-                    print(f"Warning: no broker answers at {self.bootstrap}; trying on.", file=sys.stderr)
+                    print(f"Warning: no broker responds at {self.bootstrap}; retrying.", file=sys.stderr)
                 self.is_down = True
             case "_UNKNOWN_PARTITION":
                 print(f"Warning: {error.str()}; waiting for it.", file=sys.stderr)
@@ -107,17 +107,17 @@ class Connection:
             case _:
                 self.reason = error.str()
 
-    def on_answer(self) -> None:
-        """A broker did something for us, so that the next loss is told again."""
+    def on_response(self) -> None:
+        """Note that a broker responded, so that the next loss of all brokers is reported again."""
         self.is_down = False
 
 
 def connect(
     make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], *, verbose: bool
 ) -> tuple[Any, Connection]:
-    """A client that has not reached anybody yet, and what becomes known of its brokers, as a pair.
+    """Create a client, not connected yet, and the state of its connections.
 
-    Raises :class:`CommandError` for settings that are wrong; those that are unknown are ignored with a warning.
+    Ignores unknown settings with a warning. Raises ``CommandError`` if a setting is invalid.
     """
     from confluent_kafka import KafkaException
 
@@ -132,36 +132,36 @@ def connect(
             reason = error.args[0].str()
             unknown = _UNKNOWN.search(reason)
             if unknown is None or left.pop(unknown[1], None) is None:
-                raise CommandError(f"The client cannot be set up: {reason}.") from error
+                raise CommandError(f"The client cannot be created: {reason}.") from error
             ignored.append(unknown[1])
-        except (AttributeError, TypeError, ValueError) as error:  # settings of the Python binding, given as text
-            raise CommandError(f"The client cannot be set up: {error}.") from error
+        except (AttributeError, TypeError, ValueError) as error:  # settings of the Python binding that must not be text
+            raise CommandError(f"The client cannot be created: {error}.") from error
     warn_ignored(ignored)
     return client, connection
 
 
 def reach(client: Any, connection: Connection, topic: str | None = None, *, timeout_s: float = REACH_S) -> Any:
-    """The cluster's metadata, of one topic or all. Raises :class:`CommandError` where no broker answers."""
+    """Get the metadata of one topic or all. Raises ``CommandError`` if no broker responds."""
     from confluent_kafka import KafkaException
 
-    def asked(patience_s: float) -> Any:
+    def request(timeout_s: float) -> Any:
         try:
-            return client.list_topics(*([] if topic is None else [topic]), timeout=patience_s)
+            return client.list_topics(*([] if topic is None else [topic]), timeout=timeout_s)
         except KafkaException as error:
-            client.poll(0)  # hands over the error events, which say more
+            client.poll(0)  # delivers the error events, which have more detail
             raise CommandError(unreached(connection.bootstrap, connection.reason or error.args[0].str())) from error
 
     try:
-        metadata = asked(min(REFUSED_S, timeout_s))
+        metadata = request(min(REFUSED_S, timeout_s))
     except CommandError:
         if connection.is_refused:
             raise
-        metadata = asked(timeout_s)
+        metadata = request(timeout_s)
     connection.reached = True
-    connection.on_answer()
+    connection.on_response()
     return metadata
 
 
 def unreached(bootstrap: str, reason: str) -> str:
-    """What to say where no broker answers."""
-    return f"no broker answers at {bootstrap}; is one running? Try `parley start`. ({reason})"
+    """The error message for a cluster that does not respond."""
+    return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({reason})"

@@ -1,4 +1,4 @@
-"""``parley load``: topics to files and tables, and back."""
+"""``parley load``: export topics to files and tables, and import them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.spark import said_if_missing, start_spark
+from parley.tools.cli.spark import requires_library, start_spark
 
 if TYPE_CHECKING:
     from parley.pipeline.load.columns import Layout
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "delta", "csv", "json")
 
 app = App(
-    "Load topics into folders of Parquet, CSV or JSON files or into Delta tables, in parallel, on Spark.\n\n"
-    "Only what is not there yet is loaded, up to where the topic ends when the command is started: run it again for "
-    "what came since. A load that was killed leaves nothing double and nothing out: the next one goes on from its last "
-    "commit. With --to-topic files become records of a topic again, each once.",
+    "Export topics to folders of Parquet, CSV or JSON files or to Delta tables, in parallel on Spark.\n\n"
+    "A run exports the records that are not in the folder yet, up to the end of the topic when it starts; run the "
+    "command again for newer records. A killed run loses and duplicates nothing: the next run continues from its last "
+    "commit. With --to-topic each row of the files becomes one record of a topic again.",
     examples=[
-        ("parley load --topic orders --output /data/orders", "everything that is new, as Parquet"),
+        ("parley load --topic orders --output /data/orders", "all new records, as Parquet"),
         (
             "parley load --topic orders --output /data/orders --format delta --value-format json "
             "--schema 'id bigint, at timestamp' --flat --partition-by day --event-time at",
-            "a Delta table of the values' fields, divided by the day in one of them",
+            "a Delta table with the values' fields as columns, partitioned by the day of one field",
         ),
-        ("parley load --to-topic orders-again --input /data/orders", "and back"),
+        ("parley load --to-topic orders-again --input /data/orders", "import the files into a topic"),
     ],
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command takes."""
+    """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
     topic: Annotated[
-        list[str], typer.Option("--topic", help="What to load; repeatable: each to its own folder then.")
+        list[str], typer.Option("--topic", help="The topic to export; repeatable, then each topic gets its own folder.")
     ] = field(default_factory=list)
-    output: Annotated[str, typer.Option("--output", help="The folder, or an address as s3://bucket/folder.")] = ""
-    to_topic: Annotated[str, typer.Option("--to-topic", help="The other way: the topic to send rows to.")] = ""
+    output: Annotated[str, typer.Option("--output", help="The folder, or a URL such as s3://bucket/folder.")] = ""
+    to_topic: Annotated[str, typer.Option("--to-topic", help="Import instead: the topic to send rows to.")] = ""
     input: Annotated[str, typer.Option("--input", help="With --to-topic: the folder with the files.")] = ""
     format: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "parquet"
     key_format: Annotated[str, typer.Option("--key-format", help="binary, string or base64.")] = ""
@@ -56,31 +56,32 @@ class Options:
         str, typer.Option("--value-format", help="binary, string, base64, json, avro or avro-confluent.")
     ] = ""
     schema: Annotated[
-        str, typer.Option("--schema", help="Of the values: an Avro or JSON Schema (a file or text), or DDL.")
+        str, typer.Option("--schema", help="Schema of the values: Avro or JSON Schema (a file or text), or DDL.")
     ] = ""
-    flat: Annotated[bool, typer.Option("--flat", help="The fields of the value become columns.")] = False
+    flat: Annotated[bool, typer.Option("--flat", help="Make each field of the value a column.")] = False
     bad_records: Annotated[
-        str, typer.Option("--bad-records", help="Values that do not fit the schema: fail, drop or keep.")
+        str,
+        typer.Option("--bad-records", help="What to do with values that do not fit the schema: fail, drop or keep."),
     ] = "fail"
     partition_by: Annotated[
-        str | None, typer.Option("--partition-by", help="Divide files by event time: year, month, day or hour.")
+        str | None, typer.Option("--partition-by", help="Partition the files by event time: year, month, day or hour.")
     ] = None
     event_time: Annotated[
-        str | None, typer.Option("--event-time", help="The field with it; the record's timestamp unless given.")
+        str | None,
+        typer.Option("--event-time", help="The field with the event time; the record's timestamp unless given."),
     ] = None
     isolation_level: Annotated[str, typer.Option("--isolation-level", help="read_committed or read_uncommitted.")] = (
         "read_committed"
     )
     max_records_per_file: Annotated[
-        int, typer.Option("--max-records-per-file", min=1, help="A file has this many offsets at most.")
+        int, typer.Option("--max-records-per-file", min=1, help="The maximum number of offsets per file.")
     ] = 1_000_000
     accept_data_loss: Annotated[
-        bool, typer.Option("--accept-data-loss", help="Go on where records were deleted before they were loaded.")
+        bool,
+        typer.Option("--accept-data-loss", help="Continue even if records were deleted before they were exported."),
     ] = False
-    master: Annotated[str | None, typer.Option("--master", help="The Spark to run on; this machine unless given.")] = (
-        None
-    )
-    conf: Annotated[list[str], typer.Option("--conf", help="A setting of Spark, key=value; repeatable.")] = field(
+    master: Annotated[str | None, typer.Option("--master", help="The Spark master; this machine unless given.")] = None
+    conf: Annotated[list[str], typer.Option("--conf", help="A Spark setting key=value; repeatable.")] = field(
         default_factory=list
     )
 
@@ -88,7 +89,7 @@ class Options:
 @app.only_command_with(Options)
 def load(options: Options) -> None:
     _check(options)
-    with said_if_missing("parley load", "'parley-broker[spark]'"):
+    with requires_library("parley load", "'parley-broker[spark]'"):
         from parley.pipeline.java import JavaMissing
         from parley.pipeline.load.columns import BadLayout
         from parley.pipeline.load.manifest import LoadConflict
@@ -102,16 +103,16 @@ def load(options: Options) -> None:
         _check_topics(options)
         with stopped_at_the_end(start_spark("parley load", options.master, options.conf)) as session:
             if options.to_topic:
-                _back(session, options)
+                _import(session, options)
             else:
-                _forth(session, options)
+                _export(session, options)
     except KeyboardInterrupt:
-        print("Interrupted: what was committed stays; run it again for the rest.", file=sys.stderr)
+        print("Interrupted: committed files stay. Run the command again for the rest.", file=sys.stderr)
         raise
     except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except RecordsGone as error:
-        raise CommandError(f"{error}; --accept-data-loss goes on without them.") from error
+        raise CommandError(f"{error}; --accept-data-loss continues without them.") from error
     except (BadLayout, LoadConflict, TopicMadeAnew, TaskFailed, ValueError) as error:
         raise CommandError(f"{error}.") from error
     except KafkaError as error:
@@ -123,19 +124,19 @@ def load(options: Options) -> None:
 def _check(options: Options) -> None:
     forth, back = bool(options.topic and options.output), bool(options.to_topic and options.input)
     if forth == back or (options.topic and options.to_topic):
-        raise CommandError("Say what to load, --topic and --output, or the other way, --to-topic and --input.")
+        raise CommandError("Name --topic and --output to export, or --to-topic and --input to import.")
     if options.format not in FORMATS:
-        raise CommandError(f"--format is one of {', '.join(FORMATS)}, not {options.format}.")
+        raise CommandError(f"--format must be one of {', '.join(FORMATS)}, not {options.format}.")
     if options.format in ("csv", "json") and "binary" in (options.key_format, options.value_format):
-        raise CommandError(f"Files of {options.format} hold text: read bytes as base64.")
+        raise CommandError(f"{options.format} files hold text only: use base64 for bytes.")
     if options.isolation_level not in ("read_committed", "read_uncommitted"):
-        raise CommandError("--isolation-level is read_committed or read_uncommitted.")
+        raise CommandError("--isolation-level must be read_committed or read_uncommitted.")
     if options.bad_records not in ("fail", "drop", "keep"):
-        raise CommandError("--bad-records is fail, drop or keep.")
+        raise CommandError("--bad-records must be fail, drop or keep.")
 
 
 def _check_topics(options: Options) -> None:
-    """Raises CommandError for a topic that is not there, and KafkaError where no broker answers."""
+    """Raise ``CommandError`` if a topic does not exist, ``KafkaError`` if no broker responds."""
     from parley.pipeline.cluster import Cluster, Connection
     from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -173,7 +174,7 @@ def _layout(options: Options) -> Layout:
     )
 
 
-def _forth(session: Any, options: Options) -> None:
+def _export(session: Any, options: Options) -> None:
     from parley.pipeline.cluster import Connection, Isolation
     from parley.pipeline.load.job import LoadSettings, load, on_spark
 
@@ -195,17 +196,17 @@ def _forth(session: Any, options: Options) -> None:
             done = load(settings, on_spark(session), at_once=at_once, tell=bar.show)
         print(
             f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
-            f"are new in {settings.uri}."
+            f"added to {settings.uri}."
         )
 
 
 def _below(output: str, topic: str) -> str:
-    """The topic's folder; an address may have settings behind a question mark."""
+    """The topic's folder below the output; a URL may have settings after a question mark."""
     place, mark, query = output.partition("?") if "://" in output else (output, "", "")
     return f"{place.rstrip('/')}/{topic}{mark}{query}"
 
 
-def _back(session: Any, options: Options) -> None:
+def _import(session: Any, options: Options) -> None:
     from parley.pipeline.cluster import Connection
     from parley.pipeline.load.back import BackSettings, on_spark, send_back
 
@@ -216,7 +217,7 @@ def _back(session: Any, options: Options) -> None:
 
 
 class _Bar:
-    """A progress bar of a topic's offsets, on standard error."""
+    """A progress bar over a topic's offsets, on standard error."""
 
     def __init__(self, topic: str, stack: ExitStack) -> None:
         from rich.console import Console

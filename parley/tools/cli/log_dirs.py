@@ -1,4 +1,4 @@
-"""``parley log-dirs``: what lies in the brokers' log directories, as kafka-log-dirs does."""
+"""``parley log-dirs``: show the brokers' log directories and the partitions in them, as kafka-log-dirs does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ app = App(
     "Show the log directories of brokers and the size of each partition in them, as JSON.",
     examples=[
         ("parley log-dirs --describe", "all partitions on all brokers"),
-        ("parley log-dirs --describe --broker-list 1,2 --topic-list greetings --json", "only JSON, for a program"),
+        (
+            "parley log-dirs --describe --broker-list 1,2 --topic-list greetings --json",
+            "one topic on two brokers, as JSON only",
+        ),
     ],
 )
 
@@ -31,9 +34,9 @@ VERSION: Final = 1
 async def directories(
     client: Client, brokers: Sequence[int], topics: Sequence[str]
 ) -> tuple[list[int], dict[int, list[Any]]]:
-    """The brokers there are and what each of those asked for (none: all) says of its directories.
+    """Get the ids of all brokers, and the log directories of these brokers (all if empty).
 
-    Topics that are not named are left out, none named means all. Raises :class:`CommandError`.
+    The directories have only these topics (all if empty). Raises ``CommandError`` if a broker does not exist.
     """
     from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 
@@ -59,7 +62,7 @@ def _only(directory: Any, topics: Sequence[str]) -> Any:
 
 
 def as_data(found: Mapping[int, Sequence[Any]]) -> dict[str, object]:
-    """In the form of kafka-log-dirs."""
+    """The JSON data of kafka-log-dirs."""
     return {
         "brokers": [
             {"broker": broker, "logDirs": [_directory(one) for one in each]} for broker, each in sorted(found.items())
@@ -100,18 +103,18 @@ def log_dirs(
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     describe: Annotated[bool, typer.Option("--describe", help="Describe the log directories.")] = False,
     broker_list: Annotated[
-        str, typer.Option("--broker-list", help="The brokers to ask, as 0,1,2; all unless given.")
+        str, typer.Option("--broker-list", help="Broker ids such as 0,1,2; all brokers unless given.")
     ] = "",
     topic_list: Annotated[
-        str, typer.Option("--topic-list", help="The topics to show, as foo,bar; all unless given.")
+        str, typer.Option("--topic-list", help="Topics such as foo,bar; all topics unless given.")
     ] = "",
     command_config: CommandConfig = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Print nothing but the JSON, without Kafka's lines before it.")
+        bool, typer.Option("--json", help="Print only the JSON, without the lines that Kafka's tool prints before it.")
     ] = False,
 ) -> None:
     if not describe:
-        raise CommandError("Name what to do: --describe.")
+        raise CommandError("Add --describe, the only action of this command.")
     brokers = list(dict.fromkeys(broker_ids(broker_list, "--broker-list")))
     topics = [topic.strip() for topic in topic_list.split(",") if topic.strip()]
     _, found = on_cluster(bootstrap_server, command_config, lambda client: directories(client, brokers, topics))

@@ -1,4 +1,4 @@
-"""``parley metadata``: the state of the cluster on one page: its controller, its brokers, the leaders of partitions.
+"""``parley metadata``: show the controller, the brokers, the partitions' leaders, and what is wrong with them.
 
 Most of it comes from Kafka's own APIs. Epochs and listeners, which only Parley's brokers exchange, are shown if the
 controller responds to FetchMetadata. While the coordination store is down, no broker can be fenced: the cluster shows a
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Show the state of the cluster: controller, brokers, leaders, replicas and what is not as it should be.\n\n"
-    "A partition's state is `ok`, `under-replicated` (a replica is not in sync), `leaderless` (nobody can serve it), "
-    "or `not preferred` (led by another than the first of its replicas).",
+    "Show the state of the cluster: controller, brokers, leaders, replicas, and what is wrong with them.\n\n"
+    "A partition's state is `ok`, `under-replicated` (a replica is not in sync), `leaderless` (it cannot be used), or "
+    "`not preferred` (its leader is not the first of its replicas).",
     examples=[
         ("parley metadata", "everything"),
-        ("parley metadata --under-replicated-partitions", "only partitions that lack a replica"),
-        ("parley metadata --json", "for a program"),
+        ("parley metadata --under-replicated-partitions", "only partitions with replicas out of sync"),
+        ("parley metadata --json", "as JSON"),
     ],
 )
 
 
 CONNECT_MAX_S = 2.0
-"""How long a broker may take to accept a connection."""
+"""The timeout of a connection to a broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition; ``leader`` is None where it has none."""
+    """One partition. ``leader`` is None if it has no leader."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ class PartitionView:
 
     @property
     def state(self) -> str:
-        """What is most wrong with it, or ``ok``."""
+        """Its most serious problem, or ``ok``."""
         if self.leader is None:
             return "leaderless"
         if len(self.isr) < len(self.replicas):
@@ -199,7 +199,7 @@ async def _from_controller(client: Client, controller: int) -> Any:
 
 
 async def _store_problem(client: Client, controller: int) -> str:
-    """Why the controller cannot read the coordination store; empty if it can, or is no broker of Parley's."""
+    """Why the controller cannot read the coordination store; empty if it can, or if it is not a Parley broker."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
 
@@ -221,11 +221,11 @@ async def _is_reachable(host: str, port: int) -> bool:
     return True
 
 
-# --- Showing it ---
+# --- Output ---
 
 
 def show(cluster: ClusterView, partitions: Sequence[PartitionView]) -> None:
-    """Print the page, with these of the partitions."""
+    """Print the cluster, with only these partitions."""
     for warning in cluster.warnings:
         print(f"Warning: {warning}.", file=sys.stderr)
     print("\n".join(_summary(cluster)))
@@ -294,9 +294,11 @@ def _numbers(numbers: Iterable[int]) -> str:
 @app.only_command()
 def metadata(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    topic: Annotated[str, typer.Option("--topic", help="Show only topics whose name this expression matches.")] = "",
+    topic: Annotated[
+        str, typer.Option("--topic", help="Show only topics whose names match this regular expression.")
+    ] = "",
     under_replicated_partitions: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Show only partitions that lack a replica.")
+        bool, typer.Option("--under-replicated-partitions", help="Show only partitions with replicas out of sync.")
     ] = False,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
@@ -323,5 +325,5 @@ def _as_data(cluster: ClusterView, partitions: Sequence[PartitionView]) -> dict[
 
 
 def _camel(values: dict[str, object]) -> dict[str, object]:
-    """The same with names as all JSON here has them."""
+    """Rename the keys to camel case, as in all JSON output."""
     return {re.sub("_(.)", lambda match: match[1].upper(), name): value for name, value in values.items()}

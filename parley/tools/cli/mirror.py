@@ -1,4 +1,4 @@
-"""``parley mirror``: topics of one cluster copied to another, as MirrorMaker does it."""
+"""``parley mirror``: copy topics from one cluster to another, as MirrorMaker does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.common_options import AsJson, client_properties, warn_ignored
 from parley.tools.cli.invocation import FAILED, CommandError
-from parley.tools.cli.spark import said_if_missing, start_spark
+from parley.tools.cli.spark import requires_library, start_spark
 
 if TYPE_CHECKING:
     from parley.pipeline.mirror.rounds import Mirror
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 _TELL_S = 1.0
 
 app = App(
-    "Copy topics from clusters to clusters, on Spark, as MirrorMaker 2 does: topics with their partitions and "
-    "settings, records with everything they carry, offsets of consumer groups translated.\n\n"
-    "What is copied is said by an mm2.properties file, by --source and --target, or by the files and flags of the "
-    "first MirrorMaker. A mirror keeps nothing on its own machine: killed at any moment and started anywhere, it goes "
-    "on where it was, and copies nothing twice as long as nobody else writes to the copies.",
+    "Copy topics from one cluster to another on Spark, as MirrorMaker 2 does: topics with partitions and settings, "
+    "complete records, translated offsets of consumer groups.\n\n"
+    "An mm2.properties file, --source and --target, or the files and flags of the first MirrorMaker select what to "
+    "copy. A mirror keeps no state on its own machine. If it is killed, it can be started again on any machine: it "
+    "continues where it stopped, and copies no record twice unless another producer writes to the copied topics.",
     examples=[
         ("parley mirror mm2.properties", "all flows of a file, until Ctrl-C"),
-        ("parley mirror --source a:9092 --target b:9092 --topics 'orders.*'", "some topics, as source.orders..."),
-        ("parley mirror mm2.properties --once", "what there is now, and no more"),
+        ("parley mirror --source a:9092 --target b:9092 --topics 'orders.*'", "some topics, named source.orders..."),
+        ("parley mirror mm2.properties --once", "the present records only"),
         (
             "parley mirror --consumer.config a.properties --producer.config b.properties --whitelist 'orders.*'",
-            "as the first MirrorMaker: names are kept",
+            "like the first MirrorMaker, which keeps the topics' names",
         ),
     ],
     many_values=["--clusters"],
@@ -48,52 +48,67 @@ app = App(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command takes."""
+    """The options of the command."""
 
-    config: Annotated[Path | None, typer.Argument(metavar="[mm2.properties]", help="MirrorMaker 2's file.")] = None
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[mm2.properties]", help="A configuration file of MirrorMaker 2.")
+    ] = None
     clusters: Annotated[
-        list[str], typer.Option("--clusters", help="Only flows that end at these clusters of the file.")
+        list[str], typer.Option("--clusters", help="Run only flows whose target is one of these clusters of the file.")
     ] = field(default_factory=list)
     source: Annotated[str, typer.Option("--source", help="Without a file: the brokers to copy from.")] = ""
     target: Annotated[str, typer.Option("--target", help="Without a file: the brokers to copy to.")] = ""
-    source_alias: Annotated[str, typer.Option("--source-alias", help="What copies are called after.")] = "source"
-    target_alias: Annotated[str, typer.Option("--target-alias", help="The target's name.")] = "target"
-    topics: Annotated[str, typer.Option("--topics", help="Without a file: topics, by names or expressions.")] = ""
-    groups: Annotated[str, typer.Option("--groups", help="Without a file: consumer groups, likewise.")] = ""
+    source_alias: Annotated[
+        str, typer.Option("--source-alias", help="The source cluster's name, which prefixes the copied topics.")
+    ] = "source"
+    target_alias: Annotated[str, typer.Option("--target-alias", help="The target cluster's name.")] = "target"
+    topics: Annotated[str, typer.Option("--topics", help="Without a file: topics, by name or regular expression.")] = ""
+    groups: Annotated[
+        str, typer.Option("--groups", help="Without a file: consumer groups, by name or regular expression.")
+    ] = ""
     sync_group_offsets: Annotated[
         bool, typer.Option("--sync-group-offsets", help="Without a file: commit translated offsets on the target.")
     ] = False
     consumer_config: Annotated[
-        list[Path], typer.Option("--consumer.config", help="The first MirrorMaker's consumer; one for each source.")
+        list[Path],
+        typer.Option("--consumer.config", help="Consumer properties of the first MirrorMaker; one file per source."),
     ] = field(default_factory=list)
     producer_config: Annotated[
-        Path | None, typer.Option("--producer.config", help="The first MirrorMaker's producer: the target.")
+        Path | None,
+        typer.Option("--producer.config", help="Producer properties of the first MirrorMaker, for the target."),
     ] = None
-    include: Annotated[str, typer.Option("--include", "--whitelist", help="Its topics, an expression.")] = ""
-    exclude: Annotated[str, typer.Option("--exclude", "--blacklist", help="Topics to be left out.")] = ""
+    include: Annotated[
+        str,
+        typer.Option("--include", "--whitelist", help="With --consumer.config: regular expression of topics to copy."),
+    ] = ""
+    exclude: Annotated[str, typer.Option("--exclude", "--blacklist", help="Topics to leave out.")] = ""
     num_streams: Annotated[
-        int | None, typer.Option("--num.streams", help="Its threads: as many cores of this machine.")
+        int | None,
+        typer.Option("--num.streams", help="With --consumer.config: the number of cores to use on this machine."),
     ] = None
     abort_on_send_failure: Annotated[
         str,
         typer.Option(
             "--abort.on.send.failure",
-            help="true: end when a record is refused, as is the default with --consumer.config; false: try again.",
+            help="true (default with --consumer.config): stop if a record is refused; false: retry.",
         ),
     ] = ""
     ignored: Annotated[
-        list[str], typer.Option("--offset.commit.interval.ms", help="Accepted; offsets are written every 5 s.")
+        list[str],
+        typer.Option("--offset.commit.interval.ms", help="Accepted for compatibility; offsets are written every 5 s."),
     ] = field(default_factory=list)
-    new_consumer: Annotated[bool, typer.Option("--new.consumer", help="Accepted; there is no other.")] = False
-    once: Annotated[bool, typer.Option("--once", help="Copy what there is now, and end.")] = False
-    interval_ms: Annotated[int, typer.Option("--interval-ms", min=10, help="How often to look for new records.")] = 500
-    master: Annotated[str | None, typer.Option("--master", help="The Spark to run on; this machine unless given.")] = (
-        None
-    )
+    new_consumer: Annotated[
+        bool, typer.Option("--new.consumer", help="Accepted for compatibility; there is no other consumer.")
+    ] = False
+    once: Annotated[bool, typer.Option("--once", help="Copy the present records, then stop.")] = False
+    interval_ms: Annotated[
+        int, typer.Option("--interval-ms", min=10, help="Interval of the checks for new records, in ms.")
+    ] = 500
+    master: Annotated[str | None, typer.Option("--master", help="The Spark master; this machine unless given.")] = None
     checkpoint_dir: Annotated[
-        str | None, typer.Option("--checkpoint-dir", help="For Spark's own notes; a temporary folder unless given.")
+        str | None, typer.Option("--checkpoint-dir", help="Spark's checkpoint folder; a temporary one unless given.")
     ] = None
-    conf: Annotated[list[str], typer.Option("--conf", help="A setting of Spark, key=value; repeatable.")] = field(
+    conf: Annotated[list[str], typer.Option("--conf", help="A Spark setting key=value; repeatable.")] = field(
         default_factory=list
     )
     json_output: AsJson = False
@@ -101,7 +116,7 @@ class Options:
 
 @app.only_command_with(Options)
 def mirror(options: Options) -> None:
-    with said_if_missing("parley mirror", "'parley-broker[spark]'"):
+    with requires_library("parley mirror", "'parley-broker[spark]'"):
         from parley.pipeline.java import JavaMissing
         from parley.pipeline.mirror.job import MirrorFailed
         from parley.pipeline.mirror.settings import BadSettings
@@ -124,7 +139,7 @@ def mirror(options: Options) -> None:
     except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except MirrorFailed as error:
-        raise CommandError(f"Spark gave up: {error}") from error
+        raise CommandError(f"Spark failed: {error}") from error
     except KafkaError as error:
         raise CommandError(f"A cluster cannot be mirrored: {error.code.name}: {error.message}") from error
 
@@ -134,10 +149,10 @@ def _settings(options: Options) -> MirrorSettings:
 
     ways = [options.config is not None, bool(options.source or options.target), bool(options.consumer_config)]
     if sum(ways) != 1:
-        raise CommandError("Say what to copy: a file mm2.properties, or --source and --target, or --consumer.config.")
+        raise CommandError("Name what to copy: a file mm2.properties, or --source and --target, or --consumer.config.")
     if options.consumer_config:
         if options.producer_config is None:
-            raise CommandError("--consumer.config needs --producer.config, the file of the target.")
+            raise CommandError("--consumer.config needs --producer.config, the properties of the target.")
         consumers = [client_properties(path) for path in options.consumer_config]
         return from_mm1(consumers, client_properties(options.producer_config), options.include, options.exclude)
     if options.config is not None:
@@ -146,9 +161,9 @@ def _settings(options: Options) -> MirrorSettings:
 
 
 def _flags(options: Options) -> Mapping[str, str]:
-    """The file that says what --source, --target and their companions say."""
+    """The configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the related options."""
     if not options.source or not options.target:
-        raise CommandError("--source and --target belong together.")
+        raise CommandError("--source and --target need each other: give both.")
     a, b = options.source_alias, options.target_alias
     found = {
         "clusters": f"{a},{b}",
@@ -165,7 +180,7 @@ def _flags(options: Options) -> Mapping[str, str]:
 
 
 def _check_clusters(settings: MirrorSettings) -> None:
-    """Raises CommandError where a cluster does not answer."""
+    """Raise ``CommandError`` if a cluster does not respond."""
     from parley.pipeline.cluster import Cluster, Connection
     from parley.protocol.errors import KafkaError
 
@@ -213,13 +228,13 @@ def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Even
     tell(done, last=True)
     refused = [f"{place}: {problem}" for flow in done.copying for place, problem in flow.problems.items()]
     if aborts and refused:
-        raise CommandError(f"Records were refused: {refused[0]}. --abort.on.send.failure=false goes on without them.")
+        raise CommandError(f"Records were refused: {refused[0]}. --abort.on.send.failure=false continues without them.")
     if options.once and any(flow.lag for flow in done.copying):
         raise typer.Exit(FAILED)
 
 
 class _Progress:
-    """Shows how a mirror stands, once a second at most, and only what changed."""
+    """Prints the progress of a mirror, at most once a second and only if it changed."""
 
     def __init__(self, as_json: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._as_json, self._clock = as_json, clock

@@ -1,4 +1,4 @@
-"""``parley offsets``: the first, last or timed offsets of partitions, as kafka-get-offsets does."""
+"""``parley offsets``: show the first or last offsets of partitions, or those at a time, as kafka-get-offsets does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 app = App(
     "Show an offset of each partition as topic:partition:offset.\n\n"
-    "The latest offset is that of the next record to come. A time in ms finds the first record at or after it; "
+    "The latest offset is that of the next record. A time in ms finds the first record at or after that time; "
     "partitions without such a record are left out.",
     examples=[
-        ("parley offsets --topic greetings", "where each partition ends"),
-        ("parley offsets --topic greetings --time earliest", "where each partition begins"),
-        ("parley offsets --topic-partitions 'greetings:0,events:2-5' --time 1735689600000", "from a moment on"),
+        ("parley offsets --topic greetings", "the end of each partition"),
+        ("parley offsets --topic greetings --time earliest", "the first offset of each partition"),
+        (
+            "parley offsets --topic-partitions 'greetings:0,events:2-5' --time 1735689600000",
+            "the first offsets since a time",
+        ),
     ],
 )
 
@@ -39,14 +42,14 @@ TIMES: Final = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-"""Positions by name (KIP-734, KIP-1005); a number may be given as well."""
+"""The named positions and their numbers (KIP-734, KIP-1005)."""
 _LATEST = -1
 _PATTERN = re.compile(r"(?P<topic>[^:,]*)(?::(?:(?P<one>\d+)|(?P<low>\d*)-(?P<high>\d*))?)?")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPattern:
-    """Which partitions of which topics: ``high`` is exclusive, None where it is open."""
+    """A range of partitions of the topics that match. ``high`` is exclusive, or None for no limit."""
 
     fits_topic: Callable[[str], bool]
     low: int = 0
@@ -57,7 +60,7 @@ class PartitionPattern:
 
 
 def parse_time(text: str) -> int:
-    """A named position or a number: a time in ms, or the number of a position. Raises :class:`CommandError`."""
+    """Parse a named position, its number, or a time in ms. Raises ``CommandError`` for anything else."""
     if text in TIMES:
         return TIMES[text]
     if not re.fullmatch(r"-?\d{1,18}", text) or int(text) < min(TIMES.values()):
@@ -66,7 +69,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_patterns(text: str) -> list[PartitionPattern]:
-    """``topic:0,topic:2-5,topic:3-,:-2``: an expression for the topic, then a number or a range without its end."""
+    """Parse ``topic:0,topic:2-5,topic:3-,:-2``: topics by regular expression, a partition or range (end excluded)."""
     from parley.tools.cli.topics.describing import matching
 
     found = []
@@ -85,7 +88,7 @@ def parse_patterns(text: str) -> list[PartitionPattern]:
 async def find(
     client: Client, wanted: Callable[[str, int], bool], time: int, *, exclude_internal: bool
 ) -> list[tuple[TopicPartition, FoundOffset]]:
-    """The offsets of the partitions wanted, in order. A partition without a leader is told of, and left out."""
+    """Find the offsets of the wanted partitions, in order. Skips a partition without a leader, with a warning."""
     from parley.tools.cli.topic_offsets import list_offsets
 
     metadata = await client.metadata()
@@ -102,7 +105,7 @@ async def find(
             else:
                 partitions.append((name, one.partition_index))
     if not partitions:
-        raise CommandError("No partition matches. `parley topics --list` shows the topics there are.")
+        raise CommandError("No partition matches. `parley topics --list` shows the existing topics.")
     return sorted((await list_offsets(client, partitions, time)).items())
 
 
@@ -111,13 +114,15 @@ class Options:
     """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
-    topic: Annotated[str, typer.Option("--topic", help="Regular expression of topics; all if left out.")] = ""
-    partitions: Annotated[str, typer.Option("--partitions", help="Partition numbers by commas; all if left out.")] = ""
+    topic: Annotated[str, typer.Option("--topic", help="Regular expression of topics; all unless given.")] = ""
+    partitions: Annotated[
+        str, typer.Option("--partitions", help="Partition numbers, separated by commas; all unless given.")
+    ] = ""
     topic_partitions: Annotated[
         str,
         typer.Option(
             "--topic-partitions",
-            help="Topics with partitions by commas: topic:1, topic:0-3 (without 3), topic:5-, :-3.",
+            help="Topics with partitions, separated by commas: topic:1, topic:0-3 (without 3), topic:5-, :-3.",
         ),
     ] = ""
     time: Annotated[
@@ -156,11 +161,11 @@ def offsets(options: Options) -> None:
 
 
 def wanted_partitions(options: Options) -> Callable[[str, int], bool]:
-    """Whether a partition is asked for. Raises :class:`CommandError` for options that contradict."""
+    """The predicate that selects partitions. Raises ``CommandError`` for contradicting options."""
     from parley.tools.cli.topics.describing import matching
 
     if options.topic_partitions and (options.topic or options.partitions):
-        raise CommandError("--topic-partitions says it all; leave --topic and --partitions out.")
+        raise CommandError("--topic-partitions cannot be combined with --topic and --partitions.")
     numbers = _numbers(options.partitions)
     if options.topic_partitions:
         patterns = parse_patterns(options.topic_partitions)
@@ -178,4 +183,4 @@ def _numbers(text: str) -> frozenset[int]:
     try:
         return frozenset(int(part) for part in text.split(",") if part.strip())
     except ValueError as error:
-        raise CommandError(f"--partitions takes numbers by commas, not '{text}'.") from error
+        raise CommandError(f"--partitions takes numbers separated by commas, not '{text}'.") from error

@@ -1,4 +1,4 @@
-"""What the commands that work on Spark share: what must be there before it is started, and its start."""
+"""For the commands that run on Spark: check that its libraries are installed, and start a session."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from parley.tools.cli.invocation import CommandError, pairs
 
 
 @contextmanager
-def said_if_missing(who: str, how: str) -> Iterator[None]:
-    """Raises CommandError where a library is missing that ``who`` needs; ``how`` is what to install."""
+def requires_library(command: str, package: str) -> Iterator[None]:
+    """Raises ``CommandError`` if a library that ``command`` needs is missing; ``package`` is what to install."""
     try:
         yield
     except ModuleNotFoundError as missing:
         library = (missing.name or str(missing)).partition(".")[0]
-        raise CommandError(f"{library} is not installed, which {who} needs: pip install {how}.") from missing
+        raise CommandError(f"{command} needs {library}, which is not installed: pip install {package}.") from missing
 
 
 def start_spark(name: str, master: str | None, conf: Sequence[str]) -> Any:
-    """A session of Spark that logs errors only.
+    """Start a Spark session that logs errors only.
 
-    Raises SparkMissing, SparkFailed, JavaMissing, and SystemExit for SIGTERM.
+    Raises ``SparkMissing``, ``SparkFailed`` or ``JavaMissing`` if Spark does not start, and ``SystemExit`` on SIGTERM.
     """
     from parley.pipeline.session import spark_session
 
     settings = pairs(conf, "--conf")
-    print("Starting Spark (takes some seconds)...", file=sys.stderr, flush=True)
-    # It has a process of its own that must not be left behind.
+    print("Starting Spark (this takes a few seconds)...", file=sys.stderr, flush=True)
+    # SIGTERM must not leave the process of Spark behind.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return spark_session(name, master=master, settings=settings, quiet=True)

@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
-    """The configuration asked for. Raises :class:`CommandError` with every problem on a line of its own."""
+    """The configuration asked for. Raises ``CommandError`` with every problem on a line of its own."""
     given = _given(properties, overrides)
     return _checked(given if properties is not None else {**_preset(), **given})
 

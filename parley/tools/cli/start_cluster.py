@@ -50,7 +50,7 @@ class Plan:
 
 
 def plans(given: Mapping[str, str], brokers: int, *, port: int | None = None, has_file: bool = False) -> list[Plan]:
-    """The settings of each broker, from those given for all. Raises :class:`CommandError`."""
+    """The settings of each broker, from those given for all. Raises ``CommandError``."""
     from parley.broker.config.presets import COMMAND, of_cluster
 
     if not 1 <= brokers <= BROKERS_MAX:

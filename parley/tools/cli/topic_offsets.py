@@ -1,4 +1,4 @@
-"""The offsets of partitions by time or position, which several commands need (ListOffsets)."""
+"""Look up offsets of partitions by time or position, with ListOffsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TIMESTAMP = -3
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """What a partition's leader answered; ``offset`` is -1 where nothing was found."""
+    """The response of a partition's leader; ``offset`` is -1 if it found none."""
 
     offset: int
     timestamp: int
@@ -28,7 +28,7 @@ class FoundOffset:
 async def list_offsets(
     client: Client, wanted: Iterable[TopicPartition], timestamp: int = LATEST
 ) -> dict[TopicPartition, FoundOffset]:
-    """Look up a time or position in each partition. Raises KafkaError where a partition has no leader."""
+    """Look up a time or position in each partition. Raises ``KafkaError`` if a partition has no leader."""
     found: dict[TopicPartition, FoundOffset] = {}
     for node, partitions in (await by_leader(client, wanted)).items():
         topics = [

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.invocation import CommandError, leave_to_log
+from parley.tools.cli.invocation import CommandError, silence_store_clients
 
 _COMMAND = (
     "parley zookeeper-security-migration --zookeeper.acl {} --zookeeper.connect zk1:2181/kafka "
@@ -67,7 +67,7 @@ def migrate(
     from parley.consensus.zookeeper.configured_address import secrets
     from parley.consensus.zookeeper.tree_acls import NoTree, set_acls
 
-    leave_to_log()
+    silence_store_clients()
     config = dict(read_properties(tls_config)) if tls_config else {}
     config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
     given = {"user": user, "password_file": password_file, "auth": auth, **secrets(config)}

@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from parley.tools.cli.consume.formatting import Formatter
 
 app = App(
-    "Print records as they arrive: the value of each on a line of its own.\n\n"
-    "Starts with what comes next; `--from-beginning` starts with the oldest record. Runs until it is interrupted, "
-    "unless `--max-messages` or `--timeout-ms` ends it.",
+    "Print records as they arrive, one value per line.\n\n"
+    "Starts at the end of the topic; `--from-beginning` starts with the oldest record. Runs until Ctrl-C, or until "
+    "`--max-messages` or `--timeout-ms` is reached.",
     examples=[
-        ("parley consume --topic greetings --from-beginning --max-messages 10", "prints the ten oldest records"),
-        ("parley consume --topic greetings --group readers", "goes on where the group stopped the last time"),
-        ("parley consume --topic greetings --partition 0 --offset -5", "the last five records of a partition, and on"),
-        ("parley consume --topic greetings --from-beginning --json | jq .value", "records for another program"),
+        ("parley consume --topic greetings --from-beginning --max-messages 10", "the ten oldest records"),
+        ("parley consume --topic greetings --group readers", "continue at the offsets that the group committed"),
+        (
+            "parley consume --topic greetings --partition 0 --offset -5",
+            "the last five records of a partition, then new ones",
+        ),
+        ("parley consume --topic greetings --from-beginning --json | jq .value", "the values, for another program"),
         (
             "parley consume --topic __consumer_offsets --from-beginning --formatter OffsetsMessageFormatter",
-            "who read what",
+            "the offsets that groups committed",
         ),
     ],
 )
@@ -44,23 +47,29 @@ class Options:
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start with the oldest record if the group has no offset yet.")
     ] = False
-    max_messages: Annotated[int | None, typer.Option("--max-messages", help="Stop after so many records.")] = None
-    timeout_ms: Annotated[int | None, typer.Option("--timeout-ms", help="Stop when nothing came for so long.")] = None
+    max_messages: Annotated[int | None, typer.Option("--max-messages", help="Stop after this number of records.")] = (
+        None
+    )
+    timeout_ms: Annotated[int | None, typer.Option("--timeout-ms", help="Stop if no record arrives for this long.")] = (
+        None
+    )
     partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None
     offset: Annotated[
         str | None,
-        typer.Option("--offset", help="With --partition: earliest, latest (default), an offset; -n is n from the end."),
+        typer.Option(
+            "--offset", help="With --partition: earliest, latest (default), an offset, or -n for n before the end."
+        ),
     ] = None
     group: Annotated[str, typer.Option("--group", help="Consumer group; its offsets are committed.")] = ""
     isolation_level: Annotated[
         str | None,
         typer.Option(
-            "--isolation-level", help="read_uncommitted (default), or read_committed to leave out aborted records."
+            "--isolation-level", help="read_uncommitted (default), or read_committed to skip aborted records."
         ),
     ] = None
     consumer_property: Annotated[
         list[str],
-        typer.Option("--consumer-property", "--command-property", help="Client setting key=value; repeatable."),
+        typer.Option("--consumer-property", "--command-property", help="Consumer setting key=value; repeatable."),
     ] = field(default_factory=list)
     consumer_config: Annotated[
         Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
@@ -69,7 +78,7 @@ class Options:
         str,
         typer.Option(
             "--formatter",
-            help="Class that makes text of records: DefaultMessageFormatter, LoggingMessageFormatter, "
+            help="Class that formats records: DefaultMessageFormatter, LoggingMessageFormatter, "
             "NoOpMessageFormatter, OffsetsMessageFormatter, GroupMetadataMessageFormatter, "
             "TransactionLogMessageFormatter.",
         ),
@@ -79,25 +88,26 @@ class Options:
         typer.Option(
             "--property",
             "--formatter-property",
-            help="What is printed, key=value: print.timestamp, print.key, print.offset, print.delivery, print.epoch, "
+            help="What to print, key=value: print.timestamp, print.key, print.offset, print.delivery, print.epoch, "
             "print.partition, print.headers, print.value, key.separator, line.separator, headers.separator, "
             "null.literal, key.deserializer, value.deserializer, headers.deserializer; repeatable.",
         ),
     ] = field(default_factory=list)
     formatter_config: Annotated[
-        Path | None, typer.Option("--formatter-config", help="Properties file with what is printed.")
+        Path | None, typer.Option("--formatter-config", help="Properties file with the same settings as --property.")
     ] = None
     key_deserializer: Annotated[
-        str, typer.Option("--key-deserializer", help="Class that reads keys, as LongDeserializer.")
+        str, typer.Option("--key-deserializer", help="Class that reads keys, such as LongDeserializer.")
     ] = ""
     value_deserializer: Annotated[
-        str, typer.Option("--value-deserializer", help="Class that reads values, as StringDeserializer.")
+        str, typer.Option("--value-deserializer", help="Class that reads values, such as StringDeserializer.")
     ] = ""
     skip_message_on_error: Annotated[
-        bool, typer.Option("--skip-message-on-error", help="Warn and go on where a record cannot be read.")
+        bool, typer.Option("--skip-message-on-error", help="Skip a record that cannot be read, with a warning.")
     ] = False
     enable_systest_events: Annotated[
-        bool, typer.Option("--enable-systest-events", help="Print shutdown_complete at the end, for system tests.")
+        bool,
+        typer.Option("--enable-systest-events", help="Print shutdown_complete at the end, for Kafka's system tests."),
     ] = False
     verbose: Verbose = False
     json_output: AsJson = False
@@ -128,7 +138,7 @@ def consume(options: Options) -> None:
     consumer_config.check_protocol(own)
     consumer, connection = connect(Consumer, own, verbose=options.verbose)
     printed = reading.Printed()
-    # A polite end counts what was printed and leaves the group, so that its other members need not wait for us.
+    # SIGTERM must also print the count and leave the group, so that its other members need not wait.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         reading.begin(consumer, connection, reading.Source(options.topic, options.include, options.partition, position))
@@ -145,7 +155,7 @@ def consume(options: Options) -> None:
 
 
 def _line(options: Options) -> Formatter:
-    """What makes a line of a record."""
+    """The formatter that the options name."""
     from parley.tools.cli.consume.formatting import formatter, json_formatter
 
     named = {"key.deserializer": options.key_deserializer, "value.deserializer": options.value_deserializer}

@@ -1,6 +1,6 @@
-"""The settings of the console consumer: what may stand together, and which counts where one is given twice.
+"""The configuration of the console consumer: which options exclude each other, and which source of a setting wins.
 
-The rules, and the words where one is broken, are those of kafka-console-consumer.
+The rules and their error messages are those of kafka-console-consumer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNSUPPORTED_PROTOCOL: Final = (
 
 
 def check_position(topic: str, include: str, partition: int | None, offset: str | None, from_beginning: bool) -> str:
-    """Where to begin: earliest, latest or a number. Raises :class:`CommandError` for options that contradict."""
+    """The start position: earliest, latest or an offset. Raises ``CommandError`` for contradicting options."""
     if bool(topic) == bool(include):
         raise CommandError("Exactly one of the following arguments is required: [topic], [include]")
     if partition is not None and not topic:
@@ -45,7 +45,7 @@ def check_position(topic: str, include: str, partition: int | None, offset: str 
 
 
 def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str], partition: int | None) -> str:
-    """The group that was asked for, empty for none. Raises :class:`CommandError` where several places differ."""
+    """The group that was asked for, empty for none. Raises ``CommandError`` if several places differ."""
     named = list(dict.fromkeys(one for one in (group, in_file.get("group.id"), in_texts.get("group.id")) if one))
     if len(named) > 1:
         raise CommandError(
@@ -58,7 +58,7 @@ def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str]
 
 
 def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: str | None, from_beginning: bool) -> Any:
-    """The consumer's settings over what a file and single settings say. Raises :class:`CommandError`."""
+    """The consumer's settings: the given ones over the defaults. Raises ``CommandError`` if two contradict."""
     reset = given.get("auto.offset.reset")
     if from_beginning and reset not in (None, EARLIEST):
         raise CommandError(
@@ -68,8 +68,8 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: s
         "client.id": "console-consumer",
         "auto.offset.reset": EARLIEST if from_beginning else LATEST,
         "isolation.level": "read_uncommitted",
-        "allow.auto.create.topics": "true",  # as the Java client's default
-        "topic.metadata.refresh.interval.ms": 5000,  # a topic that is made later is soon found
+        "allow.auto.create.topics": "true",  # the Java client's default
+        "topic.metadata.refresh.interval.ms": 5000,  # so that a topic created later is found soon
         **({} if group else {"enable.auto.commit": "false"}),
         **given,
         "bootstrap.servers": bootstrap,
@@ -83,7 +83,7 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: s
 
 
 def check_protocol(settings: Mapping[str, Any]) -> None:
-    """Raises :class:`CommandError` where the cluster lacks the group protocol: librdkafka would wait without end."""
+    """Raise ``CommandError`` if the cluster lacks the group protocol, for which librdkafka would wait forever."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

@@ -1,6 +1,6 @@
 """Kafka's deserializers by their class names, for keys and values that are not text.
 
-Each gives a value and its text as Java's ``toString`` writes it. Bytes stay as they are, where Java would print the
+Each returns a value and its text as Java's ``toString`` writes it. Bytes are printed as they are; Java would print the
 address of an array.
 """
 
@@ -18,7 +18,7 @@ _PACKAGE: Final = "org.apache.kafka.common.serialization."
 
 
 class WrongSize(ValueError):
-    """Bytes that are not of the kind a deserializer reads; the text is Kafka's."""
+    """A deserializer cannot read these bytes. The message is Kafka's."""
 
 
 def _number(name: str, form: str) -> Deserializer:
@@ -39,7 +39,7 @@ def _boolean(data: bytes) -> Value:
 
 
 def _float(data: bytes) -> Value:
-    """The number of fewest digits that is this one in 4 bytes."""
+    """The shortest decimal number that is stored as these 4 bytes."""
     value = cast(float, _number("FloatDeserializer", ">f")(data))
     shortest = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next((one for one in shortest if _packed(one) == data), value)
@@ -48,7 +48,7 @@ def _float(data: bytes) -> Value:
 def _packed(value: float) -> bytes:
     try:
         return struct.pack(">f", value)
-    except OverflowError:  # rounded up beyond the greatest
+    except OverflowError:  # rounding exceeded the largest float
         return b""
 
 
@@ -66,7 +66,7 @@ def _void(data: bytes) -> Value:
 
 
 def _printable(data: bytes) -> Value:
-    """As ``Bytes.toString`` writes them: hexadecimal escapes for what is not printable ASCII."""
+    """Format bytes as ``Bytes.toString`` does: hexadecimal escapes for all but printable ASCII."""
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in data)
 
 
@@ -88,12 +88,12 @@ NAMES: Final = tuple(_BY_NAME)
 
 
 def deserializer(name: str) -> Deserializer | None:
-    """The deserializer of a class name, with or without its package; None where it is not known here."""
+    """The deserializer with this class name, with or without its package; None if there is none."""
     return _BY_NAME.get(name.removeprefix(_PACKAGE))
 
 
 def text(value: Value) -> bytes:
-    """A value as Java prints it."""
+    """Format a value as Java prints it."""
     match value:
         case bytes():
             return value
@@ -106,7 +106,7 @@ def text(value: Value) -> bytes:
 
 
 def _java_float(value: float) -> str:
-    """As ``Double.toString``: a fraction always, and powers of ten from 10^7 on and below 10^-3."""
+    """Format as ``Double.toString``: always with a fraction; with an exponent from 10^7 on and below 10^-3."""
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -1,4 +1,4 @@
-"""How a record becomes a line: Kafka's formatters by their class names, and JSON for programs."""
+"""Format records as lines: Kafka's formatters by their class names, and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.tools.cli.consume.deserializers import NAMES, Deserializer, Value, d
 from parley.tools.cli.invocation import CommandError
 
 Formatter = Callable[[Any], bytes]
-"""Makes the text of a message, its line end included; empty for one that is not shown."""
+"""Formats a message as text, including its line end; empty if the message is not shown."""
 
 _PACKAGE: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT: Final = f"{_PACKAGE}DefaultMessageFormatter"
@@ -28,14 +28,14 @@ _FORMER: Final = {
         f"{_PACKAGE}TransactionLogMessageFormatter"
     ),
 }
-"""The names the formatters had before Kafka 4."""
+"""The names of the formatters before Kafka 4."""
 _TIMESTAMP_TYPES: Final = {1: "CreateTime", 2: "LogAppendTime"}
 _NOT_HELD: Final = "NOT_PRESENT"
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultFormat:
-    """The properties of Kafka's default formatter, with its defaults."""
+    """The properties of Kafka's default formatter, with their defaults."""
 
     print_timestamp: bool = False
     print_key: bool = False
@@ -50,11 +50,11 @@ class DefaultFormat:
     headers_separator: bytes = b","
     null_literal: bytes = b"null"
     deserializers: Mapping[str, Deserializer] = field(default_factory=dict)
-    """For key, value and headers, where they are not shown as they are."""
+    """The deserializers of key, value and headers; without one, the bytes are shown unchanged."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> DefaultFormat:
-        """Read ``print.key=true`` and the like. What is unknown has no effect, and is warned of."""
+        """Read properties such as ``print.key=true``. Ignores unknown ones with a warning."""
         values: dict[str, Any] = {}
         known = {one.name.replace("_", "."): one.name for one in fields(cls) if one.name != "deserializers"}
         for name, given in properties.items():
@@ -67,7 +67,7 @@ class DefaultFormat:
         return cls(**values, deserializers=deserializers_of(properties))
 
     def line(self, message: Any) -> bytes:
-        """The text of one record. Raises :class:`CommandError` where a deserializer cannot read it."""
+        """Format one record. Raises ``CommandError`` if a deserializer cannot read it."""
         parts = self._about(message)
         if self.print_headers:
             shown = [name.encode() + b":" + self._shown("headers", data) for name, data in message.headers() or []]
@@ -84,20 +84,20 @@ class DefaultFormat:
             (self.print_timestamp, timestamp_text(message) or "NO_TIMESTAMP"),
             (self.print_partition, f"Partition:{message.partition()}"),
             (self.print_offset, f"Offset:{message.offset()}"),
-            (self.print_delivery, f"Delivery:{_NOT_HELD}"),  # counted for share groups only
+            (self.print_delivery, f"Delivery:{_NOT_HELD}"),  # only share groups count deliveries
             (self.print_epoch, f"Epoch:{_NOT_HELD if epoch is None or epoch < 0 else epoch}"),
         )
-        return [shown.encode() for asked, shown in texts if asked]
+        return [shown.encode() for is_wanted, shown in texts if is_wanted]
 
     def _shown(self, part: str, data: bytes | None) -> bytes:
-        # Kafka hands the null literal to the deserializer, which then fails or shows a number; null is null here.
+        # Kafka passes the null literal to the deserializer, which fails or shows a number. Here null is shown as null.
         if data is None or part not in self.deserializers:
             return self.null_literal if data is None else data
         return text(read(self.deserializers[part], data))
 
 
 def read(how: Deserializer, data: bytes) -> Value:
-    """A value as its deserializer reads it. Raises :class:`CommandError` where it cannot."""
+    """Read a value with its deserializer. Raises ``CommandError`` if the deserializer cannot read it."""
     try:
         return how(data)
     except ValueError as error:
@@ -105,7 +105,7 @@ def read(how: Deserializer, data: bytes) -> Value:
 
 
 def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
-    """The deserializers that ``key.deserializer`` and its like name; one that is unknown is warned of and left out."""
+    """Get the deserializers that ``key.deserializer`` and the like name. Ignores unknown ones with a warning."""
     found = {}
     for part, names in (("key", ("key",)), ("value", ("value",)), ("headers", ("headers", "header"))):
         for name in (properties.get(f"{one}.deserializer") for one in names):
@@ -121,12 +121,12 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
 
 
 def timestamp_text(message: Any) -> str:
-    """The timestamp with its type, empty for a record that has none."""
+    """Format the timestamp with its type; empty for a record without a timestamp."""
     kind, timestamp = message.timestamp()
     return f"{_TIMESTAMP_TYPES[kind]}:{timestamp}" if kind in _TIMESTAMP_TYPES else ""
 
 
-# ---- the formatters --------------------------------------------------------------------------------------------------
+# --- The formatters ---
 
 
 def _default(properties: Mapping[str, str]) -> Formatter:
@@ -134,7 +134,7 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 
 
 def _logging(properties: Mapping[str, str]) -> Formatter:
-    """The default formatter's line, and the record once more for the log, which is standard error here."""
+    """The default format, and the record again on standard error, which stands for Kafka's log."""
     line = _default(properties)
 
     def logged(message: Any) -> bytes:
@@ -156,7 +156,7 @@ def _nothing(_: Mapping[str, str]) -> Formatter:
 
 
 def _stored(kinds: Sequence[int], topic: str) -> Callable[[Mapping[str, str]], Formatter]:
-    """A formatter for records of an internal topic: JSON for those whose keys are of these kinds, a line each."""
+    """A formatter for an internal topic: one line of JSON for each record whose key has one of these types."""
 
     def make(_: Mapping[str, str]) -> Formatter:
         from parley.tools.cli.dump_log.internal_records import record_data
@@ -178,11 +178,11 @@ FORMATTERS: Final[dict[str, Callable[[Mapping[str, str]], Formatter]]] = {
     f"{_PACKAGE}GroupMetadataMessageFormatter": _stored((2,), "__consumer_offsets"),
     f"{_PACKAGE}TransactionLogMessageFormatter": _stored((0,), "__transaction_state"),
 }
-"""The formatters by their class names."""
+"""The formatters by class name."""
 
 
 def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
-    """The formatter of a class name, the part behind its last dot being enough. Raises :class:`CommandError`."""
+    """Get the formatter with this class name, with or without its package. Raises ``CommandError`` if there is none."""
     known = _FORMER.get(name, name)
     if known != name:
         print(f"WARNING: {name} is deprecated; use {known} instead.", file=sys.stderr)
@@ -193,7 +193,7 @@ def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
 
 
 def json_formatter(properties: Mapping[str, str]) -> Formatter:
-    """One line of JSON for each record; bytes that are no UTF-8 are shown with replacement characters."""
+    """A formatter that prints one line of JSON per record, with replacement characters for invalid UTF-8."""
     how = deserializers_of(properties)
 
     def shown(part: str, data: bytes | None) -> Any:

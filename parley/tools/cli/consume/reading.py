@@ -1,4 +1,4 @@
-"""Reading records with librdkafka until a limit is reached, and printing them."""
+"""Read records with librdkafka and print them until a limit is reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSETS_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop; None for not on this account."""
+    """When to stop; None for no limit."""
 
     messages: int | None
     silence_ms: int | None
@@ -25,14 +25,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Printed:
-    """How many records were printed so far, whatever ends the printing."""
+    """The number of records printed so far; also valid after an interrupt."""
 
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is read: a topic, topics by a regular expression, or one partition from an offset on."""
+    """What to read: a topic, topics that match a regular expression, or one partition from an offset."""
 
     topic: str = ""
     include: str = ""
@@ -41,17 +41,20 @@ class Source:
 
 
 def begin(consumer: Any, connection: Connection, source: Source) -> None:
-    """Reach the cluster and subscribe. What is not there yet is told. Raises :class:`CommandError`."""
+    """Connect and subscribe. Warns if the topic or partition does not exist yet.
+
+    Raises ``CommandError`` if no broker responds or the topic cannot be read.
+    """
     metadata = reach(consumer, connection, source.topic or None)
     if source.topic:
-        _tell_missing(metadata.topics[source.topic], source)
+        _warn_if_missing(metadata.topics[source.topic], source)
     if source.partition is None:
         consumer.subscribe([source.topic or f"^({source.include})$"])
     else:
         consumer.assign([_position(consumer, source, source.partition)])
 
 
-def _tell_missing(topic: Any, source: Source) -> None:
+def _warn_if_missing(topic: Any, source: Source) -> None:
     if topic.error is not None and topic.error.name() not in WAITED_FOR:
         raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
     if topic.error is not None and topic.error.name() == "UNKNOWN_TOPIC_OR_PART":
@@ -78,7 +81,7 @@ def _position(consumer: Any, source: Source, partition: int) -> Any:
 
 @dataclass(slots=True)
 class Reader:
-    """Prints what a consumer gets."""
+    """Prints the records that a consumer receives."""
 
     consumer: Any
     connection: Connection
@@ -87,7 +90,7 @@ class Reader:
     skip_errors: bool
 
     def run(self, limits: Limits, printed: Printed) -> None:
-        """Print until a limit is reached. Raises :class:`CommandError`."""
+        """Print records until a limit is reached. Raises ``CommandError`` if a record cannot be read."""
         quiet_since = time.monotonic()
         while limits.messages is None or printed.count < limits.messages:
             message = self._next(limits, quiet_since)
@@ -97,14 +100,14 @@ class Reader:
             elif message.error() is not None:
                 self._on_error(message.error())
             else:
-                self.connection.on_answer()
+                self.connection.on_response()
                 printed.count += 1
                 self._print(message)
                 quiet_since = time.monotonic()
         self.write.flush()
 
     def _next(self, limits: Limits, quiet_since: float) -> Any:
-        """The next message; what was written is shown before it is waited for."""
+        """Get the next message. Flushes the output before it waits for one."""
         message = self.consumer.poll(0)
         if message is not None:
             return message
@@ -125,7 +128,7 @@ class Reader:
 
     def _on_error(self, error: Any) -> None:
         if error.name() in WAITED_FOR:
-            return  # told when the reading began
+            return  # begin() has already warned
         if not error.retriable() and not self.skip_errors:
             raise CommandError(f"{error.str()}.")
         _warn(f"{error.str()}.")

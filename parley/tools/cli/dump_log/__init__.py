@@ -1,7 +1,7 @@
 """``parley dump-log``: print and check the files of a partition, as kafka-dump-log does.
 
-Files are only read, also while a broker uses them. One difference is meant: what cannot be right is told on standard
-error with its position, and the exit code is then 1, where Kafka's tool often exits with 0.
+The files are only read; a broker may use them at the same time. One intended difference: problems go to standard error
+with their positions and the exit code is then 1, where Kafka's tool often exits with 0.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from parley.tools.cli.dump_log.output import DumpOptions, Line
 from parley.tools.cli.invocation import FAILED, CommandError
 
 app = App(
-    "Print and check segments (.log), their indexes (.index, .timeindex, .txnindex), snapshots of producers "
+    "Print and check segments (.log), their indexes (.index, .timeindex, .txnindex), producer snapshots "
     "(.snapshot) and checkpoint files.\n\n"
-    "Ends with exit code 1 if anything in them cannot be right; each problem is told with its position.",
+    "Reports each problem with its position; the exit code is 1 if there is one.",
     examples=[
-        ("parley dump-log --files data/greetings-0/00000000000000000000.log", "the batches of a segment, checked"),
-        ("parley dump-log --print-data-log --files data/greetings-0/00000000000000000000.log", "with their records"),
+        (
+            "parley dump-log --files data/greetings-0/00000000000000000000.log",
+            "check and print the batches of a segment",
+        ),
+        ("parley dump-log --print-data-log --files data/greetings-0/00000000000000000000.log", "the records too"),
         (
             "parley dump-log --index-sanity-check --files data/t-0/0.index,data/t-0/0.timeindex",
-            "are the indexes sound?",
+            "check the indexes only",
         ),
         (
             "parley dump-log --offsets-decoder --files data/__consumer_offsets-7/00000000000000000000.log",
-            "who read what",
+            "the committed offsets of groups",
         ),
     ],
     optional_values={"--key-decoder-class": "StringDecoder", "--value-decoder-class": "StringDecoder"},
@@ -41,7 +44,7 @@ app = App(
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """What is in a file, by the kind its name says. Raises :class:`CommandError` for one that cannot be read."""
+    """Dump a file; its name decides its type. Raises ``CommandError`` if it is named like a segment but not validly."""
     from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
@@ -62,7 +65,7 @@ def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 
 def _show(path: Path, options: DumpOptions, *, as_json: bool) -> bool:
-    """Print what is in a file; whether everything in it is right."""
+    """Print the contents of a file. Returns False if it has a problem."""
     sound = True
     if not as_json:
         print(f"Dumping {path}")
@@ -79,7 +82,7 @@ def _show(path: Path, options: DumpOptions, *, as_json: bool) -> bool:
 
 
 def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """The lines of a file. Only what is wrong with reading it is told of it, not what is wrong with the output."""
+    """The lines of a file. Raises ``CommandError`` if the file, not the output, causes an ``OSError``."""
     try:
         yield from dump(path, options)
     except OSError as error:
@@ -90,35 +93,38 @@ def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
 class Options:
     """The options of the command."""
 
-    files: Annotated[str, typer.Option("--files", help="The files, by commas.")]
+    files: Annotated[str, typer.Option("--files", help="The files, separated by commas.")]
     print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Print keys and values of records.")] = False
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Look into batches: print and check each record.")
+        bool, typer.Option("--deep-iteration", help="Print and check each record of the batches.")
     ] = False
     index_sanity_check: Annotated[
-        bool, typer.Option("--index-sanity-check", help="Only check indexes as a broker does when it starts.")
+        bool, typer.Option("--index-sanity-check", help="Only check the indexes, as a broker does when it starts.")
     ] = False
     verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Compare indexes with their segments without printing them.")
+        bool,
+        typer.Option("--verify-index-only", help="Compare the indexes with their segments, without printing them."),
     ] = False
     offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Print records as those of __consumer_offsets.")
+        bool, typer.Option("--offsets-decoder", help="Decode the records as those of __consumer_offsets.")
     ] = False
     transaction_log_decoder: Annotated[
-        bool, typer.Option("--transaction-log-decoder", help="Print records as those of __transaction_state.")
+        bool, typer.Option("--transaction-log-decoder", help="Decode the records as those of __transaction_state.")
     ] = False
     key_decoder_class: Annotated[
-        str, typer.Option("--key-decoder-class", help="How keys are shown: StringDecoder, LongDecoder, IntegerDecoder.")
+        str, typer.Option("--key-decoder-class", help="How to decode keys: StringDecoder, LongDecoder, IntegerDecoder.")
     ] = ""
     value_decoder_class: Annotated[
-        str, typer.Option("--value-decoder-class", help="How values are shown, likewise.")
+        str, typer.Option("--value-decoder-class", help="How to decode values: the same classes.")
     ] = ""
     max_message_size: Annotated[
-        int, typer.Option("--max-message-size", help="Bytes a batch is expected to have at most.")
+        int, typer.Option("--max-message-size", help="Warn about batches larger than this, in bytes.")
     ] = 5 << 20
-    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Bytes of each .log file to read at most.")] = 2**31 - 1
+    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Read at most this many bytes of each .log file.")] = (
+        2**31 - 1
+    )
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Print nothing but keys and values, and no control records.")
+        bool, typer.Option("--skip-record-metadata", help="Print keys and values only, and no control records.")
     ] = False
     json_output: AsJson = False
 
@@ -127,16 +133,16 @@ class Options:
 def dump_log(options: Options) -> None:
     paths = [Path(name.strip()) for name in options.files.split(",") if name.strip()]
     if not paths:
-        raise CommandError("--files names no file.")
+        raise CommandError("--files is empty. Name at least one file.")
     shown = dump_options(options)
-    # Each file is shown whatever was wrong with the one before.
+    # Show every file, even after one with problems.
     sound = [_show(path, shown, as_json=options.json_output) for path in paths]
     if not all(sound):
         raise typer.Exit(FAILED)
 
 
 def dump_options(options: Options) -> DumpOptions:
-    """What to show: a decoder asks for records and their data as well. Raises :class:`CommandError`."""
+    """What to show; a decoder implies records and their data. Raises ``CommandError`` for an unknown decoder class."""
     from parley.tools.cli.dump_log.decoders import check
 
     classes = (options.key_decoder_class, options.value_decoder_class)

@@ -1,4 +1,4 @@
-"""The batches and records of a segment."""
+"""Dump the batches and records of a segment."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from parley.tools.cli.dump_log.output import DumpOptions, Line, base_offset, pro
 
 _CONTROL_TYPES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _LEGACY = 2
-"""Batches of a magic below this are the message sets of older Kafkas."""
+"""Batches with a lower magic are the message sets of older Kafka versions."""
 
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file, read as they are needed. Raises ``OSError``."""
+    """Map a file into memory. Raises ``OSError`` if it cannot be opened."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             yield memoryview(b"")
@@ -35,7 +35,7 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """The batches of a ``.log`` file, their records if asked for, and what is wrong with them."""
+    """Dump the batches of a ``.log`` file, their records if requested, and their problems."""
     first = base_offset(path)
     yield Line(f"Log starting offset: {first}", {"logStartingOffset": first})
     with mapped(path) as data:
@@ -63,7 +63,7 @@ def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 
 def _batch(data: memoryview, position: int, header: BatchHeader, previous: int, options: DumpOptions) -> Iterator[Line]:
-    wrong = _what_is_wrong(data, position, header, deep=options.deep)
+    wrong = _problem_of(data, position, header, deep=options.deep)
     yield Line(*_described(position, header, is_valid=wrong is None))
     if header.size_bytes > options.batch_bytes_max:
         yield Line(
@@ -80,7 +80,7 @@ def _batch(data: memoryview, position: int, header: BatchHeader, previous: int, 
                 yield _record_line(record, header, options)
 
 
-def _what_is_wrong(data: memoryview, position: int, header: BatchHeader, *, deep: bool) -> str | None:
+def _problem_of(data: memoryview, position: int, header: BatchHeader, *, deep: bool) -> str | None:
     try:
         if deep:
             validate(data, position, header)
@@ -92,7 +92,7 @@ def _what_is_wrong(data: memoryview, position: int, header: BatchHeader, *, deep
 
 
 def _records(data: memoryview, position: int, header: BatchHeader) -> Iterator[Record]:
-    # A copy of the batch, so that no record keeps the file's map alive.
+    # Copies the batch, so that no record keeps the file mapped.
     return records(bytes(data[position : position + header.size_bytes]))
 
 
@@ -173,7 +173,7 @@ def _sequence(record: Record, header: BatchHeader) -> int:
 
 
 def _control(record: Record) -> tuple[str, dict[str, Any]]:
-    """What a control record says. Its key is a version and a type, both int16."""
+    """Decode a control record. Its key is a version and a type, both int16."""
     kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True) if len(record.key or b"") >= 4 else -1
     name = _CONTROL_TYPES.get(kind, "UNKNOWN")
     if kind not in (0, 1):

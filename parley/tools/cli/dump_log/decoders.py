@@ -1,4 +1,4 @@
-"""How keys and values of records become text: by Kafka's decoder classes, or as records of internal topics."""
+"""Decode the keys and values of records: by Kafka's decoder classes, or as records of internal topics."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from parley.tools.cli.dump_log.output import DumpOptions
 from parley.tools.cli.invocation import CommandError
 
 _PACKAGES: Final = ("org.apache.kafka.tools.api.", "kafka.serializer.")
-"""Where the classes are, and where they were before Kafka 4."""
+"""The packages of the classes, now and before Kafka 4."""
 
 
 def _number(size: int) -> Callable[[bytes], str]:
-    """A signed number of so many bytes at the front; what is too short for one is said to be."""
+    """A decoder of a signed number in the first ``size`` bytes; shorter data is shown in hexadecimal."""
 
     def read(data: bytes) -> str:
         if len(data) < size:
-            return f"no number of {size} bytes: {data.hex()}"
+            return f"not a number of {size} bytes: {data.hex()}"
         return str(int.from_bytes(data[:size], "big", signed=True))
 
     return read
@@ -40,13 +40,13 @@ def _short(name: str) -> str:
 
 
 def check(name: str) -> None:
-    """Raises :class:`CommandError` for a class that is not known here."""
+    """Raise ``CommandError`` for an unknown decoder class."""
     if _short(name) not in _CLASSES:
         raise CommandError(f"There is no decoder class '{name}'. There are: {', '.join(_CLASSES)}.")
 
 
 def texts(record: Record, options: DumpOptions) -> tuple[str | None, str | None]:
-    """Key and value of a record."""
+    """Decode the key and value of a record."""
     if options.decoder:
         return DECODERS[options.decoder](record)
     return _text(record.key, options.key_class), _text(record.value, options.value_class)

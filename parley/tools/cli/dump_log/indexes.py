@@ -1,4 +1,4 @@
-"""The indexes beside a segment, compared with it."""
+"""Dump the indexes of a segment, and compare them with the segment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """The entries of an ``.index`` file; each must lead to the batch that ends with its offset."""
+    """Dump an ``.index`` file. Each entry must point to the batch whose last offset it has."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -46,7 +46,7 @@ def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 
 def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """The entries of a ``.timeindex`` file; each must name the timestamp of the batch it leads to, and rise."""
+    """Dump a ``.timeindex`` file. Each entry must have the timestamp of its batch, and the timestamps must rise."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -62,7 +62,7 @@ def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
             offset = first + relative
             if not options.verify_only:
                 yield Line(f"timestamp: {timestamp} offset: {offset}", {"timestamp": timestamp, "offset": offset})
-            # Entries and batches both rise, so one walk through the segment serves them all.
+            # Entries and batches are both in order, so one pass through the segment is enough.
             while header is None or header.last_offset < offset:
                 following = next(walk, None)
                 if following is None:
@@ -82,7 +82,7 @@ def _wrong_time(at: int, timestamp: int, offset: int, header: BatchHeader | None
 
 
 def dump_transactions(path: Path) -> Iterator[Line]:
-    """The aborted transactions in a ``.txnindex`` file."""
+    """Dump the aborted transactions of a ``.txnindex`` file."""
     index = TransactionIndex(path)
     try:
         index.sanity_check()
@@ -102,7 +102,7 @@ def dump_transactions(path: Path) -> Iterator[Line]:
 
 
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Number and fields of each entry; bytes after the last whole entry are left out."""
+    """The number and fields of each entry, without the bytes after the last complete entry."""
     data = path.read_bytes()
     whole = memoryview(data)[: len(data) - len(data) % entry.size]
     for at, fields in enumerate(entry.iter_unpack(whole)):
@@ -110,10 +110,10 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 
 def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
-    """What a broker checks when it opens an index: whole entries that rise, positions inside the segment."""
+    """Check an index as a broker does when it opens it: complete entries in order, positions inside the segment."""
     left = path.stat().st_size % entry.size
     if left:
-        yield problem(f"the last {left} bytes are no whole entry of {entry.size} bytes")
+        yield problem(f"the last {left} bytes are not a complete entry of {entry.size} bytes")
         return
     previous = (-1, -1)
     count = 0
@@ -121,7 +121,7 @@ def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
         if not any(fields):
             break  # the rest is preallocated
         if at > 0 and (fields[0] <= previous[0] or fields[1] < previous[1]):
-            yield problem(f"entry {at}: {fields} does not come after {previous}", entry=at)
+            yield problem(f"entry {at}: {fields} is not above {previous}", entry=at)
             return
         if log_bytes is not None and not 0 <= fields[1] < max(log_bytes, 1):
             yield problem(f"entry {at}: byte {fields[1]} is outside of the segment's {log_bytes} bytes", entry=at)

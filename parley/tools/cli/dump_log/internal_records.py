@@ -1,4 +1,4 @@
-"""The records of internal topics as JSON, with Kafka's field names."""
+"""Decode the records of internal topics to JSON, with Kafka's field names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Texts = tuple[str | None, str | None]
 
 
 def as_data(message: Struct, version: int, *, read_members: bool = True) -> dict[str, Any]:
-    """The fields of a message in a version. Tagged fields that have their default are left out.
+    """The fields of a message in a version, without tagged fields that have their default.
 
-    With ``read_members`` the subscription and assignment of a group's member are read as those of a consumer; otherwise
-    they are base64, as all bytes are.
+    With ``read_members`` the subscriptions and assignments of group members are decoded as those of consumers.
+    Otherwise they are base64, like all bytes.
     """
     fields = {}
     for one in type(message).fields():
@@ -48,7 +48,7 @@ _MEMBER = stored.GroupMetadataValue.MemberMetadata
 
 
 def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]:
-    """A member's subscription and assignment, read as those of a consumer where they are."""
+    """Decode a member's subscription and assignment if they are those of a consumer."""
     kinds: dict[str, type[Data]] = {
         "subscription": stored.ConsumerProtocolSubscription,
         "assignment": stored.ConsumerProtocolAssignment,
@@ -65,7 +65,7 @@ def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]
 
 
 def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> str | None:
-    """A key or value as JSON; its version picks the kind."""
+    """Decode a key or value to JSON; its version decides its type."""
     if data is None:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)
@@ -92,20 +92,20 @@ _OFFSET_KEYS: dict[int, type[Data]] = {
 
 
 def _offsets(record: Record) -> Texts:
-    """A record of __consumer_offsets: the kind of its key tells the kind of its value."""
+    """Decode a record of __consumer_offsets; the type of its key decides the type of its value."""
     kind = int.from_bytes((record.key or b"")[:2], "big")
     values = stored.GroupMetadataValue if kind == 2 else stored.OffsetCommitValue
     return _decoded(record.key, _OFFSET_KEYS, "type"), _decoded(record.value, _all_versions(values), "version")
 
 
 def _transactions(record: Record) -> Texts:
-    """A record of __transaction_state."""
+    """Decode a record of __transaction_state."""
     key = _decoded(record.key, _all_versions(stored.TransactionLogKey), "type")
     return key, _decoded(record.value, _all_versions(stored.TransactionLogValue), "version")
 
 
 DECODERS: dict[str, Callable[[Record], Texts]] = {"offsets": _offsets, "transactions": _transactions}
-"""How keys and values of internal topics become text."""
+"""The decoders of internal topics, by the value of ``DumpOptions.decoder``."""
 
 
 _KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
@@ -114,11 +114,11 @@ _KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
     ("__consumer_offsets", 2): (stored.GroupMetadataKey, stored.GroupMetadataValue),
     ("__transaction_state", 0): (stored.TransactionLogKey, stored.TransactionLogValue),
 }
-"""The kinds of keys in internal topics by number, and the values that go with them."""
+"""The key and value types of internal topics, by topic and the type number in the key."""
 
 
 def record_data(topic: str, key: bytes | None, value: bytes | None, kinds: Sequence[int]) -> dict[str, Any] | None:
-    """A record of an internal topic for JSON, as Kafka's console formatters have it; None if of another kind."""
+    """Decode a record as Kafka's console formatters do; None if its key has none of the types ``kinds``."""
     kind = int.from_bytes((key or b"")[:2], "big", signed=True) if len(key or b"") >= 2 else -1
     if key is None or kind not in kinds or (topic, kind) not in _KINDS:
         return None

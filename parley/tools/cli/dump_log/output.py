@@ -1,4 +1,4 @@
-"""What the parts of ``dump-log`` share: its options, and a line of its output."""
+"""The options of ``dump-log``, and a line of its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEGMENT_NAME = re.compile(r"(\d{1,20})\.(?:log|index|timeindex|txnindex|snapsho
 class DumpOptions:
     """What to show; sizes are in bytes.
 
-    ``decoder`` is "offsets", "transactions" or empty; the classes are those of other keys and values.
+    ``decoder`` is "offsets", "transactions" or empty. If it is empty, the two decoder classes apply.
     """
 
     deep: bool = False
@@ -34,7 +34,7 @@ class DumpOptions:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line for people and the same as data; a problem goes to standard error and makes the command fail."""
+    """A line of output as text and as JSON data. A problem goes to standard error and makes the command fail."""
 
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -42,13 +42,15 @@ class Line:
 
 
 def problem(text: str, **data: Any) -> Line:
-    """Something that cannot be right."""
+    """A line that reports a problem in a file."""
     return Line(text, data, problem=True)
 
 
 def base_offset(path: Path) -> int:
-    """The first offset of the segment a file belongs to, from its name. Raises :class:`CommandError`."""
+    """Get the base offset of a segment from a file name. Raises ``CommandError`` for any other name."""
     match = _SEGMENT_NAME.fullmatch(path.name)
     if match is None:
-        raise CommandError(f"{path} has not the name of a segment's file, which is its first offset in 20 digits.")
+        raise CommandError(
+            f"{path} is not named like a file of a segment: its first offset in 20 digits, then a suffix."
+        )
     return int(match[1])

@@ -1,4 +1,4 @@
-"""Snapshots of producers and checkpoint files."""
+"""Dump producer snapshots and checkpoint files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_PARTITIONS = ("topic", "partition", "offset")
 
 
 def dump_producers(path: Path) -> Iterator[Line]:
-    """The producers of a ``.snapshot`` file."""
+    """Dump the producers of a ``.snapshot`` file."""
     try:
         for entry in read_snapshot(path):
             yield _producer(entry)
@@ -33,7 +33,7 @@ def _producer(entry: ProducerEntry) -> Line:
         "lastTimestamp": entry.timestamp,
     }
     if entry.last_offset >= 0:
-        # A producer with a marker only has no batch to speak of.
+        # A producer of which only a transaction marker is known has no batches.
         fields |= {
             "firstSequence": (entry.last_sequence - entry.offset_delta) & 0x7FFF_FFFF
             if entry.last_sequence >= 0
@@ -48,7 +48,7 @@ def _producer(entry: ProducerEntry) -> Line:
 
 
 def dump_checkpoint(path: Path) -> Iterator[Line]:
-    """The entries of a checkpoint file: epochs with their start offsets, or partitions with an offset."""
+    """Dump the entries of a checkpoint file: leader epochs with start offsets, or partitions with offsets."""
     names = _FIELDS.get(path.name, _OF_PARTITIONS)
     try:
         for number, words in enumerate(decode(path.read_bytes(), list), 3):

@@ -1,7 +1,6 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
-One difference is meant: where something was not done, the exit code is 1, while Kafka's tool prints the error and exits
-with 0.
+One intended difference: the exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with 0.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parley.tools.cli.common_options import (
     one_action,
     required,
 )
-from parley.tools.cli.groups.partition_selection import parse_scope
+from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
 
 if TYPE_CHECKING:
@@ -34,19 +33,19 @@ T = TypeVar("T")
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
     "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
-    "would do until `--execute` is given, and wants a group without members.",
+    "would do unless `--execute` is given; the group must not have members.",
     examples=[
         ("parley groups --list --state", "all groups with their states"),
-        ("parley groups --describe --group readers", "how far each partition is read, and by whom"),
+        ("parley groups --describe --group readers", "offset, lag and consumer of each partition"),
         (
             "parley groups --reset-offsets --group readers --topic greetings --to-earliest --execute",
-            "reads it all again",
+            "read the topic again from the beginning",
         ),
         (
             "parley groups --reset-offsets --group readers --all-topics --by-duration PT1H --execute",
-            "goes an hour back",
+            "go back one hour in all topics",
         ),
-        ("parley groups --delete --group readers", "forgets the group and its offsets"),
+        ("parley groups --delete --group readers", "delete the group and its offsets"),
     ],
     optional_values={"--state": "*", "--type": "*"},
 )
@@ -55,7 +54,7 @@ _ALL = "*"
 
 
 def _words(text: str) -> list[str]:
-    """The words of an optional value by commas; none where it stands for all."""
+    """Split an optional value at its commas; empty if the value stands for all."""
     return [] if text in ("", _ALL) else [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -68,13 +67,13 @@ class Options:
     describe: Annotated[bool, typer.Option("--describe", help="Show groups.")] = False
     delete: Annotated[bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")] = False
     delete_offsets: Annotated[
-        bool, typer.Option("--delete-offsets", help="Forget the offsets of a group for some topics.")
+        bool, typer.Option("--delete-offsets", help="Delete the offsets of a group for some topics.")
     ] = False
     reset_offsets: Annotated[
         bool, typer.Option("--reset-offsets", help="Set the offsets of groups without members.")
     ] = False
     validate_regex: Annotated[
-        str, typer.Option("--validate-regex", help="Only say whether a regular expression can be subscribed to.")
+        str, typer.Option("--validate-regex", help="Only check that consumers can subscribe to a regular expression.")
     ] = ""
     group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups.")] = False
@@ -83,9 +82,7 @@ class Options:
     ] = field(default_factory=list)
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics the group has offsets for.")] = False
     members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
-    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is what is shown anyway.")] = (
-        False
-    )
+    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
     state: Annotated[
         str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
     ] = ""
@@ -93,21 +90,27 @@ class Options:
         str, typer.Option("--type", help="With --list: show types, or only groups of these: classic, consumer.")
     ] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False
-    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the offset the group has.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset of the partition.")] = (
+        False
+    )
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the partition.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the committed offset of the group.")] = (
+        False
+    )
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Reset by so many records on, or back.")] = None
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Reset by this number of records: forward, or back if negative.")
+    ] = None
     to_datetime: Annotated[
         str,
         typer.Option("--to-datetime", help="Reset to a time: YYYY-MM-DDThh:mm:ss.sss, UTC unless it has an offset."),
     ] = ""
-    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to so long ago: PnDTnHnMnS.")] = ""
+    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to this long ago: PnDTnHnMnS.")] = ""
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", help="Reset to the offsets of a CSV file, as --export writes it.")
+        Path | None, typer.Option("--from-file", help="Reset to the offsets in a CSV file, as written by --export.")
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False
-    execute: Annotated[bool, typer.Option("--execute", help="Do the reset.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Carry out the reset.")] = False
     export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
     command_config: CommandConfig = None
@@ -129,11 +132,11 @@ def groups(options: Options) -> None:
 
 
 def check_together(options: Options, action: str) -> None:
-    """Raises :class:`CommandError` for options that cannot stand together."""
+    """Raise ``CommandError`` for options that cannot be combined."""
     for needed, names in _ONLY_WITH.items():
         for name in names if action != needed else ():
             if getattr(options, name):
-                raise CommandError(f"--{name.strip('_').replace('_', '-')} goes with --{needed.replace('_', '-')}.")
+                raise CommandError(f"--{name.strip('_').replace('_', '-')} needs --{needed.replace('_', '-')}.")
     if action not in ("list", "validate_regex"):
         if bool(options.group) == bool(options.all_groups):
             raise CommandError("Name either --group or --all-groups.")
@@ -144,7 +147,7 @@ def check_together(options: Options, action: str) -> None:
 
 
 def _named(options: Options) -> list[str] | None:
-    """The groups meant; None for all."""
+    """The groups that the options name; None for all."""
     return None if options.all_groups else options.group
 
 
@@ -193,9 +196,9 @@ def _delete_offsets(options: Options) -> None:
     if len(options.group) != 1:
         raise CommandError(f"--delete-offsets takes one --group, not {len(options.group)}.")
     (name,) = options.group
-    scope = parse_scope(required(options.topic, "--topic", "delete_offsets"))
+    selection = parse_selection(required(options.topic, "--topic", "delete_offsets"))
     forgotten = _at_cluster(
-        options, lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=options.timeout)
+        options, lambda client: deleting.delete_offsets(client, name, selection, timeout_ms=options.timeout)
     )
     deleting.show_offsets(name, forgotten, as_json=options.json_output)
 
@@ -210,7 +213,11 @@ def _reset_offsets(options: Options) -> None:
         raise CommandError("Name either --topic or --all-topics.")
     names = _named(options)
     plan = reset.Plan(
-        target, None if names is None else tuple(names), parse_scope(options.topic), options.execute, options.timeout
+        target,
+        None if names is None else tuple(names),
+        parse_selection(options.topic),
+        options.execute,
+        options.timeout,
     )
     if not options.execute and not options.dry_run and not options.export:
         reset.warn_dry_run()
@@ -233,4 +240,4 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("type_",),
     "reset_offsets": ("execute", "dry_run", "export", "from_file"),
 }
-"""The options that go with one action only."""
+"""The action that each of these options needs."""

@@ -1,4 +1,4 @@
-"""Deleting groups, and the offsets of a group for some topics."""
+"""Delete groups, and the offsets of a group for some topics."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 from parley.protocol.messages.groups import DeleteGroupsRequest
 from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, of_coordinator
 from parley.tools.cli.groups.listing import list_groups
-from parley.tools.cli.groups.partition_selection import Scope
+from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
 
 _UNKNOWN_TOPIC = -1
-"""Stands for the partitions of a topic that does not exist, and so has none."""
+"""The partition number that stands for a whole topic that does not exist."""
 
 
 async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete the groups (None: all there are); the error code of each."""
+    """Delete these groups, or all (None). Returns the error code of each."""
     if names is None:
         names = [group.name for group in await list_groups(client)]
     codes = {}
@@ -36,7 +36,7 @@ async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_
 
 
 def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
-    """Say what was deleted. Raises :class:`CommandError` when something was not."""
+    """Print which groups were deleted. Raises ``CommandError`` if one was not."""
     if as_json:
         print(json.dumps({name: described(code) if code else None for name, code in codes.items()}))
     gone = [f"'{name}'" for name, code in codes.items() if not code]
@@ -55,13 +55,18 @@ def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
         print(f"Deletion of requested consumer groups ({', '.join(gone)}) was successful.")
 
 
-async def delete_offsets(client: Client, group: str, scope: Scope, *, timeout_ms: int) -> dict[TopicPartition, int]:
-    """Forget the offsets; the error code of each partition. Raises :class:`CommandError` when nothing was done."""
-    metadata = await client.metadata(scope.topics)
+async def delete_offsets(
+    client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
+) -> dict[TopicPartition, int]:
+    """Delete offsets of a group. Returns the error code of each partition.
+
+    Raises ``CommandError`` if the whole request fails.
+    """
+    metadata = await client.metadata(selection.topics)
     known = {topic.name or "": [one.partition_index for one in topic.partitions] for topic in metadata.topics}
     codes: dict[TopicPartition, int] = {}
     wanted: list[TopicPartition] = []
-    for topic, partitions in scope.topics.items():
+    for topic, partitions in selection.topics.items():
         indexes = sorted(partitions if partitions is not None else known.get(topic, ()))
         wanted += [(topic, index) for index in indexes]
         if not indexes:
@@ -79,7 +84,7 @@ async def delete_offsets(client: Client, group: str, scope: Scope, *, timeout_ms
         ],
     )
     answer = await of_coordinator(client, group, request, lambda answer: int(answer.error_code), timeout_ms=timeout_ms)
-    check(answer.error_code, doing=f"No offset of group '{group}' is deleted")
+    check(answer.error_code, doing=f"No offset of group '{group}' was deleted")
     for topic in answer.topics:
         for one in topic.partitions:
             codes[topic.name, one.partition_index] = int(one.error_code)
@@ -87,7 +92,7 @@ async def delete_offsets(client: Client, group: str, scope: Scope, *, timeout_ms
 
 
 def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, as_json: bool) -> None:
-    """Print what became of each partition. Raises :class:`CommandError` when something was not deleted."""
+    """Print the result of each partition. Raises ``CommandError`` if an offset was not deleted."""
     failed = [where for where, code in codes.items() if code]
     rows = [(topic, index, described(code) if code else "Successful") for (topic, index), code in sorted(codes.items())]
     if as_json:
@@ -97,7 +102,7 @@ def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, as_json: bo
         for line in _table(rows):
             print(line)
     if failed:
-        raise CommandError(f"The offsets of {len(failed)} partition(s) are not deleted.")
+        raise CommandError(f"The offsets of {len(failed)} partition(s) were not deleted.")
 
 
 def _table(rows: Iterable[tuple[str, int, str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Describing groups: their members, what these are assigned, and how far each partition is read."""
+"""Describe groups: members, assignments, committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from parley.tools.cli.groups.listing import list_groups
 from parley.tools.cli.topic_offsets import list_offsets
 
 _BY_NAME_VERSION_MAX = 9
-"""From version 10 on OffsetFetch and OffsetCommit name topics by id."""
+"""The last version of OffsetFetch and OffsetCommit that identifies topics by name instead of id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group. Epochs and target are None in classic groups, which have none."""
+    """A member of a group. The epochs and the target assignment are None in classic groups."""
 
     member_id: str
     instance_id: str | None
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The broker that coordinates a group; without an address if the cluster does not know it any more."""
+    """The broker that coordinates a group; ``host`` is None if the cluster no longer knows the broker."""
 
     id: int
     host: str | None = None
@@ -62,7 +62,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its coordinator describes it, with its offsets. ``error`` is why there is nothing else."""
+    """A group as its coordinator describes it, with its offsets. If ``error`` is set, nothing else is."""
 
     name: str
     state: str = "Dead"
@@ -77,19 +77,19 @@ class Group:
 
     @property
     def is_inactive(self) -> bool:
-        """Whether its offsets may be set from outside."""
+        """True if the group's offsets may be reset: it has no active members."""
         return self.state in ("Empty", "Dead")
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[Group]:
-    """The groups of these names, or all. One that does not exist has an error."""
+    """Describe these groups, or all (None). A group that does not exist has an error."""
     if names is None:
         names = [group.name for group in await list_groups(client)]
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in dict.fromkeys(names)]
 
 
 async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
-    """One group, with offsets and the ends of its partitions."""
+    """Describe one group, with its offsets and the end offsets of its partitions."""
     described = await _consumer_group(client, name, timeout_ms)
     if described is None:
         described = await _classic_group(client, name, timeout_ms)
@@ -105,7 +105,7 @@ async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
 
 
 async def _consumer_group(client: Client, name: str, timeout_ms: int) -> dict[str, Any] | None:
-    """A group of the new protocol; None if it is of the classic one, or the broker only knows that."""
+    """Describe a group of the consumer protocol; None if the group is classic or the broker is too old."""
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     try:
         answer = await of_coordinator(
@@ -158,10 +158,10 @@ async def _classic_group(client: Client, name: str, timeout_ms: int) -> dict[str
 
 
 def assigned(data: bytes) -> dict[str, list[int]]:
-    """The partitions in a classic member's assignment; none where it is no consumer's."""
+    """Decode the assignment of a classic member; empty if the member is not a consumer."""
     if len(data) < 2:
         return {}
-    # A version that is not known yet is read as the highest that is, and what follows is ignored.
+    # A newer version is read as the newest known one; the rest of the data is ignored.
     version = min(int.from_bytes(data[:2], "big"), ConsumerProtocolAssignment.VERSIONS.max)
     try:
         assignment, _ = decode_from(ConsumerProtocolAssignment, version, data, 2)
@@ -171,7 +171,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
 
 
 async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> dict[TopicPartition, Committed]:
-    """What the group has committed for every partition. Raises :class:`CommandError`."""
+    """Get the committed offsets of a group. Raises ``CommandError`` if the coordinator refuses."""
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _BY_NAME_VERSION_MAX)
     if version >= 8:
@@ -194,7 +194,7 @@ async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> d
 
 
 async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the partitions end, as far as they have leaders."""
+    """Get the end offsets of those partitions that have a leader."""
     topics = sorted({topic for topic, _ in partitions})
     metadata = await client.metadata(topics) if topics else None
     led = {

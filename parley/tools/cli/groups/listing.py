@@ -1,4 +1,4 @@
-"""Listing the groups of a cluster: every broker is asked for those it coordinates."""
+"""List the groups of a cluster: each broker lists those it coordinates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ListedGroup:
 
 
 def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]:
-    """The words in their proper spelling. Raises :class:`CommandError` for one that is not known."""
+    """The words with the case of the known ones. Raises ``CommandError`` for an unknown word."""
     spelling = {name.lower(): name for name in known}
     wrong = [word for word in words if word.lower() not in spelling]
     if wrong:
@@ -38,7 +38,7 @@ def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]
 
 
 async def list_groups(client: Client, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-    """The consumer groups in these states and of these types (empty: all), by name."""
+    """List the consumer groups in these states and of these types (empty: all), sorted by name."""
     states, types = _known(states, STATES, "--state"), _known(types, TYPES, "--type")
     found = []
     for broker in (await client.metadata([])).brokers:
@@ -53,7 +53,7 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
             lambda answer: int(answer.error_code),
             _LIST_TIMEOUT_MS,
         )
-        check(answer.error_code, doing=f"Broker {node} does not list its groups")
+        check(answer.error_code, doing=f"Broker {node} did not list its groups")
         for group in answer.groups:
             kind = (group.group_type or "classic").capitalize()
             if group.protocol_type in _CONSUMERS and (
@@ -64,7 +64,7 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
 
 
 def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as_json: bool) -> None:
-    """Print names, or a table with types and states."""
+    """Print the names, or a table with types and states."""
     if as_json:
         print(json.dumps([{"group": one.name, "type": one.type, "state": one.state} for one in groups]))
         return
@@ -81,14 +81,17 @@ def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as
 
 
 def validate_regex(pattern: str) -> None:
-    """Say that the expression is one. Brokers use RE2's syntax, which has no look-around and no back-references."""
+    """Check a subscription pattern in RE2's syntax, which brokers use: no look-around, no back-references.
+
+    Raises ``CommandError`` if the pattern is invalid.
+    """
     for construct in ("(?=", "(?!", "(?<=", "(?<!", "(?P="):
         if construct in pattern:
-            raise CommandError(f"'{pattern}' uses '{construct}', which RE2 does not have.")
+            raise CommandError(f"'{pattern}' uses '{construct}', which RE2 does not support.")
     if re.search(r"(?<!\\)(?:\\\\)*\\[1-9]", pattern):
-        raise CommandError(f"'{pattern}' refers back to a group, which RE2 cannot.")
+        raise CommandError(f"'{pattern}' has a back-reference, which RE2 does not support.")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise CommandError(f"'{pattern}' is no regular expression: {error}.") from error
+        raise CommandError(f"'{pattern}' is not a valid regular expression: {error}.") from error
     print(f"Success: the regular expression '{pattern}' is valid.")

@@ -1,4 +1,4 @@
-"""Which partitions an option such as ``--topic events:0,1`` means."""
+"""The partitions that options such as ``--topic events:0,1`` select."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from parley.tools.cli.invocation import CommandError
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Topics, each with its partitions, or None for all of them. Without topics it stands for everything."""
+class PartitionSelection:
+    """Topics, each with its selected partitions (None: all). Without topics it selects everything."""
 
     topics: Mapping[str, frozenset[int] | None] = field(default_factory=dict)
 
     def partitions(self, known: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
-        """The partitions meant, of the topics known. Raises :class:`CommandError` for a partition there is not."""
+        """The selected partitions. Raises ``CommandError`` if one of them does not exist."""
         found = []
         for topic, wanted in self.topics.items():
             there = known.get(topic, ())
             missing = sorted((wanted or frozenset()) - frozenset(there))
             if missing or not there:
-                which = f"{topic} has no partition {missing[0]}" if there else f"There is no topic {topic}"
-                raise CommandError(f"{which}. `parley topics --describe` shows what there is.")
+                which = f"{topic} has no partition {missing[0]}" if there else f"Topic {topic} does not exist"
+                raise CommandError(f"{which}. `parley topics --describe` shows the existing partitions.")
             found += [(topic, index) for index in sorted(wanted if wanted is not None else there)]
         return found
 
 
-def parse_scope(texts: Iterable[str]) -> Scope:
-    """The values of ``--topic``: a topic, or ``topic:0,1``. Raises :class:`CommandError`."""
+def parse_selection(texts: Iterable[str]) -> PartitionSelection:
+    """Parse the values of ``--topic``: ``topic`` or ``topic:0,1``. Raises ``CommandError`` for another form."""
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
@@ -39,7 +39,7 @@ def parse_scope(texts: Iterable[str]) -> Scope:
             raise CommandError(f"--topic takes a topic or topic:0,1, not '{text}'.") from error
         before = topics.get(topic)
         topics[topic] = partitions if topic not in topics else _both(before, partitions)
-    return Scope(topics)
+    return PartitionSelection(topics)
 
 
 def _both(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:

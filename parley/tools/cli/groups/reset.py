@@ -26,7 +26,7 @@ from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, des
 from parley.tools.cli.common_options import one_action
 from parley.tools.cli.groups.describing import Committed, committed_offsets, describe_one
 from parley.tools.cli.groups.listing import list_groups
-from parley.tools.cli.groups.partition_selection import Scope
+from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
@@ -39,15 +39,15 @@ _DURATION = re.compile(
 TARGETS: Final = (
     "to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration", "from_file",
 )  # fmt: skip
-"""The options that say where to reset to."""
+"""The options that name the new offsets; exactly one is required."""
 
 FilePlan = Mapping[str | None, Mapping[TopicPartition, int]]
-"""The offsets of a CSV file by group; under None those of lines that name no group."""
+"""The offsets of a CSV file by group; lines without a group are under None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to reset to: the name of the option in ``kind``, its value as number, time in ms or plan."""
+    """The new offsets: ``kind`` is the option's name, the other fields hold its value."""
 
     kind: str
     number: int = 0
@@ -56,18 +56,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for. ``groups`` is None for all."""
+    """A reset as the user requested it. ``groups`` is None for all groups."""
 
     target: Target
     groups: tuple[str, ...] | None
-    scope: Scope
+    selection: PartitionSelection
     execute: bool
     timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The new offsets of one group, or why there are none."""
+    """The new offsets of one group, or the error that prevents the reset."""
 
     group: str
     offsets: Mapping[TopicPartition, int]
@@ -75,7 +75,7 @@ class Result:
 
 
 def target(*, now_ms: int | None = None, **options: Any) -> Target:
-    """The target that the options name. Raises :class:`CommandError` unless there is exactly one."""
+    """Get the target from the options. Raises ``CommandError`` unless exactly one is given."""
     given = {name: value is not None and value is not False and value != "" for name, value in options.items()}
     kind = one_action(**given)
     value = options[kind]
@@ -92,7 +92,7 @@ def target(*, now_ms: int | None = None, **options: Any) -> Target:
 
 
 def parse_datetime(text: str) -> int:
-    """A time such as 2026-01-31T08:30:00.000, UTC unless it has an offset, as ms since 1970."""
+    """Parse a time such as 2026-01-31T08:30:00.000, UTC unless it has an offset, to ms since 1970."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -102,7 +102,7 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """A duration such as P1DT2H30M (ISO 8601, no months or years) in ms."""
+    """Parse a duration such as P1DT2H30M (ISO 8601 without months and years) to ms."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group("days", "hours", "minutes", "seconds")):
         raise CommandError(f"--by-duration takes PnDTnHnMnS, as in PT1H30M, not '{text}'.")
@@ -112,7 +112,7 @@ def parse_duration(text: str) -> int:
 
 
 def read_csv(path: Path) -> FilePlan:
-    """``topic,partition,offset`` lines, or ``group,topic,partition,offset``. Raises :class:`CommandError`."""
+    """Read lines ``[group,]topic,partition,offset``. Raises ``CommandError`` for a line of another form."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), 1) if row]
@@ -123,14 +123,14 @@ def read_csv(path: Path) -> FilePlan:
         group = row[0] if len(row) == 4 else None
         if len(row) not in (3, 4) or not row[-2].isdecimal() or not row[-1].isdecimal():
             raise CommandError(
-                f"{path}, line {number}: [group,]topic,partition,offset is expected, not '{','.join(row)}'."
+                f"{path}, line {number}: expected [group,]topic,partition,offset, not '{','.join(row)}'."
             )
         plan.setdefault(group, {})[row[-3], int(row[-2])] = int(row[-1])
     return plan
 
 
 async def reset(client: Client, plan: Plan) -> list[Result]:
-    """Plan the new offsets of each group, and commit them where that is asked for."""
+    """Find the new offsets of each group, and commit them if the plan says so."""
     names = plan.groups
     if names is None:
         names = tuple(group.name for group in await list_groups(client))
@@ -150,7 +150,7 @@ async def _reset_one(client: Client, name: str, plan: Plan) -> Result:
         wanted = plan.target.file.get(name) or plan.target.file.get(None) or {}
         offsets = await within_log(client, wanted)
     else:
-        partitions = await _partitions(client, plan.scope, committed)
+        partitions = await _partitions(client, plan.selection, committed)
         offsets = await new_offsets(client, plan.target, partitions, committed)
     if plan.execute and offsets:
         await commit(client, name, offsets, timeout_ms=plan.timeout_ms)
@@ -158,19 +158,19 @@ async def _reset_one(client: Client, name: str, plan: Plan) -> Result:
 
 
 async def _partitions(
-    client: Client, scope: Scope, committed: Mapping[TopicPartition, Committed]
+    client: Client, selection: PartitionSelection, committed: Mapping[TopicPartition, Committed]
 ) -> list[TopicPartition]:
-    if not scope.topics:
+    if not selection.topics:
         return sorted(committed)
-    metadata = await client.metadata(scope.topics)
+    metadata = await client.metadata(selection.topics)
     known = {topic.name or "": [one.partition_index for one in topic.partitions] for topic in metadata.topics}
-    return scope.partitions(known)
+    return selection.partitions(known)
 
 
 async def new_offsets(
     client: Client, to: Target, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, int]:
-    """The offset each partition is to have. Raises :class:`CommandError`."""
+    """Find the new offset of each partition. Raises ``CommandError`` if one has none."""
     match to.kind:
         case "to_earliest":
             return await _looked_up(client, partitions, EARLIEST)
@@ -182,7 +182,7 @@ async def new_offsets(
             without = [where for where in partitions if where not in committed]
             if without:
                 raise CommandError(
-                    f"{without[0][0]}-{without[0][1]} has no offset of this group that could be shifted."
+                    f"{without[0][0]}-{without[0][1]} has no committed offset of this group, so it cannot be shifted."
                 )
             return await within_log(client, {where: committed[where].offset + to.number for where in partitions})
         case "to_current":
@@ -203,7 +203,7 @@ async def _looked_up(client: Client, partitions: Iterable[TopicPartition], time:
 
 
 async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offsets, moved to the nearest end of the partition where they are outside of it, with a warning."""
+    """Limit the offsets to the range of each partition, with a warning for each offset outside of it."""
     first, last = await _looked_up(client, wanted, EARLIEST), await _looked_up(client, wanted, LATEST)
     kept = {}
     for (topic, index), offset in sorted(wanted.items()):
@@ -219,7 +219,7 @@ async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> di
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, int], *, timeout_ms: int) -> None:
-    """Commit the offsets as no member. Raises :class:`CommandError` when one is refused."""
+    """Commit the offsets without being a member of the group. Raises ``CommandError`` if one is refused."""
     request = OffsetCommitRequest(
         group_id=group,
         topics=[
@@ -252,16 +252,16 @@ async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, in
         if one.error_code
     ]
     if refused:
-        raise CommandError(f"The offsets of group '{group}' are not all reset. {'; '.join(refused)}")
+        raise CommandError(f"The offsets of group '{group}' were not all reset. {'; '.join(refused)}")
 
 
 def warn_dry_run() -> None:
-    """Tell that nothing will change."""
-    print("Nothing is changed without --execute; this is what it would do.", file=sys.stderr)
+    """Warn that the offsets are only shown, not changed."""
+    print("Without --execute nothing is changed; these would be the new offsets.", file=sys.stderr)
 
 
 def show(results: Sequence[Result], *, as_csv: bool, as_json: bool) -> None:
-    """Print the new offsets as a table, as CSV or as JSON; errors on standard error."""
+    """Print the new offsets as a table, CSV or JSON, and errors to standard error."""
     for result in results:
         if result.error:
             print(f"\nError: {result.error}", file=sys.stderr)

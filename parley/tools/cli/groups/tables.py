@@ -1,4 +1,4 @@
-"""Groups as tables for people and as data for programs."""
+"""Print groups as the tables of kafka-consumer-groups, or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 def show(groups: Sequence[Group], view: str, *, verbose: bool, as_json: bool) -> bool:
-    """Print the groups; whether all of them exist."""
+    """Print the groups. Returns False if one of them does not exist."""
     if as_json:
         print(json.dumps([as_data(group) for group in groups], indent=2))
     for group in groups:
@@ -39,7 +39,7 @@ def _warn(group: Group) -> None:
 
 
 def offsets_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """How far each partition is read, in the form of kafka-consumer-groups."""
+    """The table of offsets and lag per partition."""
     holders = {where: member for member in group.members for where in member.partitions}
     rows = [_offset_row(group, where, holders.get(where)) for where in sorted({*group.committed, *holders})]
     head = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
@@ -69,7 +69,7 @@ def _offset_row(group: Group, where: TopicPartition, holder: Member | None) -> t
 
 
 def members_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """The members, in the form of kafka-consumer-groups."""
+    """The table of members."""
     static = any(member.instance_id for member in group.members)
     rows = [["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]]
     rows[0] += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
@@ -91,7 +91,7 @@ def _assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
 
 
 def state_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """Coordinator, strategy and state, in the form of kafka-consumer-groups."""
+    """The table of coordinator, assignment strategy and state."""
     head = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     row = [group.name, str(group.coordinator), group.strategy or _NOTHING, group.state]
     widths = [15, 25, 20, 20]
@@ -103,13 +103,13 @@ def state_table(group: Group, *, verbose: bool = False) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
-    """The rows with each column as wide as its longest text, at least ``least``; 0 is the last, without padding."""
+    """Pad each column to its longest text, at least to ``least``. A minimum of 0 marks the last column: no padding."""
     widths = [max([one, *(len(row[at]) for row in rows)]) if one else 0 for at, one in enumerate(least)]
     return [" ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def as_data(group: Group) -> dict[str, Any]:
-    """A group for JSON."""
+    """A group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator

@@ -1,4 +1,4 @@
-"""``parley perf consume``: how fast a topic gives records."""
+"""``parley perf consume``: measure how fast records can be consumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DATE_LETTERS: Final = {
     "y": "%Y", "M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "a": "%p", "E": "%a", "D": "%j",
     "z": "%Z", "Z": "%z",
 }  # fmt: skip
-"""The letters of Java's SimpleDateFormat that are known here; S, the milliseconds, besides."""
+"""The supported letters of Java's SimpleDateFormat, besides S for milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +41,27 @@ class Options:
     topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = ""
     include: Annotated[str, typer.Option("--include", help="Regular expression of topics to read.")] = ""
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
-    group: Annotated[str, typer.Option("--group", help="Consumer group; a new one if left out.")] = ""
-    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of one partition in one fetch.")] = 1024 * 1024
-    socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", help="Bytes of the receive buffer.")] = (
-        2 << 20
+    group: Annotated[str, typer.Option("--group", help="Consumer group; a new one unless given.")] = ""
+    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Maximum bytes of one partition in a fetch.")] = (
+        1024 * 1024
     )
+    socket_buffer_size: Annotated[
+        int, typer.Option("--socket-buffer-size", help="Size of the receive buffer in bytes.")
+    ] = 2 << 20
     from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Begin with what comes next, not with the oldest record.")
+        bool, typer.Option("--from-latest", help="Start at the end of the topic, not with the oldest record.")
     ] = False
     date_format: Annotated[
-        str, typer.Option("--date-format", help="How times are shown, in the letters of Java's SimpleDateFormat.")
+        str, typer.Option("--date-format", help="Format of times, in the letters of Java's SimpleDateFormat.")
     ] = DATE_FORMAT
-    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="How often to print, in ms.")] = 5000
+    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="Interval of the reports, in ms.")] = (
+        5000
+    )
     show_detailed_stats: Annotated[
         bool, typer.Option("--show-detailed-stats", help="Print a line for each reporting interval.")
     ] = False
-    hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the line with the column names out.")] = (
-        False
-    )
-    timeout: Annotated[int, typer.Option("--timeout", help="How long records may stay away, in ms.")] = 10_000
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Do not print the column names.")] = False
+    timeout: Annotated[int, typer.Option("--timeout", help="Stop if no record arrives for this long, in ms.")] = 10_000
     print_metrics: Annotated[
         bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
     ] = False
@@ -67,7 +69,7 @@ class Options:
         Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
     ] = None
     command_property: Annotated[
-        list[str], typer.Option("--command-property", help="Client settings key=value, several in a row.")
+        list[str], typer.Option("--command-property", help="Client settings: key=value key=value ...")
     ] = field(default_factory=list)
     verbose: Verbose = False
     json_output: AsJson = False
@@ -75,18 +77,18 @@ class Options:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been consumed; times in s of the performance counter."""
+    """What has been consumed; times are seconds of ``time.perf_counter``."""
 
     started: float
     records: int = 0
     size_bytes: int = 0
     joined: float | None = None
-    """When partitions were first assigned."""
+    """The time of the first assignment."""
     ended: float = 0.0
-    """When the last record came."""
+    """The time at which the last record arrived."""
 
     def row(self, now: float, since: float, records: int, size_bytes: int) -> list[str]:
-        """Volume and rates since a moment, in the columns of kafka-consumer-perf-test."""
+        """Volume and rates since a time, as the columns of kafka-consumer-perf-test."""
         elapsed = max(now - since, 1e-9)
         joining_ms = ((self.joined or self.started) - self.started) * 1000
         fetch_ms = max((now - self.started) * 1000 - joining_ms, 0.001)
@@ -103,12 +105,12 @@ class Tally:
 
 
 def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
-    """A time as Kafka's tool prints it: 2026-01-31 08:30:00:123. Raises :class:`CommandError` for another letter."""
+    """Format a time, by default as 2026-01-31 08:30:00:123. Raises ``CommandError`` for an unsupported letter."""
     parts = []
     at = 0
     while at < len(form):
         letter = form[at]
-        if letter == "'":  # text between quotes stands for itself
+        if letter == "'":  # quoted text is printed as it is
             end = form.find("'", at + 1) % (len(form) + 1)
             parts.append(form[at + 1 : end])
             at = end + 1
@@ -119,7 +121,7 @@ def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
         elif letter in _DATE_LETTERS:
             parts.append(moment.strftime(_DATE_LETTERS[letter]))
         elif letter.isalpha():
-            raise CommandError(f"--date-format knows the letters S{''.join(_DATE_LETTERS)}, not '{letter}'.")
+            raise CommandError(f"--date-format supports the letters S{''.join(_DATE_LETTERS)}, not '{letter}'.")
         else:
             parts.append(form[at:end])
         at = end
@@ -129,7 +131,7 @@ def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
 def read(
     consumer: Any, tally: Tally, wanted: int, timeout_ms: int, report_ms: int, report: Callable[[float], None]
 ) -> bool:
-    """Read until enough records came; False when none came for ``timeout_ms``."""
+    """Read until enough records have arrived. Returns False if none arrives for ``timeout_ms``."""
     last = tally.started
     reported = tally.started
     while tally.records < wanted:
@@ -154,7 +156,7 @@ def read(
 
 @dataclass(slots=True)
 class Report:
-    """Tells how the reading goes: a line for each interval, a bar on a terminal, or nothing."""
+    """Reports progress: a line per interval, a progress bar on a terminal, or nothing."""
 
     tally: Tally
     wanted: int
@@ -178,7 +180,7 @@ class Report:
 
 
 def consume(options: Options) -> None:
-    """Read records and print the rate, as kafka-consumer-perf-test does."""
+    """Measure consumer throughput, as kafka-consumer-perf-test does."""
     from confluent_kafka import Consumer, KafkaException
 
     if bool(options.topic) == bool(options.include):
@@ -210,7 +212,7 @@ def consume(options: Options) -> None:
 
 
 def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally, bool]:
-    """What was consumed, and whether it was as much as wanted."""
+    """Consume as the options say. Returns the tally, and False if too few records arrived."""
     tally = Tally(time.perf_counter())
 
     def assigned(consumer: Any, partitions: Any) -> None:
@@ -227,7 +229,7 @@ def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The consumer's settings; single settings count more than a properties file, and that more than defaults."""
+    """The consumer's settings. Options override the properties file, which overrides the defaults."""
     own = {
         "client.id": "perf-consumer-client",
         "auto.offset.reset": "latest" if options.from_latest else "earliest",

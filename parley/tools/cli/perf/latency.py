@@ -1,4 +1,4 @@
-"""``parley perf latency``: from sending a record to receiving it, one record at a time."""
+"""``parley perf latency``: measure the time from sending a record to receiving it, one record at a time."""
 
 from __future__ import annotations
 
@@ -29,32 +29,35 @@ _POSITIONS = ("bootstrap_server", "topic", "num_records", "producer_acks", "reco
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command, which may also stand by their positions, as they had to before Kafka 4.2."""
+    """The options of the command. They may also be positional, as Kafka required before 4.2."""
 
     positional: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[BOOTSTRAP TOPIC NUM_RECORDS ACKS RECORD_SIZE [PROPERTIES]]",
-            help="The first options without their names.",
+            help="The first options, without their names.",
         ),
     ] = None
     bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", help="Brokers to connect to first.")] = ""
-    topic: Annotated[str, typer.Option("--topic", help="The topic; nobody else should write to it.")] = ""
+    topic: Annotated[str, typer.Option("--topic", help="The topic; no other producer should write to it.")] = ""
     num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")] = 0
     producer_acks: Annotated[
-        str, typer.Option("--producer-acks", help="1 or all: who must have a record before the next is sent.")
+        str,
+        typer.Option(
+            "--producer-acks", help="1 or all: the replicas that must acknowledge a record before the next one is sent."
+        ),
     ] = ""
-    record_size: Annotated[int, typer.Option("--record-size", help="Bytes of a record.")] = 0
+    record_size: Annotated[int, typer.Option("--record-size", help="Size of a record in bytes.")] = 0
     command_config: Annotated[
         Path | None, typer.Option("--command-config", help="Properties file for the clients.")
     ] = None
-    record_key_size: Annotated[int, typer.Option("--record-key-size", help="Bytes of a key; 0 for no key.")] = 0
-    num_headers: Annotated[int, typer.Option("--num-headers", help="How many headers a record has.")] = 0
+    record_key_size: Annotated[int, typer.Option("--record-key-size", help="Size of a key in bytes; 0 for no key.")] = 0
+    num_headers: Annotated[int, typer.Option("--num-headers", help="Number of headers per record.")] = 0
     record_header_key_size: Annotated[
-        int, typer.Option("--record-header-key-size", help="Bytes of a header's key.")
+        int, typer.Option("--record-header-key-size", help="Size of a header's key in bytes.")
     ] = 0
     record_header_size: Annotated[
-        int, typer.Option("--record-header-size", help="Bytes of a header's value; -1 for null.")
+        int, typer.Option("--record-header-size", help="Size of a header's value in bytes; -1 for null.")
     ] = 0
     verbose: Verbose = False
     json_output: AsJson = False
@@ -62,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent, and where to; sizes in bytes."""
+    """The records to send, and the topic; sizes in bytes."""
 
     bootstrap_server: str
     topic: str
@@ -77,7 +80,7 @@ class Load:
 
 
 def load(options: Options) -> Load:
-    """What the options ask for. Raises :class:`CommandError` where one is missing or wrong."""
+    """Get the load from the options. Raises ``CommandError`` if one is missing or wrong."""
     values: dict[str, Any] = {name: getattr(options, name) for name in _POSITIONS}
     if options.positional:
         if len(options.positional) not in (5, 6):
@@ -89,7 +92,7 @@ def load(options: Options) -> Load:
     try:
         values |= {name: int(values[name]) for name in ("num_records", "record_size")}
     except ValueError as error:
-        raise CommandError("The number of records and their size are numbers.") from error
+        raise CommandError("The number of records and their size must be numbers.") from error
     if values["command_config"] is not None:
         values["command_config"] = Path(values["command_config"])
     found = Load(
@@ -109,11 +112,11 @@ def _check(wanted: Load) -> None:
     if wanted.num_records < 1 or wanted.record_size < 1:
         raise CommandError("The number of records and their size must be 1 or more.")
     if min(wanted.key_size, wanted.headers, wanted.header_key_size, wanted.header_size + 1) < 0:
-        raise CommandError("Sizes of keys and headers must be 0 or more, that of a header's value -1 or more.")
+        raise CommandError("The sizes of keys and headers must be 0 or more, the size of a header's value -1 or more.")
 
 
 def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
-    """The partitions of the topic, each at its end."""
+    """The partitions of the topic, each positioned at its end."""
     from confluent_kafka import TopicPartition
 
     ends = []
@@ -124,7 +127,7 @@ def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
 
 
 def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
-    """The topic's partitions; it is created where it is not there, as Kafka's tool does."""
+    """The topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
     from parley.tools.cli.topics.changing import NewTopic, create
 
     found = reach(consumer, connection, wanted.topic).topics[wanted.topic]
@@ -144,7 +147,7 @@ def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
 
 
 def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any]) -> float:
-    """Send a record, wait until it is acknowledged and received; the time it took in ms."""
+    """Send a record and wait until it is acknowledged and received. Returns the time in ms."""
     failures: list[str] = []
     started = time.perf_counter()
     producer.produce(topic, **record, on_delivery=lambda error, _: failures.append(error.str()) if error else None)
@@ -154,16 +157,16 @@ def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any])
     message = consumer.poll(_RECEIVE_S)
     elapsed_ms = (time.perf_counter() - started) * 1000
     if message is None:
-        raise CommandError(f"No record came back within {_RECEIVE_S:g} s.")
+        raise CommandError(f"The record was not received within {_RECEIVE_S:g} s.")
     if message.error() is not None:
         raise CommandError(f"{message.error().str()}.")
     if message.value() != record["value"] or message.key() != record["key"]:
-        raise CommandError("Another record came back than was sent: somebody else writes to the topic.")
+        raise CommandError("Received another record than was sent: another producer writes to the topic.")
     return elapsed_ms
 
 
 def record_of(wanted: Load, random: Random) -> dict[str, Any]:
-    """A record of random letters."""
+    """Make a record of random letters."""
 
     def letters(size: int) -> bytes:
         return bytes(random.choices(range(65, 91), k=size))
@@ -177,7 +180,7 @@ def record_of(wanted: Load, random: Random) -> dict[str, Any]:
 
 
 def latency(options: Options) -> None:
-    """Print how long records take from producer to consumer, as kafka-e2e-latency does."""
+    """Measure the latency from producer to consumer, as kafka-e2e-latency does."""
     from confluent_kafka import Consumer, KafkaException, Producer
 
     wanted = load(options)
@@ -197,7 +200,7 @@ def latency(options: Options) -> None:
 
 
 def _measured(producer: Any, consumer: Any, wanted: Load, *, quiet: bool) -> list[float]:
-    """The time each record took, in ms."""
+    """Measure the latency of each record, in ms."""
     random = Random(0)
     progress = Progress(wanted.num_records, on_terminal() and not quiet)
     latencies = []

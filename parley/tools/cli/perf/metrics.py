@@ -11,19 +11,19 @@ _EVERY_MS: Final = 1000
 
 @dataclass(slots=True)
 class Metrics:
-    """The last statistics a client gave, if they were asked for."""
+    """Keeps the latest statistics of a client, if ``--print-metrics`` is given."""
 
-    asked: bool
+    is_wanted: bool
     last: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """What the client needs to give them."""
-        return {"statistics.interval.ms": _EVERY_MS, "stats_cb": self._take} if self.asked else {}
+        """The client settings that make librdkafka report statistics; empty if not wanted."""
+        return {"statistics.interval.ms": _EVERY_MS, "stats_cb": self._take} if self.is_wanted else {}
 
     def _take(self, text: str) -> None:
         self.last = text
 
     def show(self) -> None:
-        """Print them as JSON."""
+        """Print the statistics as JSON, if wanted."""
         if self.last:
             print(json.dumps(json.loads(self.last), indent=2))

@@ -1,4 +1,4 @@
-"""What is sent: random bytes of a size, lines of a file at random, or rising numbers."""
+"""The values to send: random bytes of one size, random lines of a file, or rising numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from random import Random
 from parley.tools.cli.invocation import CommandError
 
 _SEED = 0
-"""Runs send the same bytes, so that they can be compared."""
+"""The seed. All runs send the same bytes, so that they can be compared."""
 
 
 def payloads(
     record_size: int | None, payload_file: Path | None, delimiter: str, monotonic: bool, random: Random | None = None
 ) -> Iterator[bytes]:
-    """An endless row of values. Raises :class:`CommandError` unless one kind is asked for, and for a bad file."""
+    """An endless iterator of values.
+
+    Raises ``CommandError`` unless exactly one kind of values is selected, or if the file cannot be used.
+    """
     random = random or Random(_SEED)
     if (record_size is not None) + (payload_file is not None) + monotonic != 1:
         raise CommandError("Name exactly one of --record-size, --payload-file and --payload-monotonic.")

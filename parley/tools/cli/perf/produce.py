@@ -1,4 +1,4 @@
-"""``parley perf produce``: how fast a cluster takes records, and how soon it acknowledges them."""
+"""``parley perf produce``: measure how fast records can be produced, and how long acknowledgements take."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ class Options:
 
     topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
     num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")]
-    throughput: Annotated[float, typer.Option("--throughput", help="Records per second at most; -1 for no limit.")]
+    throughput: Annotated[
+        float, typer.Option("--throughput", help="Maximum number of records per second; -1 for no limit.")
+    ]
     bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", help="Brokers to connect to first.")] = ""
-    record_size: Annotated[int | None, typer.Option("--record-size", help="Bytes of each record.")] = None
+    record_size: Annotated[int | None, typer.Option("--record-size", help="Size of each record in bytes.")] = None
     payload_file: Annotated[
-        Path | None, typer.Option("--payload-file", help="File whose parts are sent, picked at random.")
+        Path | None, typer.Option("--payload-file", help="Send parts of this file, chosen at random.")
     ] = None
-    payload_delimiter: Annotated[str, typer.Option("--payload-delimiter", help="What parts the payload file.")] = "\\n"
+    payload_delimiter: Annotated[
+        str, typer.Option("--payload-delimiter", help="The delimiter between the parts of the payload file.")
+    ] = "\\n"
     payload_monotonic: Annotated[bool, typer.Option("--payload-monotonic", help="Send rising numbers.")] = False
     producer_props: Annotated[
         list[str],
-        typer.Option("--producer-props", "--command-property", help="Client settings key=value, several in a row."),
+        typer.Option("--producer-props", "--command-property", help="Client settings: key=value key=value ..."),
     ] = field(default_factory=list)
     producer_config: Annotated[
         Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
@@ -50,16 +54,20 @@ class Options:
     print_metrics: Annotated[
         bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
     ] = False
-    transactional_id: Annotated[str, typer.Option("--transactional-id", help="Send in transactions of this id.")] = ""
+    transactional_id: Annotated[
+        str, typer.Option("--transactional-id", help="Send in transactions with this transactional id.")
+    ] = ""
     transaction_duration_ms: Annotated[
-        int | None, typer.Option("--transaction-duration-ms", help="Commit a transaction after so long.")
+        int | None, typer.Option("--transaction-duration-ms", help="Commit each transaction after this time.")
     ] = None
     warmup_records: Annotated[
-        int, typer.Option("--warmup-records", help="First records, left out of the steady state's numbers.")
+        int, typer.Option("--warmup-records", help="Number of first records to exclude from the steady-state results.")
     ] = 0
     reporting_interval: Annotated[
         int,
-        typer.Option("--reporting-interval", help="How often to print a line, in ms; on a terminal there is a bar."),
+        typer.Option(
+            "--reporting-interval", help="Interval of the reports, in ms; a terminal shows a progress bar instead."
+        ),
     ] = 5000
     verbose: Verbose = False
     json_output: AsJson = False
@@ -67,7 +75,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent: how many records of which topic, how fast (-1: as fast as it goes), and how often that is told."""
+    """The load: the topic, the number of records, the rate (-1 for no limit) and the reporting interval."""
 
     topic: str
     records: int
@@ -78,7 +86,7 @@ class Load:
 
 
 class Run:
-    """Sends a load through a librdkafka producer and counts what is acknowledged."""
+    """Sends a load with a librdkafka producer and counts the acknowledgements."""
 
     def __init__(self, producer: Any, connection: Connection, load: Load, *, quiet: bool) -> None:
         self._producer = producer
@@ -93,7 +101,7 @@ class Run:
         self.steady: Totals | None = None
 
     def send_all(self, values: Iterator[bytes]) -> None:
-        """Send the load, at its pace, and wait for every acknowledgement."""
+        """Send the load at its rate, and wait for all acknowledgements."""
         load = self._load
         started = time.perf_counter()
         if load.transaction_ms:
@@ -136,7 +144,7 @@ class Run:
         if error is not None:
             self.failures.append(error.str())
             return
-        self._connection.on_answer()
+        self._connection.on_response()
         now = time.perf_counter()
         latency_ms, size = int((now - sent) * 1000), len(message)
         if self.steady is None and self._load.warmup_records and self.totals.window.count >= self._load.warmup_records:
@@ -164,11 +172,11 @@ class Run:
 
 
 def produce(options: Options) -> None:
-    """Send records and print rate and latency, as kafka-producer-perf-test does."""
+    """Measure producer throughput and latency, as kafka-producer-perf-test does."""
     from confluent_kafka import KafkaException, Producer
 
     if options.num_records < 1 or not 0 <= options.warmup_records < options.num_records:
-        raise CommandError("--num-records must be 1 or more, and --warmup-records less than that.")
+        raise CommandError("--num-records must be 1 or more, and --warmup-records must be smaller.")
     values = payloads(options.record_size, options.payload_file, options.payload_delimiter, options.payload_monotonic)
     metrics = Metrics(options.print_metrics)
     own = {**settings(options), **metrics.settings()}
@@ -181,7 +189,7 @@ def produce(options: Options) -> None:
         run = Run(producer, connection, load(options, in_transactions=in_transactions), quiet=options.json_output)
         if options.warmup_records and not options.json_output:
             warmup = f"Warmup first {options.warmup_records} records."
-            print(f"{warmup} Those of the steady state are summed up at the end as well.")
+            print(f"{warmup} The results of the steady state are also shown at the end.")
         run.send_all(values)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
@@ -194,7 +202,7 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The producer's settings. An address and a transactional id that stand alone count most."""
+    """The producer's settings. ``--bootstrap-server`` and ``--transactional-id`` override all others."""
     own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
     given = settings_of(own, options.producer_config, options.producer_props, "--producer-props")
     if options.bootstrap_server:
@@ -207,7 +215,7 @@ def settings(options: Options) -> dict[str, Any]:
 
 
 def load(options: Options, *, in_transactions: bool) -> Load:
-    """What is to be sent. Raises :class:`CommandError` for a duration that is none."""
+    """Get the load from the options. Raises ``CommandError`` if the transaction duration is not positive."""
     duration = _TRANSACTION_MS if options.transaction_duration_ms is None else options.transaction_duration_ms
     if duration < 1:
         raise CommandError("--transaction-duration-ms should be > 0")

@@ -1,4 +1,4 @@
-"""Latencies and rates, in the words of Kafka's tools: ms, records/sec, MB of 1024 x 1024 bytes."""
+"""Latencies and rates in the units of Kafka's tools: ms, records/sec, MB of 1024 x 1024 bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SAMPLES_MAX = 500_000
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The value below which the share (0 to 1) of the values lies; 0 of none."""
+    """The percentile ``share`` (0 to 1) of ordered values; 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0
 
 
 @dataclass(slots=True)
 class Window:
-    """What was acknowledged in a stretch of time: counts, bytes and latencies in ms."""
+    """The acknowledgements of a period: count, bytes and latencies in ms."""
 
     started: float
     count: int = 0
@@ -41,7 +41,7 @@ class Window:
         return self.total_ms / self.count if self.count else float("nan")
 
     def rates_text(self, now: float) -> str:
-        """Rates and latencies as kafka-producer-perf-test writes them."""
+        """Format rates and latencies as kafka-producer-perf-test does."""
         records, mib = self.rates(now)
         return (
             f"{records:.1f} records/sec ({mib:.2f} MB/sec), "
@@ -49,15 +49,15 @@ class Window:
         )
 
     def line(self, now: float) -> str:
-        """The line of kafka-producer-perf-test for one reporting interval."""
+        """Format the line of kafka-producer-perf-test for a reporting interval."""
         return f"{self.count} records sent, {self.rates_text(now)}"
 
 
 @dataclass(slots=True)
 class Totals:
-    """A whole run, or its steady part: a window, and latencies for the percentiles.
+    """The totals of a run or of its steady state: a window, and latencies for percentiles.
 
-    Of more than 500,000 latencies every n-th is kept, so that memory is bounded.
+    Of more than 500,000 latencies only every n-th is kept, to limit memory.
     """
 
     window: Window
@@ -74,7 +74,7 @@ class Totals:
         self.window.add(latency_ms, size_bytes)
 
     def percentiles(self) -> tuple[int, int, int, int]:
-        """The 50th, 95th, 99th and 99.9th."""
+        """The 50th, 95th, 99th and 99.9th percentiles, in ms."""
         ordered = sorted(self._latencies)
         return (
             percentile(ordered, 0.5),
@@ -84,7 +84,7 @@ class Totals:
         )
 
     def line(self, now: float) -> str:
-        """The last line of kafka-producer-perf-test."""
+        """Format the last line of kafka-producer-perf-test."""
         records, mib = self.window.rates(now)
         half, p95, p99, p999 = self.percentiles()
         return (
@@ -94,7 +94,7 @@ class Totals:
         )
 
     def as_data(self, now: float) -> dict[str, float]:
-        """The same numbers for JSON."""
+        """The numbers of the last line as JSON data."""
         records, mib = self.window.rates(now)
         half, p95, p99, p999 = self.percentiles()
         return {

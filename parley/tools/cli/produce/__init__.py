@@ -1,4 +1,4 @@
-"""``parley produce``: one record for each line of standard input, as kafka-console-producer sends them."""
+"""``parley produce``: send each line of standard input as a record, as kafka-console-producer does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from parley.tools.cli.produce.line_reader import READERS, LineFormat, lines_of
 
 app = App(
     "Send each line of standard input to a topic as one record.\n\n"
-    "With `--property parse.key=true` a line is key, tab, value; `--property key.separator=:` names another "
-    "separator. Ends with exit code 1 if any record was not acknowledged.",
+    "With `--property parse.key=true` a line is key, tab, value; `--property key.separator=:` sets another separator. "
+    "The exit code is 1 if a record was not acknowledged.",
     examples=[
-        ("echo hello | parley produce --topic greetings", "sends one record"),
+        ("echo hello | parley produce --topic greetings", "send one record"),
         ("parley produce --topic users --property parse.key=true --property key.separator=:", "lines are key:value"),
-        ("parley produce --topic lines --compression-codec zstd < big.txt", "sends a file, compressed"),
+        ("parley produce --topic lines --compression-codec zstd < big.txt", "send the lines of a file, compressed"),
     ],
     optional_values={"--compression-codec": "gzip"},
 )
@@ -43,7 +43,7 @@ class Options:
     producer_config: Annotated[
         Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
     ] = None
-    line_reader: Annotated[str, typer.Option("--line-reader", help="Class that reads lines; there is this one.")] = (
+    line_reader: Annotated[str, typer.Option("--line-reader", help="Class that reads lines; only this one exists.")] = (
         "org.apache.kafka.tools.LineMessageReader"
     )
     reader_property: Annotated[
@@ -51,12 +51,12 @@ class Options:
         typer.Option(
             "--property",
             "--reader-property",
-            help="How lines are read, key=value: parse.key, key.separator, parse.headers, headers.delimiter, "
+            help="How to read lines, key=value: parse.key, key.separator, parse.headers, headers.delimiter, "
             "headers.separator, headers.key.separator, null.marker, ignore.error; repeatable.",
         ),
     ] = field(default_factory=list)
     reader_config: Annotated[
-        Path | None, typer.Option("--reader-config", help="Properties file with how lines are read.")
+        Path | None, typer.Option("--reader-config", help="Properties file with the same settings as --property.")
     ] = None
     compression: Annotated[
         str,
@@ -66,30 +66,38 @@ class Options:
     ] = "none"
     acks: Annotated[
         str,
-        typer.Option("--request-required-acks", help="0, 1 or all: who must have a record before it counts as sent."),
+        typer.Option(
+            "--request-required-acks",
+            help="0, 1 or all: the replicas that must have a record before it is acknowledged.",
+        ),
     ] = "all"
-    request_timeout_ms: Annotated[int, typer.Option("--request-timeout-ms", help="How long a broker may take.")] = (
+    request_timeout_ms: Annotated[int, typer.Option("--request-timeout-ms", help="Timeout of a request, in ms.")] = (
         30_000
     )
     retries: Annotated[
-        int | None, typer.Option("--message-send-max-retries", help="How often a failed send is repeated.")
+        int | None, typer.Option("--message-send-max-retries", help="Maximum number of retries per record.")
     ] = None
-    retry_backoff_ms: Annotated[int, typer.Option("--retry-backoff-ms", help="Pause before a repetition.")] = 100
-    linger_ms: Annotated[int, typer.Option("--timeout", help="How long records are gathered into a batch, in ms.")] = 5
+    retry_backoff_ms: Annotated[int, typer.Option("--retry-backoff-ms", help="Pause before a retry, in ms.")] = 100
+    linger_ms: Annotated[
+        int, typer.Option("--timeout", help="How long to wait for more records of a batch, in ms.")
+    ] = 5
     batch_size: Annotated[
-        int, typer.Option("--batch-size", "--max-partition-memory-bytes", help="Bytes of a batch.")
+        int, typer.Option("--batch-size", "--max-partition-memory-bytes", help="Maximum size of a batch in bytes.")
     ] = 16_384
     max_memory_bytes: Annotated[
-        int, typer.Option("--max-memory-bytes", help="Bytes of records that may wait to be sent.")
+        int, typer.Option("--max-memory-bytes", help="Maximum bytes of records that wait to be sent.")
     ] = 32 << 20
     max_block_ms: Annotated[
-        int, typer.Option("--max-block-ms", help="How long a broker may take to answer for the first time.")
+        int, typer.Option("--max-block-ms", help="Timeout of the first response from a broker, in ms.")
     ] = 5000
     metadata_expiry_ms: Annotated[
-        int, typer.Option("--metadata-expiry-ms", help="After what time leaders are asked for again.")
+        int, typer.Option("--metadata-expiry-ms", help="Interval of metadata refreshes, in ms.")
     ] = 300_000
     socket_buffer_size: Annotated[
-        int, typer.Option("--socket-buffer-size", help="Bytes of the send buffer; 0 or -1: as the system has it.")
+        int,
+        typer.Option(
+            "--socket-buffer-size", help="Size of the send buffer in bytes; 0 or -1 for the system's default."
+        ),
     ] = 100 << 10
     sync: Annotated[bool, typer.Option("--sync", help="Wait for each record's acknowledgement before the next.")] = (
         False
@@ -105,7 +113,7 @@ def produce(options: Options) -> None:
     from parley.tools.cli.produce.sending import Sender, send_lines
 
     if options.line_reader not in READERS:
-        raise CommandError(f"There is no line reader '{options.line_reader}', only {READERS[0]}.")
+        raise CommandError(f"There is no line reader '{options.line_reader}'. Use {READERS[0]}.")
     if options.acks not in _ACKS:
         raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{options.acks}'.")
     reading = {**client_properties(options.reader_config), **pairs(options.reader_property, "--reader-property")}
@@ -116,7 +124,7 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The producer's settings; single settings count more than a properties file, and that more than defaults."""
+    """The producer's settings. Options override the properties file, which overrides the defaults."""
     from parley.tools.cli.librdkafka import settings_of
 
     own = {
@@ -139,8 +147,7 @@ def settings(options: Options) -> dict[str, Any]:
 
 
 def _may_be_idempotent(given: Mapping[str, Any]) -> bool:
-    """Whether no setting excludes it: then a record that is sent again is not there twice, as with Kafka's producer
-    since 3.0 (KIP-679)."""
+    """True if no setting rules out idempotence, which is then on, as in Kafka's producer since 3.0 (KIP-679)."""
 
     def setting(*names: str, default: str) -> str:
         return next((str(given[name]) for name in names if name in given), default)

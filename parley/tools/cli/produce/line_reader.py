@@ -1,4 +1,4 @@
-"""How lines become records: Kafka's line reader with its properties."""
+"""Parse lines into records: Kafka's line reader with its properties."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ READERS: Final = (
     "kafka.tools.ConsoleProducer$LineMessageReader",
     "LineMessageReader",
 )
-"""The names of the one reader there is: of now, of before Kafka 4, and short."""
+"""The names of the only line reader: now, before Kafka 4, and without the package."""
 _FLAGS: Final = ("parse_key", "parse_headers", "ignore_error")
 
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a line becomes a record: the properties of Kafka's line reader, with its defaults."""
+    """The properties of Kafka's line reader, with their defaults."""
 
     parse_key: bool = False
     key_separator: bytes = b"\t"
@@ -33,9 +33,9 @@ class LineFormat:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineFormat:
-        """Read ``parse.key=true`` and the like. What is unknown has no effect, and is warned of.
+        """Read properties such as ``parse.key=true``. Ignores unknown ones with a warning.
 
-        Raises :class:`CommandError` for separators that cannot be told apart.
+        Raises ``CommandError`` if a separator is empty or two are equal.
         """
         values: dict[str, Any] = {}
         known = {one.name.replace("_", "."): one.name for one in fields(cls)}
@@ -50,7 +50,7 @@ class LineFormat:
         return form
 
     def _check(self) -> None:
-        """Each separator has a purpose of its own, and so has the null marker."""
+        """Raise ``CommandError`` if a separator is empty, or equal to another one or to the null marker."""
         separators = {
             "headers.delimiter": self.headers_delimiter,
             "headers.separator": self.headers_separator,
@@ -67,7 +67,7 @@ class LineFormat:
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """What is sent for one line."""
+    """The record of one line."""
 
     key: bytes | None
     value: bytes | None
@@ -75,7 +75,7 @@ class InputRecord:
 
 
 def parse_line(line: bytes, form: LineFormat, number: int) -> InputRecord:
-    """A line as a record. Raises :class:`CommandError` where a separator is missing."""
+    """Parse a line. Raises ``CommandError`` if a separator is missing."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
     key: bytes | None = None
     rest = line
@@ -106,7 +106,7 @@ def _header(text: bytes, form: LineFormat, number: int) -> tuple[str, bytes | No
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines without their ends; a prompt is shown where a person types them."""
+    """The lines of the input without line ends. Shows a prompt on a terminal."""
     prompt = stream.isatty()
     while True:
         if prompt:

@@ -1,4 +1,4 @@
-"""Sending records with librdkafka, and what became of them."""
+"""Send records with librdkafka and report those that were not acknowledged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from parley.tools.cli.librdkafka import Connection
 from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
 
 _SAYS_WHY: Final = 8
-"""From this version on the answer to a Produce request says why a batch was refused (KIP-467)."""
+"""The first version of Produce whose response says why a batch was refused (KIP-467)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A record that was not acknowledged: librdkafka's reason, and the record."""
+    """A record that was not acknowledged, and librdkafka's reason."""
 
     reason: str
     code: str
@@ -27,7 +27,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Sender:
-    """A librdkafka producer that counts what became of its records."""
+    """A librdkafka producer that counts acknowledged and failed records."""
 
     producer: Any
     connection: Connection
@@ -36,7 +36,7 @@ class Sender:
     last_failure: Failure | None = None
 
     def send(self, topic: str, record: InputRecord, *, wait: bool) -> None:
-        """Queue a record, waiting for room; with ``wait`` until it is acknowledged."""
+        """Queue a record, waiting for space in the queue. With ``wait``, wait until it is acknowledged."""
         from confluent_kafka import KafkaException
 
         def delivered(error: Any, message: Any) -> None:
@@ -63,14 +63,14 @@ class Sender:
     def _delivered(self, error: Any, message: Any, record: InputRecord) -> None:
         if error is None:
             self.acknowledged += 1
-            self.connection.on_answer()
+            self.connection.on_response()
         else:
             self.failed += 1
             self.last_failure = Failure(error.str(), error.name(), message.topic(), message.partition(), record)
 
 
 def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sender, *, sync: bool) -> None:
-    """Send every line; raises :class:`CommandError` at the end if any was not acknowledged."""
+    """Send all lines. Raises ``CommandError`` at the end if a record was not acknowledged."""
     try:
         for number, line in enumerate(lines, start=1):
             sender.send(topic, parse_line(line, form, number), wait=sync)
@@ -82,9 +82,9 @@ def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sen
 
 
 def reason(failure: Failure, bootstrap: str) -> str:
-    """Why a record was not acknowledged, in the broker's own words where it has some.
+    """Why a record was not acknowledged, with the broker's message if it sends one.
 
-    librdkafka drops the broker's message, so a record that was refused as invalid is offered once more for it.
+    librdkafka drops that message. So a record that was refused as invalid is sent again to get it.
     """
     if failure.code != "INVALID_RECORD":
         return f"{failure.reason}."
@@ -92,19 +92,19 @@ def reason(failure: Failure, bootstrap: str) -> str:
 
     try:
         said = on_cluster(bootstrap, None, _Offer(failure).ask)
-    except CommandError:  # the broker speaks to us no more, or not without TLS
+    except CommandError:  # the broker does not respond any more, or requires TLS
         said = ""
     return f"{said or failure.reason} ({failure.code})."
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A Produce request with one refused record."""
+    """Sends a refused record again with a Produce request of its own."""
 
     failure: Failure
 
     async def ask(self, client: Any) -> str:
-        """The broker's message; empty where it gives none, and where it takes the record this time."""
+        """The broker's message; empty if it sends none, or if it accepts the record this time."""
         from parley.broker.runtime.clock import SYSTEM_CLOCK
         from parley.protocol.messages.produce import ProduceRequest
         from parley.protocol.records.batch import build
@@ -113,7 +113,7 @@ class _Offer:
         failure, record = self.failure, self.failure.record
         batch = build([Record(0, SYSTEM_CLOCK.wall_ms(), record.key, record.value, record.headers)])
         node = await client.leader(failure.topic, failure.partition)
-        version = min(await client.version_for(ProduceRequest, node=node), 12)  # later ones name topics by id
+        version = min(await client.version_for(ProduceRequest, node=node), 12)  # later versions identify topics by id
         if version < _SAYS_WHY:
             return ""
         part = ProduceRequest.PartitionProduceData(index=failure.partition, records=bytes(batch))

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 app = App(
     "Move partitions to other brokers or log directories, and change how many replicas they have.\n\n"
-    "--generate proposes a plan, --execute starts one, --verify says how far it is (and removes its throttle once it "
-    "is done), --cancel goes back. The plan is a JSON file: "
+    "--generate proposes a plan, --execute starts one, --verify shows its progress (and removes its throttle when it "
+    "is done), --cancel stops it. The plan is a JSON file: "
     '{"partitions": [{"topic": "foo", "partition": 1, "replicas": [1,2,3], "log_dirs": ["any","any","/data"]}], '
     '"version": 1}; "log_dirs" may be left out.',
     examples=[
@@ -42,9 +42,12 @@ app = App(
             "parley reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,4",
             'a plan for the topics in {"topics": [{"topic": "foo"}], "version": 1}; copy it into plan.json',
         ),
-        ("parley reassign --execute --reassignment-json-file plan.json --throttle 50000000", "at 50 MB/s at most"),
-        ("parley reassign --verify --reassignment-json-file plan.json", "how far it is; again until it is completed"),
-        ("parley reassign --list", "what is moving now"),
+        ("parley reassign --execute --reassignment-json-file plan.json --throttle 50000000", "at most 50 MB/s"),
+        (
+            "parley reassign --verify --reassignment-json-file plan.json",
+            "the progress; repeat until the plan is completed",
+        ),
+        ("parley reassign --list", "all moves in progress"),
     ],
 )
 
@@ -62,12 +65,12 @@ _GOES_WITH: Final = {
     "cancel": ("reassignment_json_file", "preserve_throttles", "timeout"),
     "list": (),
 }
-"""The options each action takes."""
+"""The options that each action accepts."""
 TIMEOUT_MS: Final = 10_000
 
 
 def _refuse_others(action: str, **given: object) -> None:
-    """Raise :class:`CommandError` for an option that the action does not take."""
+    """Raise ``CommandError`` for an option that the action does not accept."""
     for name, value in given.items():
         if value not in (None, False, "") and name not in _GOES_WITH[action]:
             option = f"--{name.replace('_', '-')}"
@@ -80,31 +83,33 @@ def reassign(
     generate: Annotated[bool, typer.Option("--generate", help="Propose a plan; changes nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Start the moves of a plan.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Show how far a plan is; when it is done, remove its throttles.")
+        bool, typer.Option("--verify", help="Show the progress of a plan; if it is done, remove its throttles.")
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop the moves of a plan.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Show all moves under way.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show all moves in progress.")] = False,
     topics_to_move_json_file: Annotated[
         Path | None, typer.Option("--topics-to-move-json-file", allow_dash=True, help="Topics to propose a plan for.")
     ] = None,
     reassignment_json_file: Annotated[
         Path | None, typer.Option("--reassignment-json-file", allow_dash=True, help="The plan; - for stdin.")
     ] = None,
-    broker_list: Annotated[str, typer.Option("--broker-list", help="The brokers of the proposed plan, as 0,1,2.")] = "",
+    broker_list: Annotated[
+        str, typer.Option("--broker-list", help="The brokers of the proposed plan, such as 0,1,2.")
+    ] = "",
     disable_rack_aware: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="Propose a plan without a look at racks.")
+        bool, typer.Option("--disable-rack-aware", help="Propose a plan that ignores racks.")
     ] = False,
     throttle: Annotated[
-        int | None, typer.Option("--throttle", min=1, help="Bytes per second that moves may take between brokers.")
+        int | None, typer.Option("--throttle", min=1, help="Maximum bytes per second that moves copy between brokers.")
     ] = None,
     replica_alter_log_dirs_throttle: Annotated[
         int | None,
         typer.Option(
-            "--replica-alter-log-dirs-throttle", min=1, help="Bytes per second between directories of a broker."
+            "--replica-alter-log-dirs-throttle", min=1, help="Maximum bytes per second between directories of a broker."
         ),
     ] = None,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Also while other moves are under way; also to change the throttle.")
+        bool, typer.Option("--additional", help="Run even if other moves are in progress; also to change the throttle.")
     ] = False,
     preserve_throttles: Annotated[
         bool, typer.Option("--preserve-throttles", help="Leave the throttles as they are.")
@@ -114,7 +119,7 @@ def reassign(
         typer.Option("--disallow-replication-factor-change", help="Refuse a plan with more or fewer replicas."),
     ] = False,
     timeout: Annotated[
-        int | None, typer.Option("--timeout", help="Milliseconds to wait for log directory moves to begin.")
+        int | None, typer.Option("--timeout", help="How long to wait for log directory moves to begin, in ms.")
     ] = None,
     command_config: CommandConfig = None,
     json_output: AsJson = False,

@@ -1,4 +1,4 @@
-"""Proposing, starting and cancelling reassignments."""
+"""Propose, start and cancel reassignments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _IN_THE_WAY = (
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a plan is to be carried out. Throttles are in bytes per second, None for none given."""
+    """How to execute a plan. Throttles are in bytes per second, or None."""
 
     throttle: int | None = None
     log_dirs_throttle: int | None = None
@@ -59,7 +59,10 @@ class Execution:
 async def generate(
     client: Client, topics: Sequence[str], broker_ids: Sequence[int], *, rack_aware: bool, rng: Random
 ) -> tuple[Plan, Plan]:
-    """What is, and what could be if these topics were spread over these brokers. Raises :class:`CommandError`."""
+    """Get the current assignment of these topics, and propose one that distributes them over these brokers.
+
+    Raises ``CommandError`` if a topic does not exist or the brokers are too few.
+    """
     current = await requests.replicas(client, topics)
     missing = sorted(set(topics) - {topic for topic, _ in current})
     if missing:
@@ -94,7 +97,7 @@ async def _as_it_is(client: Client, current: Mapping[TopicPartition, Sequence[in
 
 
 async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
-    """Check that a plan can be carried out; the plan that leads back from it. Raises :class:`CommandError`."""
+    """Check a plan, and return the plan that reverts it. Raises ``CommandError`` if the plan cannot be executed."""
     if not how.additional and await requests.ongoing(client):
         raise CommandError(_IN_THE_WAY)
     known = {broker.broker_id for broker in await requests.brokers(client)}
@@ -108,7 +111,7 @@ async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
 
 
 async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> None:
-    """Carry the plan out: throttles first, then the moves. Raises :class:`CommandError` for what is refused."""
+    """Execute the plan: set throttles, then start the moves. Raises ``CommandError`` if a move is refused."""
     if how.throttle is not None or how.log_dirs_throttle is not None:
         print(_VERIFY_TO_UNTHROTTLE)
     if how.throttle is not None:
@@ -136,7 +139,7 @@ async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> 
 
 
 async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], timeout_ms: int) -> None:
-    """Have the replicas put into the directories asked for, as soon as their brokers have them."""
+    """Assign the replicas to their log directories as soon as the brokers have them."""
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     waiting = dict(wanted)
     while waiting:
@@ -150,14 +153,17 @@ async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], tim
             names = ",".join(f"{topic}-{index}-{broker}" for topic, index, broker in sorted(waiting))
             raise CommandError(
                 f"Timed out before log directory move{_s(waiting)} could be started for: {names}. "
-                "--timeout gives it more time."
+                "Use a higher --timeout."
             )
         if waiting:
             await asyncio.sleep(_PAUSE_S)
 
 
 async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list[tuple[str, int, int]]]:
-    """Stop what the plan began; the partitions and the replicas on disk that were moving. Raises CommandError."""
+    """Cancel the moves of a plan. Returns the partitions and the replicas on disk that were moving.
+
+    Raises ``CommandError`` if a cancellation is refused.
+    """
     moving = await requests.ongoing(client, plan)
     failed = await requests.reassign(client, dict.fromkeys(moving)) if moving else {}
     if failed:
@@ -174,7 +180,7 @@ async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list
 
 
 async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> None:
-    """Remove every throttle a reassignment of these partitions may have set."""
+    """Remove all throttles that a reassignment of these partitions may have set."""
     everyone = {broker.broker_id for broker in await requests.brokers(client)}
     brokers = sorted(everyone.union(*(target.replicas for target in plan.values())))
     topics = sorted({topic for topic, _ in plan})
@@ -192,10 +198,10 @@ async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> No
 
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
-    """The settings of the brokers that can be asked now; the others are named on standard error."""
+    """The settings of the running brokers. Prints a warning for each of the others."""
     alive = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted(settings.keys() - alive):
-        print(f"Broker {broker} is not alive: its throttles are left as they are.", file=sys.stderr)
+        print(f"Broker {broker} is not running: its throttles stay unchanged.", file=sys.stderr)
     return {broker: each for broker, each in settings.items() if broker in alive}
 
 

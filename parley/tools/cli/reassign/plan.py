@@ -1,4 +1,4 @@
-"""A reassignment as data: where replicas shall go, in the JSON form of kafka-reassign-partitions.
+"""A reassignment plan: the target replicas of partitions, in the JSON format of kafka-reassign-partitions.
 
 Rules:
 
@@ -22,7 +22,7 @@ ANY_DIRECTORY: Final = "any"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one partition shall be: its replicas in order of preference, and a log directory for each."""
+    """The target of one partition: its replicas in order of preference, and a log directory for each."""
 
     replicas: tuple[int, ...]
     log_dirs: tuple[str, ...]
@@ -34,22 +34,22 @@ Directories = Mapping[tuple[str, int, int], str]
 
 
 def name_of(partition: TopicPartition) -> str:
-    """A partition as Kafka writes it."""
+    """Format a partition as Kafka does: ``topic-0``."""
     return f"{partition[0]}-{partition[1]}"
 
 
 def names_of(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in order, by commas."""
+    """Format partitions, sorted and separated by commas."""
     return ",".join(name_of(each) for each in sorted(partitions))
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Broker ids by commas, in the order given."""
+    """Format broker ids, separated by commas, in the given order."""
     return ",".join(map(str, values))
 
 
 def parse_assignment(entries: Sequence[Mapping[str, Any]]) -> Plan:
-    """The plan in the entries of ``partitions``. Raises :class:`CommandError` where a rule is broken."""
+    """Parse the entries of ``partitions``. Raises ``CommandError`` if they break a rule."""
     if not entries:
         raise CommandError("Partition reassignment list cannot be empty.")
     plan: Plan = {}
@@ -64,7 +64,7 @@ def parse_assignment(entries: Sequence[Mapping[str, Any]]) -> Plan:
 def _target(where: TopicPartition, entry: Mapping[str, Any]) -> Target:
     replicas = member(entry, "replicas", list)
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in replicas):
-        raise CommandError(f"The replicas of {name_of(where)} are broker ids, not {json.dumps(replicas)}.")
+        raise CommandError(f"The replicas of {name_of(where)} must be broker ids, not {json.dumps(replicas)}.")
     if not replicas:
         raise CommandError("Partition replica list cannot be empty.")
     twice = sorted({each for each in replicas if replicas.count(each) > 1})
@@ -75,7 +75,7 @@ def _target(where: TopicPartition, entry: Mapping[str, Any]) -> Target:
         )
     log_dirs = entry.get("log_dirs") or [ANY_DIRECTORY] * len(replicas)
     if not isinstance(log_dirs, list) or not all(isinstance(each, str) for each in log_dirs):
-        raise CommandError(f"The log_dirs of {name_of(where)} are paths, not {json.dumps(log_dirs)}.")
+        raise CommandError(f"The log_dirs of {name_of(where)} must be paths, not {json.dumps(log_dirs)}.")
     if len(log_dirs) != len(replicas):
         raise CommandError(
             f"Size of replicas list {replicas} is different from size of log dirs list {json.dumps(log_dirs)} "
@@ -85,12 +85,12 @@ def _target(where: TopicPartition, entry: Mapping[str, Any]) -> Target:
 
 
 def parse_topics(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The topics in the entries of ``topics``. Raises :class:`CommandError`."""
+    """Parse the entries of ``topics``. Raises ``CommandError`` if one is wrong."""
     return [member(entry, "topic", str) for entry in entries]
 
 
 def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
-    """The replicas for which the plan names a log directory."""
+    """The replicas for which the plan names a log directory, with the directory."""
     return {
         (*where, broker): directory
         for where, target in plan.items()
@@ -100,7 +100,7 @@ def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
 
 
 def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Directories) -> Plan:
-    """A plan that says what is, for going back to it."""
+    """A plan of the present state, for a rollback."""
     return {
         where: Target(tuple(brokers), tuple(directories.get((*where, broker), ANY_DIRECTORY) for broker in brokers))
         for where, brokers in replicas.items()
@@ -108,7 +108,7 @@ def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Direc
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """The plan as the tool reads it."""
+    """The plan as JSON data."""
     return {
         "version": VERSION,
         "partitions": [
@@ -124,5 +124,5 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def as_json(plan: Plan) -> str:
-    """The plan as text, byte for byte as Kafka's tool writes it."""
+    """The plan as JSON text, byte for byte as Kafka's tool writes it."""
     return json.dumps(as_data(plan), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""What a reassignment asks of the cluster: where replicas are, which move, and the settings that slow them down."""
+"""The requests of a reassignment: read and change replicas, moves in progress, log directories and throttles."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NOT_YET: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""A broker that has no replica of the partition yet answers one of these: it will place a new one in the directory."""
+"""The errors of a broker without a replica of the partition yet. It will create the replica in the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOnDisk:
-    """One replica on one broker: the directory it is in, and the one it moves to, if any."""
+    """A replica on a broker: its directory, and the directory it moves to, if any."""
 
     directory: str
     size: int
@@ -42,12 +42,12 @@ ReplicasOnDisk = dict[tuple[str, int, int], ReplicaOnDisk]
 
 
 async def brokers(client: Client) -> list[Any]:
-    """The brokers that are alive, by id."""
+    """The running brokers, sorted by id."""
     return sorted((await describe(client, fenced=False)).brokers, key=lambda broker: broker.broker_id)
 
 
 async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """The replicas of every partition of these topics; topics that do not exist are left out."""
+    """The replicas of every partition of these topics; without those of topics that do not exist."""
     names = sorted(set(topics))
     found = (await client.metadata(names)).topics if names else []
     for topic in found:
@@ -59,7 +59,7 @@ async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition
 
 
 async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Ongoing]:
-    """The moves under way of these partitions, or of all (None)."""
+    """The moves in progress of these partitions, or of all (None)."""
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS)
     if partitions is not None:
         request.topics = [
@@ -80,7 +80,7 @@ async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = 
 async def reassign(
     client: Client, plan: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
 ) -> dict[TopicPartition, str]:
-    """Begin the moves, or stop those with None; what went wrong with which partition."""
+    """Start moves, or cancel those with None. Returns an error message for each partition that failed."""
     request_type = AlterPartitionReassignmentsRequest
     version = await client.version_for(request_type)
     if not may_change_factor and version < 1:
@@ -114,7 +114,7 @@ def _listed(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 async def on_disk(client: Client, partitions: Iterable[TopicPartition], brokers: Iterable[int]) -> ReplicasOnDisk:
-    """Where the replicas of these partitions lie on these brokers; one that does not answer is left out."""
+    """The directories of these partitions' replicas, without brokers that do not respond."""
     wanted = by_topic(partitions)
     request = DescribeLogDirsRequest(
         topics=[
@@ -145,9 +145,9 @@ def _note(found: ReplicasOnDisk, replica: tuple[str, int, int], directory: str, 
 
 
 async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> set[tuple[str, int, int]]:
-    """Have brokers put replicas into directories; the ones that do not have the replica yet are answered.
+    """Assign replicas to log directories. Returns those that their broker does not have yet.
 
-    Raises :class:`CommandError` where a broker refuses.
+    Raises ``CommandError`` if a broker refuses.
     """
     request_type = AlterReplicaLogDirsRequest
     waiting = set()
@@ -179,7 +179,7 @@ async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> s
 async def set_configs(
     client: Client, topics: Mapping[str, Mapping[str, str | None]], brokers: Mapping[int, Any]
 ) -> None:
-    """Set (or with None remove) settings of topics and of brokers. Raises :class:`CommandError`."""
+    """Set settings of topics and brokers, or remove those with None. Raises ``CommandError`` if one is refused."""
     request_type = IncrementalAlterConfigsRequest
 
     def resource(kind: int, name: str, settings: Mapping[str, str | None]) -> Any:
@@ -204,7 +204,7 @@ async def set_configs(
 
 
 def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
-    """The brokers as the placement of replicas takes them."""
+    """The brokers as registrations, for the placement of replicas."""
     from uuid import UUID
 
     return [BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]

@@ -1,6 +1,6 @@
-"""Which brokers send and which receive when a reassignment runs: what its throttles apply to (KIP-73).
+"""The throttles of a reassignment (KIP-73): which brokers send replicas and which receive them.
 
-A partition that is being moved already keeps the sources it has: the replicas that are not being added.
+A partition that is already moving keeps its sources: the replicas that are not being added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """A partition on the move, as the controller lists it."""
+    """A move in progress, as the controller lists it."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -30,13 +30,13 @@ class Ongoing:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when the move is done."""
+        """The replicas after the move."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The brokers that have the partition, and those that shall get it."""
+    """The brokers that have the partition, and those that will receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -45,7 +45,7 @@ class Move:
 def moves(
     ongoing: Mapping[TopicPartition, Ongoing], plan: Plan, current: Mapping[TopicPartition, Sequence[int]]
 ) -> dict[TopicPartition, Move]:
-    """The moves under way and those of the plan."""
+    """The moves in progress and those of the plan."""
     found = {
         where: Move(frozenset(one.replicas) - frozenset(one.adding), frozenset(one.adding))
         for where, one in ongoing.items()
@@ -57,7 +57,7 @@ def moves(
 
 
 def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
-    """The settings of each topic that say which of its replicas are slowed down: ``partition:broker`` lists."""
+    """The settings that list each topic's throttled replicas, as ``partition:broker`` pairs."""
     sending: dict[str, list[str]] = {}
     receiving: dict[str, list[str]] = {}
     for (topic, index), move in sorted(moves.items()):
@@ -70,5 +70,5 @@ def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[s
 
 
 def brokers_of(moves: Mapping[TopicPartition, Move]) -> list[int]:
-    """Every broker that takes part."""
+    """All brokers that take part, sorted."""
     return sorted(set().union(*(move.sources | move.destinations for move in moves.values())))

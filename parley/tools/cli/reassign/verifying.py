@@ -1,4 +1,4 @@
-"""How far a reassignment is: the states of its partitions and replicas, and the bytes that are still missing."""
+"""The progress of a reassignment: states of partitions and replicas, and the bytes copied so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.tools.cli.reassign.throttles import Ongoing
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """The replicas a partition has, those the plan wants, and whether the controller is moving it."""
+    """A partition's present and target replicas, and whether the controller is moving it."""
 
     current: tuple[int, ...]
     target: tuple[int, ...]
@@ -23,13 +23,13 @@ class PartitionMove:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is where it shall be, with nothing under way."""
+        """True if the partition has its target replicas and is not moving."""
         return self.ongoing is None and self.current == self.target
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """Where a replica lies on its broker's disks, where it goes, and where the plan wants it; None is nowhere."""
+    """A replica's directory, the directory it moves to, and the plan's directory; None if there is none."""
 
     current: str | None
     future: str | None
@@ -37,13 +37,13 @@ class ReplicaMove:
 
     @property
     def is_ongoing(self) -> bool:
-        """Whether the broker is copying it."""
+        """True if the broker is copying the replica."""
         return self.future is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much of a new replica is there, in bytes of its log."""
+    """The bytes that a new replica has already copied."""
 
     partition: TopicPartition
     broker: int
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All that --verify tells."""
+    """The results of ``--verify``."""
 
     partitions: Mapping[TopicPartition, PartitionMove]
     replicas: Mapping[tuple[str, int, int], ReplicaMove]
@@ -61,14 +61,14 @@ class Verification:
 
     @property
     def is_ongoing(self) -> bool:
-        """Whether anything still moves; throttles stay until nothing does."""
+        """True while a move is in progress; until then throttles stay."""
         return any(one.ongoing for one in self.partitions.values()) or any(
             one.is_ongoing for one in self.replicas.values()
         )
 
 
 async def verify(client: Client, plan: Plan) -> Verification:
-    """Ask the cluster how far the plan is."""
+    """Get the progress of a plan from the cluster."""
     current = await requests.replicas(client, {topic for topic, _ in plan})
     moving = await requests.ongoing(client, plan)
     partitions = {
@@ -92,7 +92,7 @@ def _replica_move(found: requests.ReplicaOnDisk | None, target: str) -> ReplicaM
 
 
 def _progress(moving: Mapping[TopicPartition, Ongoing], disks: requests.ReplicasOnDisk) -> list[Progress]:
-    """Each replica being added, beside the largest there is of its partition."""
+    """The size of each replica being added, and of the largest replica of its partition."""
     found = []
     for where, one in sorted(moving.items()):
         sizes = {broker: disks[replica].size for broker in one.replicas if (replica := (*where, broker)) in disks}
@@ -103,7 +103,7 @@ def _progress(moving: Mapping[TopicPartition, Ongoing], disks: requests.Replicas
 
 
 def partition_line(where: TopicPartition, one: PartitionMove) -> str:
-    """The state of a partition in the words of Kafka's tool."""
+    """Format the state of a partition as Kafka's tool does."""
     if one.ongoing is not None:
         return f"Reassignment of partition {name_of(where)} is still in progress."
     if one.is_done:
@@ -115,7 +115,7 @@ def partition_line(where: TopicPartition, one: PartitionMove) -> str:
 
 
 def replica_line(replica: tuple[str, int, int], one: ReplicaMove) -> str:
-    """The state of a replica on its broker's disks in the words of Kafka's tool."""
+    """Format the state of a replica's log directory as Kafka's tool does."""
     topic, index, broker = replica
     where = f"{topic}-{index}"
     if one.current is None and one.future is None:
@@ -130,7 +130,7 @@ def replica_line(replica: tuple[str, int, int], one: ReplicaMove) -> str:
 
 
 def progress_line(one: Progress) -> str:
-    """How much of a new replica is there, for people."""
+    """Format the progress of a new replica."""
     percent = f"{one.size * 100 // one.of} %" if one.of else "nothing to copy"
     size, of = bytes_text(one.size), bytes_text(one.of)
     return f"  {name_of(one.partition)}: broker {one.broker} has {size} of {of} ({percent})"

@@ -158,7 +158,7 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def check_together(options: Options, action: str) -> None:
-    """Raises :class:`CommandError` for options that cannot stand together, in the words of kafka-topics."""
+    """Raises ``CommandError`` for options that cannot stand together, in the words of kafka-topics."""
     given = {name for name in _ONLY_WITH if getattr(options, name) not in (None, "", False, [])}
     for name in sorted(given):
         if action not in _ONLY_WITH[name]:

@@ -37,7 +37,7 @@ class Growth:
 
 
 async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: bool = True) -> None:
-    """Create the topic and say so, if it is to be ``told``. Raises :class:`CommandError`."""
+    """Create the topic and say so, if it is to be ``told``. Raises ``CommandError``."""
     if told and ("." in topic.name or "_" in topic.name):
         print(
             "WARNING: The names of metrics do not tell '.' from '_' in the name of a topic. "
@@ -78,7 +78,7 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: 
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:
-    """Give the topics more partitions. Raises :class:`CommandError`."""
+    """Give the topics more partitions. Raises ``CommandError``."""
     names = await _existing(client, pattern, if_exists=if_exists)
     metadata = await client.metadata(names)
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics}
@@ -111,7 +111,7 @@ def _added(
 
 
 async def delete(client: Client, pattern: str, *, if_exists: bool) -> None:
-    """Delete the topics. Raises :class:`CommandError`."""
+    """Delete the topics. Raises ``CommandError``."""
     names = await _existing(client, pattern, if_exists=if_exists)
     if not names:
         return

@@ -87,7 +87,7 @@ async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list
 
 
 async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
-    """The topics, sorted by name. Raises :class:`CommandError` when none is found and that is an error."""
+    """The topics, sorted by name. Raises ``CommandError`` when none is found and that is an error."""
     metadata = await client.metadata()
     fits = matching("" if wanted.topic_id else wanted.pattern)
     found = [
@@ -213,7 +213,7 @@ async def _with_configs(client: Client, topics: list[TopicDescription]) -> list[
     ]
 
 
-# ---- showing ---------------------------------------------------------------------------------------------------------
+# --- Showing ---
 
 
 def show(topics: Iterable[TopicDescription], selection: Selection, *, as_json: bool) -> None:
