@@ -186,7 +186,7 @@ def test_delete_offsets(on_broker: Parley, topic: str, group: str) -> None:
         (("--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--to-earliest"), "exactly one of"),
         (("--reset-offsets", "--group", "g", "--to-latest"), "--topic or --all-topics"),
         (("--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--execute", "--dry-run"), "not both"),
-        (("--reset-offsets", "--group", "g", "--topic", "nowhere", "--to-latest"), "There is no topic nowhere"),
+        (("--reset-offsets", "--group", "g", "--topic", "nowhere", "--to-latest"), "Topic nowhere does not exist"),
         (("--delete-offsets", "--group", "g"), "needs --topic"),
         (("--delete-offsets", "--all-groups", "--topic", "t"), "one --group"),
         ((), "exactly one of"),

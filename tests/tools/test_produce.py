@@ -94,7 +94,7 @@ def test_settings_of_java_clients_are_taken_or_warned_of(broker: Broker, topic: 
     [
         (("--line-reader", "my.Own"), "There is no line reader 'my.Own'"),
         (("--request-required-acks", "7"), "--request-required-acks takes all, -1, 0 or 1, not '7'."),
-        (("--compression-codec", "rar"), "The client cannot be set up"),
+        (("--compression-codec", "rar"), "The client cannot be created"),
         (("--property", "null.marker=\t"), "null.marker and key.separator may not be equal"),
         (("--property", "key.separator="), "may not be empty"),
         (("--property", "parse.headers=true", "--property", "headers.delimiter=,"), "may not be equal"),

@@ -122,8 +122,8 @@ def load(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    forth, back = bool(options.topic and options.output), bool(options.to_topic and options.input)
-    if forth == back or (options.topic and options.to_topic):
+    exports, imports = bool(options.topic and options.output), bool(options.to_topic and options.input)
+    if exports == imports or (options.topic and options.to_topic):
         raise CommandError("Name --topic and --output to export, or --to-topic and --input to import.")
     if options.format not in FORMATS:
         raise CommandError(f"--format must be one of {', '.join(FORMATS)}, not {options.format}.")
