@@ -143,13 +143,13 @@ def test_fewer_records_than_expected(parley: Parley, broker: Broker, topic: str)
         (
             ("produce", "--topic", "t", "--num-records", "1", "--throughput", "1", "--record-size", "1",
              "--producer-props", "acks=none"),
-            "The client cannot be set up",
+            "The client cannot be created",
         ),
         (("consume", "--num-records", "1"), "--topic or --include"),
         (("consume", "--num-records", "1", "--topic", "t", "--date-format", "yyyy-QQ"), "not 'Q'"),
         (("latency", "a:1", "t", "5", "0", "100"), "must be 1 or all"),
         (("latency", "a:1", "t", "5", "all"), "Five or six arguments"),
-        (("latency", "a:1", "t", "many", "all", "1"), "are numbers"),
+        (("latency", "a:1", "t", "many", "all", "1"), "must be numbers"),
         (("latency", "--bootstrap-server", "a:1", "--topic", "t"), "--num-records is missing"),
     ],
 )  # fmt: skip

@@ -21,9 +21,9 @@ from tests.tools.conftest import Parley, Typed
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("mirror", "Say what to copy"),
-        ("mirror --source a:1", "belong together"),
-        ("mirror x.properties --source a:1 --target b:1", "Say what to copy"),
+        ("mirror", "Name what to copy"),
+        ("mirror --source a:1", "need each other"),
+        ("mirror x.properties --source a:1 --target b:1", "Name what to copy"),
         ("mirror none.properties", "cannot be read"),
         ("mirror --source a:1 --target b:1 --topics (", "no regular expression"),
         ("mirror --consumer.config c", "needs --producer.config"),

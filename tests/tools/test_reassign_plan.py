@@ -70,11 +70,11 @@ def test_what_is_no_plan_is_refused(entries: list[dict[str, object]], reason: st
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("xx", "no JSON"),
-        ("[]", "no object"),
+        ("xx", "not valid JSON"),
+        ("[]", "must be an object"),
         ('{"version": 2, "partitions": []}', "version 2"),
-        ('{"partitions": 3}', "no list of objects"),
-        ('{"partitions": [3]}', "no list of objects"),
+        ('{"partitions": 3}', "must be a list of objects"),
+        ('{"partitions": [3]}', "must be a list of objects"),
     ],
 )
 def test_what_is_no_json_of_that_form_is_refused(text: str, reason: str) -> None:
