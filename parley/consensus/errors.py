@@ -1,32 +1,9 @@
 """The errors of coordination stores, and what a caller must do on each.
 
-Absence is a value (``None``, ``False``, an empty page); an error is an exception. The tree::
-
-    CoordinationError
-      Retriable                  the store did not respond as hoped; the same call may succeed later
-        Unavailable                the call was NOT applied: repeat it after a pause
-        MaybeApplied               the call may have been applied: read back before repeating it
-      PreconditionFailed         nothing was applied, because a key (``.key``) was not as the caller expected
-        AlreadyExists              expected ABSENT: read it and decide
-        NotFound                   expected PRESENT: read it and decide
-        Conflict                   expected At(revision), found another revision or nothing: read again, decide again
-      Lost                       the caller has lost its role (member, leader, owner of a session): stop acting in it
-        SessionLost                the session is over, its keys are deleted or about to be: open another session
-        LeadershipLost             the leadership is over: campaign again
-        Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
-        Moved                      the cluster has moved to another store: find it (``store_lookup``) and start again
-      LimitExceeded              the call can never succeed against this store: make it smaller
-        TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
-        TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)
-      Permanent                  repeating does not help: the operator must act, or the backend was closed
-        Unauthorized               the store refuses these credentials
-        Unsupported                the server lacks a needed feature; raised by ``open`` only
-        Closed                     the backend, session or watch has been closed by its owner
-        BadConfig                  the address or an option is malformed or cannot work
-        WrongStore                 the store is not the one expected: wiped (EmptyStore), replaced, or another cluster's
-        CannotMove                 a move to another store was given up; the old one is in charge as before
-
-Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
+Absence is a value (``None``, ``False``, an empty page); an error is an exception. The classes say what to do:
+``Retriable`` (the same call may succeed later), ``PreconditionFailed`` (read again and decide again), ``Lost`` (stop
+acting in the lost role), ``LimitExceeded`` and ``Permanent`` (do not repeat the call). docs/coordination.md, "Errors",
+has the whole tree. Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claiming a store, so that a move can fill it, without taking it from a cluster that begins in it at the same time.
+"""Claims a store for a move to fill, unless another cluster begins in it at the same time.
 
 A cluster that begins in an empty store writes the store's record (``parley.consensus.store_record``), and every
 transaction of the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one

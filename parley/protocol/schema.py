@@ -3,32 +3,11 @@
 A message is a class; its annotations are its fields, in wire order::
 
     class ProduceRequest(Request, key=0, versions="3-13", flexible="9+"):
-        class TopicProduceData(Struct):
-            name: str = field("0-12", default="")
-            topic_id: UUID = field("13+", default=ZERO_UUID)
-            partition_data: list[ProduceRequest.PartitionProduceData]
-
         transactional_id: str | None = field("3+", nullable="3+", default=None)
         acks: i16
-        timeout_ms: i32
-        topic_data: list[TopicProduceData]
 
-Rules:
-
-- ``Request`` and ``Response`` have an API key; ``Data`` (stored records, embedded payloads) and ``Header`` have none; a
-  ``Struct`` is a part of one of them, in the versions of the message that contains it.
-- A field without ``=`` must be passed to the constructor. Every field has a default nevertheless: the declared one, or
-  the zero of its type. A decoded message has it if the version lacks the field.
-- Encoding a value other than the default in a version that lacks the field is a ``ValueError``, unless the field is
-  ``ignorable``.
-- ``| None`` makes a field nullable in all its versions; ``nullable="3+"`` narrows that. ``Records`` includes None.
-- A default that is a list is a new list in each instance. A default that is a struct is one shared, immutable object:
-  to set values in it, assign a new struct.
-- Tagged fields (KIP-482) have a ``tag`` and the versions in which they are ``tagged``, and are on the wire only if they
-  differ from their default. Unknown tags are kept in ``unknown_tags`` and encoded again.
-
-Because there are hundreds of classes, importing them must be cheap: annotations are resolved, and constructors and
-codecs generated, at first use.
+docs/contributing.md, "The notation of messages", has the rules. Importing hundreds of classes must be cheap, so
+annotations are resolved, and constructors and codecs generated, at first use.
 """
 
 from __future__ import annotations

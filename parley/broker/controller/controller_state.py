@@ -1,4 +1,4 @@
-"""The life of a broker as a candidate for controller, as a table.
+"""The states of a broker as a candidate for controller, and the events that change them.
 
 ::
 

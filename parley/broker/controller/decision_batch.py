@@ -1,4 +1,4 @@
-"""Which of the waiting decisions the controller commits together.
+"""Chooses which of the waiting decisions the controller commits together.
 
 The store and every broker look up a change's topic in the image that the whole batch leads to. So no batch may contain
 two changes of a topic of which the later one makes the earlier one wrong for that image:
@@ -6,7 +6,7 @@ two changes of a topic of which the later one makes the earlier one wrong for th
 * A topic grows at most once in a batch.
 * A batch that changes a topic does not delete it.
 * A batch that deletes a topic does not create another one of the same name. If the writes were cut off in the middle,
-  the key of one topic would stand over the partitions of the other.
+  the store would have the key of one topic with the partitions of the other.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ FEATURES: Final = (
 
 
 def what_works_page() -> str:
-    """Return the whole page, as Markdown. Starts a broker for a moment."""
+    """Return the whole page, as Markdown. Starts a broker briefly, to list its APIs."""
     served = _served()
     lines = [_INTRODUCTION, "## Features", "", "| feature | works | |", "|---|---|---|"]
     lines += [f"| {name} | {'yes' if works else 'not yet'} | {note} |" for name, works, note in FEATURES]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs an event loop in a thread: first ``begin``, then the work of ``do``, at last ``end``."""
+    """Runs an event loop in a thread: first ``begin``, then the work given to ``do``, finally ``end``."""
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin

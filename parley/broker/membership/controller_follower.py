@@ -29,7 +29,7 @@ from parley.protocol.sentinels import NO_EPOCH
 FAILURE_PAUSE_S = 1.0
 """The pause after a failure in this broker, which the next response may well cause again."""
 DEPOSE_PAUSE_S = 1.0
-"""The pause between two controllers found gone: if it is a firewall that refuses connections, this prevents a storm of
+"""The pause between deposing two controllers: if a firewall refuses the connections, this prevents a storm of
 elections."""
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ControllerFollower:
         self._changed = asyncio.Event()
 
     def follow(self, leader: Leader | None) -> None:
-        """Follow this controller from now on: the store names it. None if the store names no controller."""
+        """Follow the controller that the store now names; None if it names none."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()

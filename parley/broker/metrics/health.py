@@ -85,7 +85,7 @@ class Health:
         return "" if trouble is None else trouble.text
 
     def report(self) -> tuple[bool, dict[str, Any]]:
-        """True if clients should be sent here, and the facts for the operator."""
+        """Return whether clients should use this broker, and the facts for the operator."""
         troubles = dict(self._troubles)
         fatal = any(trouble.fatal for trouble in troubles.values())
         body: dict[str, Any] = {"status": self.state.value}

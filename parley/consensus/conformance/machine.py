@@ -1,4 +1,4 @@
-"""Hypothesis generates calls; the store and the model must agree on their results."""
+"""A Hypothesis state machine: random calls, on whose results the store and the model must agree."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """The store holds what the model holds, and every watch comes to show it."""
+        """Check that the store holds what the model holds, and that every watch comes to show it."""
         page = self.run(self._client(0).list("", limit=1000))
         equal(list(page.entries), list(self.model.entries.values()), "all there is")
         for client, watch, follower in self.watches:

@@ -145,7 +145,8 @@ class Database:
     ) -> Applied:
         """End the sessions that are past their TTL or declared dead, then carry out a transaction.
 
-        Raises SessionLost, PreconditionFailed or Fenced if the transaction is refused; sessions have been ended anyway.
+        Raises SessionLost, PreconditionFailed or Fenced if the transaction is refused; the sessions have ended
+        nevertheless.
         """
         for table in ("checks", "ops", "failed", "applied", "ended", "request"):
             self._connection.execute(f"DELETE FROM {table}")

@@ -6,14 +6,8 @@ writer knew the value that it replaced, the nonces of up to fifteen earlier writ
     1 5f0c3a9d2b7e4410 09ab...          <- format, newest nonce first
     {"any": "value"}
 
-After a lost response the writer reads back. If its nonce is there, the write was applied. If not, the writer sends the
-same transaction again. If that is refused and the nonce is still absent, the first attempt may have been applied and
-overwritten; only then the caller sees ``MaybeApplied``. Two kinds of writes never do: writes under a guard (no other
-client writes while it holds, and ``Fenced`` is final), and read-modify-write cycles that pass on the nonces that they
-read (``KeyValue.update``): if the replaced nonce is still in the envelope and the new one is not, nothing was applied.
-
 A put that expects ANY may be applied twice, the second time over another client's value. If several clients write a
-key, use an expectation.
+key, use an expectation. See docs/coordination.md, "Lost responses".
 """
 
 from __future__ import annotations

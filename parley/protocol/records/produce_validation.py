@@ -3,22 +3,8 @@
 ``prepare`` returns whole v2 batches, the same bytes if possible. A v2 batch (produce v3 and later: exactly one) is
 checked against itself and the topic's rules; only its maximum timestamp may be corrected in place, and its records are
 compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) become one v2 batch
-(``up_conversion.py``). The log sets offsets, leader epoch and, for LogAppendTime, the timestamp.
-
-The checks, in order, and the error codes:
-
-=======================================================================  =======================================
-no records; a cut-off batch; several batches; v0/v1 with produce v3+     INVALID_RECORD
-impossible length or magic, wrong checksum                               CORRUPT_MESSAGE
-zstd with produce before v7 (KIP-110)                                    UNSUPPORTED_COMPRESSION_TYPE
-larger than ``max.message.bytes``; decompressed beyond its limit         MESSAGE_TOO_LARGE
-base offset not 0, count and offsets disagree, control batch, producer   INVALID_RECORD
-id without sequence or epoch, transaction without producer id
-LogAppendTime set by the client                                          INVALID_TIMESTAMP
-records that do not agree with their header                              INVALID_RECORD
-no key in a compacted topic                                              INVALID_RECORD and which records
-timestamps outside the topic's bounds                                    INVALID_TIMESTAMP and which records
-=======================================================================  =======================================
+(``up_conversion.py``). The log sets offsets, leader epoch and, for LogAppendTime, the timestamp. docs/architecture.md,
+"The checks of a produced batch", has the checks in order, with their error codes.
 """
 
 from __future__ import annotations
@@ -109,7 +95,7 @@ class RecordErrors(KafkaError):
 def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version: int) -> Prepared:
     """Check the records of a produce request of ``version`` for one partition.
 
-    Raises KafkaError with the code from the module's table, and ``RecordErrors`` if single records are to blame; the
+    Raises KafkaError with the code of the first failed check, and ``RecordErrors`` if single records are to blame; the
     records are then unchanged. Takes as long as decompressing does: do not call it on an event loop for much compressed
     data.
     """

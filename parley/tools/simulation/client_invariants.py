@@ -1,4 +1,4 @@
-"""The ledger of what clients were acknowledged and have read, and the invariants that it can show to be violated.
+"""The ledger of the records that clients sent and read, and the invariants that it checks.
 
 * **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset, for every reader and for ever.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.

@@ -112,7 +112,7 @@ class _Run:
         self._users: list[Producer | Reader] = []
 
     async def main(self, world: World) -> None:
-        """Run. Ends early if an invariant is violated."""
+        """Run the scenario. Ends early if an invariant is violated."""
         checks = asyncio.ensure_future(self._check())
         work = asyncio.ensure_future(self._run_cluster())
         await asyncio.wait({checks, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -251,7 +251,7 @@ class _Run:
         self.world.history.note("world", f"MENDED {fault}")
 
     async def _crash_alone(self, fault: Fault) -> None:
-        """Crash a machine when there is no other fault. Hold back others until the cluster has noticed the crash."""
+        """Crash a machine when there is no other fault. Other faults wait until the cluster has noticed the crash."""
         machine = self.world.machines[fault.broker]
         while not (self._crashing is None and not self._active and self._all_in_sync()):
             if self.world.loop.time() > self._begin + self.settings.seconds:

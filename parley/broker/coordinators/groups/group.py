@@ -210,7 +210,8 @@ class Group:
         return joined is not None
 
     def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
-        """True if a member with these protocols fits the others: same protocol type, and a strategy all support."""
+        """True if a member with these protocols fits the others: the same protocol type, and a strategy that all of
+        them support."""
         others = [member for member in self.members.values() if member.member_id != instead_of]
         if not others:
             return True

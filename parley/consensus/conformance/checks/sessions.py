@@ -303,7 +303,7 @@ def _left(before: dict[str, int]) -> str:
 
 
 def _held() -> dict[str, int]:
-    """Count what a client may hold: files, tasks and threads."""
+    """Count the resources that a client may hold: files, tasks and threads."""
     gc.collect()
     tasks = len(asyncio.all_tasks())
     return {"files": len(os.listdir("/proc/self/fd")), "tasks": tasks, "threads": threading.active_count()}
