@@ -125,7 +125,7 @@ def test_a_cluster_that_is_not_there_is_said_before_spark_is_started(
     assert_said(parley("load", "--bootstrap-server", nobody, "--topic", "t", *where), f"cannot connect to {nobody}")
     ends = ("--source", broker.bootstrap_servers, "--target", nobody, "--source-alias", "A", "--target-alias", "B")
     assert_said(parley("mirror", *ends, "--topics", "t"), "Cluster B cannot be mirrored: BROKER_NOT_AVAILABLE")
-    missing = "Topic 'nosuch' does not exist. `parley topics --list` shows those that do."
+    missing = "Topic 'nosuch' does not exist. `parley topics --list` shows the existing topics."
     assert_said(on_broker("load", "--topic", "nosuch", *where), missing)
     assert_said(on_broker("load", "--to-topic", "nosuch", "--input", "/nowhere"), missing)
 

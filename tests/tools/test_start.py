@@ -67,7 +67,7 @@ def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("a=\\u12")
-    with pytest.raises(CommandError, match="no properties file"):
+    with pytest.raises(CommandError, match="not a properties file"):
         start.configuration(tmp_path / "bad", [])
 
 
@@ -137,7 +137,9 @@ def test_what_stands_in_the_way_is_said_in_a_line(tmp_path: Path) -> None:
     _fails(tmp_path / "file", reason="file", advice="log.dirs")
     _fails(tmp_path / "b", "coordination.url=nonsense://u:secret@x", reason="nonsense", advice="coordination.url")
     _fails(tmp_path / "b", "zookeeper.connect=zk:x", reason="zk:x", advice="zookeeper.connect")
-    _fails(tmp_path / "b", "listeners=PLAINTEXT://192.0.2.1:9092", reason="192.0.2.1", advice="no such address")
+    _fails(
+        tmp_path / "b", "listeners=PLAINTEXT://192.0.2.1:9092", reason="192.0.2.1", advice="does not have this address"
+    )
     _fails(tmp_path / "b", "listeners=PLAINTEXT://no.invalid:1", reason="no.invalid:1", advice="--override listeners=")
     _fails(tmp_path / "b", "metrics.listener=no.invalid:1", reason="no.invalid:1", advice="--override metrics.listener")
     _fails(tmp_path / "b", "replica.selector.class=no.Such", reason="No module", advice="replica.selector.class=")
@@ -162,7 +164,7 @@ def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
 
 def test_an_error_that_nobody_foresaw_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
     reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
-    assert reason.startswith("KeyError('x'). This is a fault of Parley")
+    assert reason.startswith("KeyError('x'). This is a bug in Parley")
     assert "the start failed" in caplog.text
 
 

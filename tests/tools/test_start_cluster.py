@@ -137,7 +137,7 @@ def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_pa
         while sorted(admin.list_topics(timeout=30).brokers) != [1, 2, 3]:
             pass
         os.kill(running.brokers()[1], signal.SIGKILL)
-        running.says("Broker 2 has ended (killed by SIGKILL). The others go on; to have it back: parley start")
+        running.says("Broker 2 exited (killed by SIGKILL). The others continue. To restart it: parley start")
         # Who is alive, not who is listed: a fenced broker is for five seconds more. librdkafka's own describe_cluster
         # asks the controller that it knows for ever, here the dead one in one run of three.
         while asyncio.run(alive(running.bootstrap)) != [1, 3]:
@@ -154,7 +154,7 @@ def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_pa
 def test_a_broker_is_started_again_where_that_is_asked_for(tmp_path: Path) -> None:
     with started(tmp_path, "--restart") as running:
         os.kill(running.brokers()[0], signal.SIGKILL)
-        running.says("Broker 1 has ended (killed by SIGKILL). It is started again.")
+        running.says("Broker 1 exited (killed by SIGKILL). It is restarted.")
         running.says("Broker 1 serves again.")
         assert len(running.brokers()) == 3
         running.process.send_signal(signal.SIGTERM)
@@ -196,10 +196,14 @@ def test_the_data_of_one_broker_is_no_cluster_s_nor_the_other_way_round(tmp_path
     (tmp_path / "meta.properties").touch()
     refused = parley("start", "--brokers", "3", "--override", folder)
     assert (refused.code, refused.out) == (1, "")
-    assert refused.err.startswith(f"Error: {tmp_path} has the data of one broker: start that with `parley start`")
+    assert refused.err.startswith(
+        f"Error: {tmp_path} has the data of a single broker. Start the broker with `parley start`"
+    )
     (tmp_path / "meta.properties").rename(tmp_path / "other")
     (tmp_path / "broker-2").mkdir()
     (tmp_path / "broker-2" / "meta.properties").touch()
     refused = parley("start", "--override", folder)
     assert (refused.code, refused.out) == (1, "")
-    assert refused.err.startswith(f"Error: {tmp_path} has the data of a cluster: start that with `parley start --brok")
+    assert refused.err.startswith(
+        f"Error: {tmp_path} has the data of a cluster. Start the cluster with `parley start --brok"
+    )

@@ -72,7 +72,7 @@ def test_a_topic_that_does_not_exist(on_broker: Parley, action: str) -> None:
         (("--alter", "--topic", "t9"), "--alter needs --partitions"),
         (("--list", "--describe"), "exactly one"),
         (("--alter", "--topic", "t", "--partitions", "2", "--config", "a=b"), "parley configs"),
-        (("--describe", "--topic", "("), "no regular expression"),
+        (("--describe", "--topic", "("), "not a valid regular expression"),
         (
             ("--alter", "--topic", "t", "--partitions", "2", "--replication-factor", "1"),
             'Option "[replication-factor]" can\'t be used with option "[alter]"',

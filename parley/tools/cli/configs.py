@@ -225,7 +225,9 @@ async def describe(client: Client, entity: Entity, *, all_settings: bool) -> lis
     answer = await client.send(Request(resources=[resource], include_synonyms=True), node=entity.node)
     (result,) = answer.results
     if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise CommandError(f"The topic '{entity.name}' does not exist. `parley topics --list` shows those that do.")
+        raise CommandError(
+            f"The topic '{entity.name}' does not exist. `parley topics --list` shows the existing topics."
+        )
     check(result.error_code, result.error_message, doing=f"The settings of {entity} cannot be shown")
     own = (3,) if entity.is_default else _OWN_SOURCES[entity.kind]
     shown = [one for one in result.configs if all_settings or one.config_source in own]

@@ -87,7 +87,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "groups --reset-offsets": ("", [{"group": "string", **_PARTITION, "offset": "integer"}]),
-    "groups --delete": ("why a group is not deleted, null for one that is", {"<group>": "string|null"}),
+    "groups --delete": ("the reason why a group was not deleted, null if it was", {"<group>": "string|null"}),
     "groups --delete-offsets": ("a status of Successful, or the error", [{**_PARTITION, "status": "string"}]),
     "configs --describe": (
         "a name of null is that of all brokers",

@@ -149,7 +149,7 @@ def _check_topics(options: Options) -> None:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 raise CommandError(
-                    f"Topic '{topic}' does not exist. `parley topics --list` shows those that do."
+                    f"Topic '{topic}' does not exist. `parley topics --list` shows the existing topics."
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""``parley simulate``: look for broken promises in whole clusters under virtual time."""
+"""``parley simulate``: test whole clusters with simulated faults under virtual time."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from parley.tools.simulation.scenario import Outcome, Settings
 
 app = App(
-    "Run clusters of brokers with clients and a coordination store in one process under virtual time, with a network "
-    "and disks that fail, and check that no promise is broken. A seed decides everything: the same seed does the same "
-    "again. Exits with 1 at the first seed that fails, after showing what went wrong.",
+    "Run clusters of brokers with clients and a coordination store in one process under virtual time, with failing "
+    "networks and disks, and check that every guarantee holds. A seed decides everything: the same seed repeats the "
+    "same run. Stops with exit code 1 at the first seed that fails, after showing what happened.",
     examples=[
-        ("parley simulate --seeds 100", "a hundred seeds, one after the other"),
-        ("parley simulate --seed 4711", "one seed again, and what happened in it if it fails"),
+        ("parley simulate --seeds 100", "a hundred seeds, one after another"),
+        ("parley simulate --seed 4711", "repeat one seed, and show what happened if it fails"),
         ("parley simulate --seeds 1000 --jobs 4", "a thousand seeds in four processes"),
-        ("parley simulate --seed 4711 --shrink", "with as few faults as lead to the same failure"),
+        ("parley simulate --seed 4711 --shrink", "reduce the faults to those that cause the failure"),
     ],
 )
 
 
 @app.only_command()
 def simulate(
-    seeds: Annotated[int | None, typer.Option(help="How many seeds to run (50, or 1 with --seed).", min=1)] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The first seed; by default another one in each call.", min=0)
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds to run; 50 by default, 1 with --seed.", min=1)
     ] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed; random by default.", min=0)] = None,
     minutes: Annotated[float, typer.Option(help="Minutes of virtual time under load and faults.", min=0.01)] = 0.5,
     brokers: Annotated[int, typer.Option(help="Brokers in the cluster.", min=1, max=9)] = 3,
     partitions: Annotated[int, typer.Option(help="Partitions of the topic.", min=1, max=50)] = 2,
-    jobs: Annotated[int, typer.Option(help="Seeds to run at the same time, each in a process.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of seeds to run in parallel, each in its own process.", min=1)] = 1,
     shrink: Annotated[
-        bool, typer.Option("--shrink", help="Leave out faults of the failing run that do not matter.")
+        bool, typer.Option("--shrink", help="Remove faults that the failure does not depend on.")
     ] = False,
-    events: Annotated[int, typer.Option(help="Events to show before the failure.", min=0)] = 60,
+    events: Annotated[int, typer.Option(help="Number of events to show before the failure.", min=0)] = 60,
 ) -> None:
     from parley.tools.simulation.scenario import Settings
 
@@ -110,10 +110,10 @@ def _show_failure(outcome: Outcome, settings: Settings, *, shrink: bool, events:
     if len(outcome.violations) > 5:
         print(f"  and {len(outcome.violations) - 5} more")
     synced = "every append is synced" if outcome.flushes else "appends are not synced"
-    print(f"\nThe faults, in seconds from the beginning of the load ({synced}):\n")
+    print(f"\nFaults, in seconds since the start of the load ({synced}):\n")
     for fault in outcome.faults:
         print(f"  {fault}")
-    print("\nWhat happened, in seconds of virtual time (it begins at 1000):\n")
+    print("\nEvents, in seconds of virtual time (which starts at 1000):\n")
     for event in outcome.around_failure(before=events):
         print(f"  {event}")
     options = (
@@ -121,7 +121,7 @@ def _show_failure(outcome: Outcome, settings: Settings, *, shrink: bool, events:
         if settings == type(settings)()
         else (f" --minutes {settings.seconds / 60:g} --brokers {settings.brokers} --partitions {settings.partitions}")
     )
-    print(f"\nAgain: parley simulate --seed {outcome.seed}{options}")
+    print(f"\nTo repeat: parley simulate --seed {outcome.seed}{options}")
 
 
 def _show_shrinking(left: int) -> None:

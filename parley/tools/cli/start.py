@@ -1,14 +1,14 @@
-"""``parley start``: run a broker in this process until it is told to stop.
+"""``parley start``: run a broker in this process until SIGTERM or SIGINT.
 
 Rules:
 
-1. Without a properties file it is one broker for one machine: ``parley.broker.config.presets.COMMAND``, which
-   ``--override`` can change. With one, the file and the overrides say everything, as with kafka-server-start.
-2. Standard output has the summary for people, once clients are served: exactly one line ends with
-   ``bootstrap.servers=host:port``. The broker's own log goes to standard error.
-3. SIGTERM and SIGINT stop it in order, exit code 0. A second SIGINT ends it at once; the next start then recovers.
-   Exit code 74 means that no log directory can be used (deploy/parley.service), 1 any other failure.
-4. It starts fast: nothing is imported that a broker does not need, so options are parsed with the standard library.
+1. Without a properties file it runs a single local broker: ``parley.broker.config.presets.COMMAND``, changed by
+   ``--override``. With a file, only the file and the overrides apply, as with kafka-server-start.
+2. Once the broker serves clients, a summary is printed to standard output. Exactly one of its lines ends with
+   ``bootstrap.servers=host:port``. The broker's log goes to standard error.
+3. SIGTERM and SIGINT stop the broker cleanly with exit code 0. A second SIGINT kills it; the next start then recovers.
+   Exit code 74 means that no log directory is usable (deploy/parley.service), 1 any other failure.
+4. It starts fast: it imports only what a broker needs, so it parses its options with the standard library.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from parley.consensus.errors import CoordinationError
 
 DIRECTORY_FILE: Final = (
-    "meta.properties"  # parley.storage.meta_properties has it, which a command that starts fast does not import
+    "meta.properties"  # as in parley.storage.meta_properties; not imported, so that the command starts fast
 )
 _OF_ADDRESSES: Final = {
-    errno.EADDRINUSE: "Is another broker running? Stop it, or give this one another address",
-    errno.EADDRNOTAVAIL: "This machine has no such address: listen on one that it has (advertised.listeners is for "
-    "others)",
-    errno.EACCES: "Ports below 1024 need rights that this user has not: take a higher one",
+    errno.EADDRINUSE: "Is another broker running? Stop it, or give this broker another address",
+    errno.EADDRNOTAVAIL: "This machine does not have this address. Listen on one that it has (advertised.listeners "
+    "may have others)",
+    errno.EACCES: "This user may not listen on a port below 1024. Use a higher port",
 }
-"""What to do about an address that cannot be listened on."""
+"""The advice for each error of a listener's address."""
 _UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listeners has the names for clients)"
 
 _EXAMPLES: Final = """\
@@ -52,16 +52,16 @@ Examples:
   parley start
       one broker on 127.0.0.1:9092, its data in ./parley-data
   parley start --override listeners=PLAINTEXT://127.0.0.1:19092 --override log.dirs=/tmp/other
-      another one beside it
+      a second broker on the same machine
   parley start server.properties --override log.retention.hours=24
-      a broker as the file says, but for one setting
+      the configuration of the file, with one setting changed
   parley start --brokers 3
-      a cluster on this machine: ports 9092, 9093 and 9094, a process each
+      a cluster on this machine: ports 9092, 9093 and 9094, one process per broker
 """
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     try:
         options = _parser().parse_args(words)
     except SystemExit as end:
@@ -70,7 +70,9 @@ def main(words: Sequence[str]) -> int:
         if options.brokers != 1:
             return _run_cluster(options)
         if options.restart:
-            raise CommandError("--restart goes with --brokers: a broker alone is restarted by whatever runs it.")
+            raise CommandError(
+                "--restart needs --brokers. To restart a single broker, use a service manager such as systemd."
+            )
         config = configuration(options.properties, _with_port(options.override, options.port))
         _refuse_folders_of_a_cluster(config.data_dirs)
     except CommandError as error:
@@ -85,7 +87,7 @@ def _with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
 
 
 def _run_cluster(options: argparse.Namespace) -> int:
-    """Run several brokers, once every one of their configurations is found to be right."""
+    """Run several brokers, if all their configurations are valid."""
     from parley.tools.cli import start_cluster
 
     plans = start_cluster.plans(
@@ -100,65 +102,67 @@ def _run_cluster(options: argparse.Namespace) -> int:
 
 
 def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
-    """One broker must not take what lies there for its own, nor join the cluster in the store beside it by mistake."""
+    """Raise ``CommandError`` if a folder has the data of a cluster: a single broker must not use it by mistake."""
     for folder in folders:
         if any(Path(folder).glob(f"broker-*/{DIRECTORY_FILE}")):
             raise CommandError(
-                f"{folder} has the data of a cluster: start that with `parley start --brokers N`, or give this broker "
-                "a folder of its own (--override log.dirs=...)."
+                f"{folder} has the data of a cluster. Start the cluster with `parley start --brokers N`, or give "
+                "this broker a folder of its own (--override log.dirs=...)."
             )
 
 
 def _refuse_folders_of_one(folders: Sequence[str]) -> None:
-    """A cluster knows nothing of the data of a broker that ran alone: its topics would have no leader."""
+    """Raise ``CommandError`` if a folder has the data of a single broker: the cluster would not know its topics."""
     for folder in folders:
         parent = Path(folder).parent
         if (parent / DIRECTORY_FILE).exists():
             raise CommandError(
-                f"{parent} has the data of one broker: start that with `parley start`, or give the cluster a folder "
-                "of its own (--override log.dirs=...)."
+                f"{parent} has the data of a single broker. Start the broker with `parley start`, or give the "
+                "cluster a folder of its own (--override log.dirs=...)."
             )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="parley start",
-        description="Start a broker. Without a properties file it is one broker on 127.0.0.1:9092 with an embedded "
-        "store and its data in ./parley-data. Ctrl-C stops it.",
+        description="Start a broker. Without a properties file: a single broker on 127.0.0.1:9092 with an embedded "
+        "coordination store, data in ./parley-data. Ctrl-C stops it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("properties", nargs="?", type=Path, help="configuration, as Kafka's server.properties")
+    parser.add_argument("properties", nargs="?", type=Path, help="configuration file, like Kafka's server.properties")
     parser.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting that counts more than the file; repeatable (docs/configuration.md has all settings)",
+        help="a setting that overrides the file; repeatable (docs/configuration.md lists all settings)",
     )
     parser.add_argument(
         "--brokers",
         type=int,
         default=1,
         metavar="N",
-        help="how many brokers to start, each in a process of its own, with the ids 1 to N; overrides apply to all",
+        help="number of brokers to start, each in its own process, with the ids 1 to N; overrides apply to all",
     )
-    parser.add_argument("--port", type=int, metavar="PORT", help="where the first broker listens, the others above it")
     parser.add_argument(
-        "--restart", action="store_true", help="with --brokers: start a broker again that ends by itself"
+        "--port", type=int, metavar="PORT", help="port of the first broker; the others use the next ports"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="with --brokers: restart a broker that exits unexpectedly"
     )
     return parser
 
 
 def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
-    """The configuration asked for. Raises ``CommandError`` with every problem on a line of its own."""
+    """Read and check the configuration. Raises ``CommandError`` with a line for every problem."""
     given = _given(properties, overrides)
     return _checked(given if properties is not None else {**_preset(), **given})
 
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
-    """The settings of the file and over them the overrides."""
+    """The settings of the file (or of the preset) with the overrides applied."""
     from parley.broker.config import read_properties
 
     given = dict(pairs(overrides, "--override"))
@@ -169,7 +173,7 @@ def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
     except OSError as error:
         raise CommandError(f"The file {properties} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise CommandError(f"The file {properties} is no properties file: {error}.") from error
+        raise CommandError(f"The file {properties} is not a properties file: {error}.") from error
 
 
 def _checked(settings: Mapping[str, str]) -> BrokerConfig:
@@ -182,7 +186,7 @@ def _checked(settings: Mapping[str, str]) -> BrokerConfig:
 
 
 def _preset() -> dict[str, str]:
-    """What a broker without a file is started with. Metrics are no reason not to start: any free port will do."""
+    """The settings of a broker without a file. If the metrics port is taken, any free port is used."""
     from parley.broker.config.presets import COMMAND
 
     host, _, port = COMMAND["metrics.listener"].rpartition(":")
@@ -196,7 +200,7 @@ def _preset() -> dict[str, str]:
 
 
 def run(config: BrokerConfig) -> int:
-    """Run a broker until it is told to stop, or fails; the exit code."""
+    """Run a broker until a signal stops it or it fails. Returns the exit code."""
     import uvloop
 
     from parley.broker.logging.lines import start_logging
@@ -213,14 +217,14 @@ def run(config: BrokerConfig) -> int:
         reason, code = str(error), error.exit_code
     finally:
         writer.close()
-    # After the log's last line, which goes to the same terminal from another thread.
+    # Printed after the log's last line, which another thread writes to the same terminal.
     if reason is not None:
         print(f"Error: {reason}", file=sys.stderr)
     return code
 
 
 def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
-    """Why a broker that had started ended, or None if it was told to; and the exit code."""
+    """Why a running broker stopped (None if a signal stopped it), and the exit code."""
     from parley.broker.startup.registration import COORDINATION
 
     if not server.failed.is_set():
@@ -232,7 +236,7 @@ def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
 
 
 class NotStarted(Exception):
-    """The start has failed. The text says at which step, why, and what to do."""
+    """The start failed. The text says at which step, why, and what to do."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -240,7 +244,7 @@ class NotStarted(Exception):
 
 
 def _raise_file_limit() -> None:
-    """Take as many file descriptors as the system grants: connections and active logs need them."""
+    """Raise the limit of file descriptors to the maximum: connections and active logs need them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -268,7 +272,7 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
             f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}",
             DISK_FAILED if isinstance(error, NoLogDirectory) else FAILED,
         ) from error
-    # In one write: the log goes to the same terminal from another thread.
+    # A single write, because another thread writes the log to the same terminal.
     sys.stdout.write(summary(server, config) + "\n")
     sys.stdout.flush()
     failed = asyncio.ensure_future(server.failed.wait())
@@ -279,16 +283,16 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
-    """Stop at the first signal, end at once at the second SIGINT."""
+    """Stop cleanly at the first signal, exit at once at the second SIGINT."""
     interrupts = 0
 
     def interrupted() -> None:
         nonlocal interrupts
         interrupts += 1
         if interrupts > 1:
-            print("\nEnded at once; the next start recovers what was not closed.", file=sys.stderr, flush=True)
+            print("\nKilled; the next start recovers the logs.", file=sys.stderr, flush=True)
             os._exit(INTERRUPTED)
-        print("\nStopping. Ctrl-C again ends it at once.", file=sys.stderr, flush=True)
+        print("\nStopping. Press Ctrl-C again to kill the broker.", file=sys.stderr, flush=True)
         stop()
 
     loop = asyncio.get_running_loop()
@@ -297,7 +301,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 
 def summary(server: Any, config: BrokerConfig) -> str:
-    """What a person who started the broker wants to know."""
+    """The summary for the person who started the broker: data folder, metrics, address."""
     data = ", ".join(str(Path(name).absolute()) for name in config.data_dirs)
     lines = [
         f"Broker {server.identity.broker_id} of cluster {server.identity.cluster_id} is ready.",
@@ -316,7 +320,7 @@ def _host(config: BrokerConfig) -> str:
 
 
 def why_not_started(error: Exception, config: BrokerConfig) -> str:
-    """What went wrong and what to do about it, in a line without secrets; an error nobody foresaw is logged."""
+    """Say in one line without secrets what failed and what to do. Logs an unexpected error."""
     from parley.broker.config import Password
     from parley.broker.logging.lines import secrets_in
 
@@ -344,20 +348,20 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
             return f"{_sentence(reason)} {advice}: --override {key}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
-        return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs, or the rights of the folder."
+        return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs or the permissions of the folder."
     if isinstance(error, CoordinationError):
         return _of_the_store(error, config)
     explained = (DirectoryInUse, DuplicateBrokerId, InconsistentIdentity, MalformedIdentity)
     if isinstance(error, (*explained, NoLogDirectory, TwinLogs, NoBrokerId, ConfigError)):
         return _sentence(error)
     logging.getLogger(__name__).error("the start failed", exc_info=error)
-    return f"{_sentence(repr(error))} This is a fault of Parley: please report it with the log above."
+    return f"{_sentence(repr(error))} This is a bug in Parley: please report it with the log above."
 
 
 def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
-    """What is wrong with the store, named by the configuration key that the operator has set, and what to do.
+    """Say what is wrong with the store, by the configuration key that the operator has set, and what to do.
 
-    A store that is down is never a reason to change its address: a broker on another store would be another cluster.
+    If the store is down, do not advise to change its address: with another store the broker would form a new cluster.
     """
     from parley.consensus.errors import Retriable, WrongStore
 
@@ -374,7 +378,7 @@ def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
         )
     if key:
         return f"{store} cannot be used: {_sentence(error)} Correct {key} (docs/coordination.md lists the stores)."
-    return f"{store} cannot be used: {_sentence(error)} Correct log.dirs, or the rights of the folder."
+    return f"{store} cannot be used: {_sentence(error)} Correct log.dirs or the permissions of the folder."
 
 
 def _sentence(error: object) -> str:

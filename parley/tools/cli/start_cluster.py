@@ -1,15 +1,15 @@
-"""``parley start --brokers N``: a cluster on this machine, a process for each broker, under one roof.
+"""``parley start --brokers N``: run a cluster on this machine, with one child process per broker.
 
 Rules:
 
-1. The brokers have the ids 1 to N (or from the file's ``broker.id`` on). Each listens one port above the one before;
-   its data lies in ``broker-<id>`` below every folder of ``log.dirs``, the embedded store in ``coordination`` there.
-2. The brokers' logs go to standard error as one stream, each line with its ``broker.id``. Standard output has the
-   summary once all of them serve; its last line ends with ``bootstrap.servers=host:port,host:port,...``.
-3. SIGTERM and SIGINT stop the brokers in order, one after another, so that each can give its leaders away; a second
-   SIGINT ends them at once. If this process dies, they stop by themselves.
-4. A broker that ends by itself is told of and stays down, unless ``--restart`` was given; the others go on. When none
-   is left the command ends with exit code 1. A broker that fails before the cluster was ready ends all of it.
+1. The brokers have the ids 1 to N, or from the file's ``broker.id`` on, and listen on consecutive ports. The data of
+   each is in ``broker-<id>`` below every folder of ``log.dirs``; the embedded store is in ``coordination`` there.
+2. The brokers' logs go to standard error, each line with its ``broker.id``. The summary goes to standard output once
+   all brokers serve; its last line ends with ``bootstrap.servers=host:port,host:port,...``.
+3. SIGTERM and SIGINT stop the brokers one after another, so that each can hand over its leaderships. A second SIGINT
+   kills them. If this process dies, they stop.
+4. A broker that exits unexpectedly is reported, and restarted only with ``--restart``; the others continue. If none is
+   left, the exit code is 1. A broker that fails before the cluster is ready stops all of it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one broker is started."""
+    """The settings with which one broker is started."""
 
     broker_id: int
     settings: Mapping[str, str]
 
     def words(self) -> list[str]:
-        """The arguments of ``parley`` that start it."""
+        """The arguments of ``parley`` that start the broker."""
         return ["start", *(word for key, value in self.settings.items() for word in ("--override", f"{key}={value}"))]
 
 
 def plans(given: Mapping[str, str], brokers: int, *, port: int | None = None, has_file: bool = False) -> list[Plan]:
-    """The settings of each broker, from those given for all. Raises ``CommandError``."""
+    """Derive each broker's settings from those given for all. Raises ``CommandError`` if one is impossible."""
     from parley.broker.config.presets import COMMAND, of_cluster
 
     if not 1 <= brokers <= BROKERS_MAX:
@@ -84,12 +84,12 @@ def _first_id(settings: dict[str, str]) -> int:
     given = settings.pop("broker.id", None), settings.pop("node.id", None)
     text = next((each for each in given if each not in (None, "", "-1")), "1")
     if text is None or not text.isdecimal():
-        raise CommandError(f"broker.id={text} is no number that ids could be counted from.")
+        raise CommandError(f"broker.id={text} is not a number: the brokers' ids are counted from it.")
     return int(text)
 
 
 def _moved(settings: Mapping[str, str], step: int) -> dict[str, str]:
-    """The settings with every port that this process would share moved on."""
+    """The settings with all ports raised by ``step``, so that the brokers do not share them."""
     moved = dict(settings)
     for key in ("advertised.listeners", "metrics.listener"):
         if moved.get(key):
@@ -101,14 +101,14 @@ def _moved(settings: Mapping[str, str], step: int) -> dict[str, str]:
 
 
 def _shifted(addresses: str, step: int) -> str:
-    """Addresses by commas, each at a port ``step`` higher; port 0 stays, as any free one is meant."""
+    """Raise the port of each address by ``step``. Port 0 stays, because it means any free port."""
     return ",".join(
         f"{head}:{int(port) + step if int(port) else 0}" for head, port in map(_head_and_port, addresses.split(","))
     )
 
 
 def _at_port(addresses: str, port: int) -> str:
-    """The same addresses with the first at this port, and the others at the next ones."""
+    """Give the first address this port, and the others the next ports."""
     heads = [head for head, _ in map(_head_and_port, addresses.split(","))]
     return ",".join(f"{head}:{port + index if port else 0}" for index, head in enumerate(heads))
 
@@ -116,7 +116,7 @@ def _at_port(addresses: str, port: int) -> str:
 def _head_and_port(address: str) -> tuple[str, str]:
     head, _, port = address.strip().rpartition(":")
     if not port.isdecimal():
-        raise CommandError(f"'{address.strip()}' names no port to count from.")
+        raise CommandError(f"'{address.strip()}' has no port: the brokers' ports are counted from it.")
     return head, port
 
 
@@ -132,12 +132,12 @@ def _is_free(address: str) -> bool:
 
 
 class _Child:
-    """One broker's process."""
+    """The process of a broker."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.facts: dict[str, str] = {}
-        """What its summary says, by the first word of each line."""
+        """The lines of its summary, by their first word."""
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._ready = asyncio.Event()
@@ -147,13 +147,13 @@ class _Child:
         return f"broker {self.plan.broker_id}"
 
     async def start(self) -> bool:
-        """Start, and wait until it serves; False if it ended instead."""
+        """Start the broker and wait until it serves. Returns False if it exits instead."""
         self._ready.clear()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "parley", *self.plan.words(),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
-            process_group=0,  # so that Ctrl-C reaches only us, who stop them one after another
+            process_group=0,  # so that Ctrl-C reaches only this process, which stops the brokers in turn
             preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )  # fmt: skip
         self._readers = [
@@ -172,7 +172,7 @@ class _Child:
         while True:
             try:
                 line = await stream.readline()
-            except ValueError:  # longer than any line should be: the rest of it comes next
+            except ValueError:  # longer than the limit: the rest is read next
                 continue
             if not line:
                 return
@@ -189,7 +189,7 @@ class _Child:
         sys.stderr.flush()
 
     async def ended(self) -> int:
-        """Wait for its end, and for what it wrote; the exit code, negative for a signal."""
+        """Wait until it has exited and its output is read. Returns the exit code, negative for a signal."""
         assert self._process is not None
         code = await self._process.wait()
         await asyncio.gather(*self._readers)
@@ -200,53 +200,53 @@ class _Child:
         return self._process is not None and self._process.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it is there to have one."""
+        """Send a signal, if the process is running."""
         if self._process is not None and self.is_running:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
 def labelled(line: str, broker_id: int) -> str:
-    """A line of a broker's log with the broker's id in front, in the form the line has."""
+    """Put the broker's id in front of a line of its log, in the format of the line."""
     if line.startswith('{"'):
         return f'{{"broker.id": {broker_id}, {line[1:]}'
     return f"broker.id={broker_id} {line}" if line else line
 
 
 def run(plans: Sequence[Plan], *, restart: bool) -> int:
-    """Run the cluster until it is told to stop, or nothing is left of it; the exit code."""
-    return asyncio.run(_Roof(plans, restart).live())
+    """Run the cluster until a signal stops it or no broker is left. Returns the exit code."""
+    return asyncio.run(_Cluster(plans, restart).live())
 
 
-class _Roof:
-    """All brokers and what becomes of them."""
+class _Cluster:
+    """Starts, watches and stops the brokers."""
 
     def __init__(self, plans: Sequence[Plan], restart: bool) -> None:
         self._children = [_Child(plan) for plan in plans]
         self._restart = restart
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._interrupts = 0
 
     async def live(self) -> int:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        loop.add_signal_handler(signal.SIGTERM, self._told.set)
+        loop.add_signal_handler(signal.SIGTERM, self._stop_requested.set)
         starts = [asyncio.ensure_future(child.start()) for child in self._children]
-        told = asyncio.ensure_future(self._told.wait())
-        await asyncio.wait({asyncio.ensure_future(asyncio.wait(starts)), told}, return_when=asyncio.FIRST_COMPLETED)
-        if not self._told.is_set():
+        stop = asyncio.ensure_future(self._stop_requested.wait())
+        await asyncio.wait({asyncio.ensure_future(asyncio.wait(starts)), stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._stop_requested.is_set():
             served = [start.result() for start in starts]
             if not all(served):
                 return await self._give_up(served)
             print(summary(self._children), flush=True)
             lives = [asyncio.ensure_future(self._watch(child)) for child in self._children]
             over = asyncio.ensure_future(asyncio.wait(lives))
-            await asyncio.wait({over, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({over, stop}, return_when=asyncio.FIRST_COMPLETED)
             for life in lives:
                 life.cancel()
-        told.cancel()
-        if not self._told.is_set():
-            print("Error: no broker is left; their logs above say why.", file=sys.stderr)
+        stop.cancel()
+        if not self._stop_requested.is_set():
+            print("Error: no broker is left; the logs above say why.", file=sys.stderr)
             return FAILED
         return await self._stop()
 
@@ -259,11 +259,9 @@ class _Roof:
     async def _watch(self, child: _Child) -> None:
         while True:
             code = await child.ended()
-            if self._told.is_set():
+            if self._stop_requested.is_set():
                 return
-            print(
-                f"{child.name[0].upper()}{child.name[1:]} has ended{_how(code)}. {self._next(child)}", file=sys.stderr
-            )
+            print(f"{child.name[0].upper()}{child.name[1:]} exited{_how(code)}. {self._next(child)}", file=sys.stderr)
             if not self._restart:
                 return
             await asyncio.sleep(RESTART_PAUSE_S)
@@ -272,11 +270,11 @@ class _Roof:
 
     def _next(self, child: _Child) -> str:
         if self._restart:
-            return "It is started again."
-        return f"The others go on; to have it back: parley {shlex.join(child.plan.words())}"
+            return "It is restarted."
+        return f"The others continue. To restart it: parley {shlex.join(child.plan.words())}"
 
     async def _stop(self) -> int:
-        """Stop every broker, one after another; 0 if each of those still running stopped in order."""
+        """Stop the brokers one after another. Returns 0 if each running broker stopped cleanly."""
         codes = []
         for child in reversed(self._children):
             if child.is_running:
@@ -287,12 +285,12 @@ class _Roof:
     def _interrupted(self) -> None:
         self._interrupts += 1
         if self._interrupts > 1:
-            print("\nEnded at once; the next start recovers what was not closed.", file=sys.stderr, flush=True)
+            print("\nKilled; the next start recovers the logs.", file=sys.stderr, flush=True)
             for child in self._children:
                 child.signal(signal.SIGKILL)
             os._exit(130)
-        print("\nStopping one broker after another. Ctrl-C again ends them at once.", file=sys.stderr, flush=True)
-        self._told.set()
+        print("\nStopping one broker after another. Press Ctrl-C again to kill them.", file=sys.stderr, flush=True)
+        self._stop_requested.set()
 
 
 def _how(code: int) -> str:
@@ -300,7 +298,7 @@ def _how(code: int) -> str:
 
 
 def summary(children: Sequence[_Child]) -> str:
-    """What a person who started the cluster wants to know."""
+    """The summary for the person who started the cluster."""
     cluster = children[0].facts.get("Broker", "").partition(" of cluster ")[2].partition(" ")[0]
     ids = [str(child.plan.broker_id) for child in children]
     servers = ",".join(child.facts["clients"].removeprefix(_READY) for child in children)

@@ -1,4 +1,4 @@
-"""``parley version``: what runs here."""
+"""``parley version``: show versions, and which modules are compiled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from parley.tools.cli.app import App
 from parley.tools.cli.common_options import AsJson
 
 app = App(
-    "Show the versions of Parley, Python and librdkafka, and which modules run compiled.",
+    "Show the versions of Parley, Python and librdkafka, and which modules are compiled.",
     examples=[
-        ("parley version", "what runs here"),
-        ("parley version --json", "the same for a program"),
+        ("parley version", "the versions as text"),
+        ("parley version --json", "the same as JSON"),
     ],
 )
 

@@ -1,4 +1,4 @@
-"""``parley zookeeper-security-migration``: lock or unlock a tree in ZooKeeper, as zookeeper-security-migration does."""
+"""``parley zookeeper-security-migration``: set the ACLs of a cluster's znodes, as Kafka's tool of this name did."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _COMMAND = (
     "--user parley --password-file /etc/parley/zookeeper-password"
 )
 _EXAMPLES = [
-    (_COMMAND.format("secure"), "from now on only this user"),
-    (_COMMAND.format("unsecure"), "from now on everybody, as before"),
+    (_COMMAND.format("secure"), "restrict access to this user"),
+    (_COMMAND.format("unsecure"), "allow access to everyone again"),
 ]
 
 app = App(
-    "Let only one user read and change a cluster's tree in ZooKeeper, or everybody again.\n\n"
-    "To lock: restart the brokers one by one with acl=true and the user in coordination.url, then run this with "
-    "`secure` as the same user. To unlock: restart them without acl=true, then run this with `unsecure`, as that user.",
+    "Restrict access to a cluster's tree in ZooKeeper to one user, or allow it to everyone again.\n\n"
+    "To restrict it, restart the brokers one by one with acl=true and the user in coordination.url, then run this "
+    "with `secure` as the same user. To allow it, restart the brokers without acl=true, then run this with `unsecure` "
+    "as that user.",
     examples=_EXAMPLES,
 )
 
 
 class Acl(StrEnum):
-    """What becomes of the tree."""
+    """The access to the tree."""
 
     SECURE = "secure"
     UNSECURE = "unsecure"
@@ -38,28 +39,33 @@ class Acl(StrEnum):
 
 @app.only_command()
 def migrate(
-    acl: Annotated[Acl, typer.Option("--zookeeper.acl", help="Lock the tree (secure) or unlock it (unsecure).")],
+    acl: Annotated[
+        Acl,
+        typer.Option(
+            "--zookeeper.acl", help="Restrict access to one user (secure) or allow it to everyone (unsecure)."
+        ),
+    ],
     connect: Annotated[
-        str, typer.Option("--zookeeper.connect", help="ZooKeeper's servers: host:port, several by commas, /chroot.")
+        str, typer.Option("--zookeeper.connect", help="ZooKeeper's servers: host:port,host:port/chroot.")
     ] = "localhost:2181",
     connection_timeout_ms: Annotated[
         int, typer.Option("--zookeeper.connection.timeout", help="How long to wait for a server, in ms.")
     ] = 30_000,
     session_timeout_ms: Annotated[
-        int, typer.Option("--zookeeper.session.timeout", hidden=True, help="Accepted as Kafka's tool does.")
+        int, typer.Option("--zookeeper.session.timeout", hidden=True, help="Accepted for compatibility.")
     ] = 30_000,
     path_check: Annotated[
-        bool, typer.Option("--enable.path.check", help="Fail if there is no tree; without it that is only said.")
+        bool, typer.Option("--enable.path.check", help="Fail if the tree does not exist, instead of only reporting it.")
     ] = False,
     tls_config: Annotated[
         Path | None,
-        typer.Option("--zk-tls-config-file", help="Properties file with Kafka's zookeeper.ssl. keys."),
+        typer.Option("--zk-tls-config-file", help="Properties file with Kafka's zookeeper.ssl.* keys."),
     ] = None,
-    user: Annotated[str, typer.Option(help="Whom to be to ZooKeeper.")] = "",
-    password_file: Annotated[str, typer.Option(help="A file with this user's password.")] = "",
-    auth: Annotated[str, typer.Option(help="How to say so: digest or sasl.")] = "digest",
+    user: Annotated[str, typer.Option(help="The ZooKeeper user.")] = "",
+    password_file: Annotated[str, typer.Option(help="File with the user's password.")] = "",
+    auth: Annotated[str, typer.Option(help="Authentication scheme: digest or sasl.")] = "digest",
 ) -> None:
-    """Lock or unlock the tree."""
+    """Restrict or allow access to the tree."""
     from parley.broker.config.properties import read_properties
     from parley.consensus.errors import CoordinationError
     from parley.consensus.registry import configured_url

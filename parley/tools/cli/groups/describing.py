@@ -94,7 +94,9 @@ async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
     if described is None:
         described = await _classic_group(client, name, timeout_ms)
     if described is None:
-        return Group(name, error=f"Consumer group '{name}' does not exist. `parley groups --list` shows those that do.")
+        return Group(
+            name, error=f"Consumer group '{name}' does not exist. `parley groups --list` shows the existing groups."
+        )
     node = await client.coordinator(name)
     brokers = {broker.node_id: broker for broker in (await client.metadata([])).brokers}
     where = Coordinator(node, brokers[node].host, brokers[node].port) if node in brokers else Coordinator(node)

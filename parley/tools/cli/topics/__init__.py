@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 
 app = App(
     "Create, list, describe, alter and delete topics.\n\n"
-    "`--topic` takes a regular expression, except with `--create`. Settings of a topic that exists are changed with "
-    "`parley configs`.",
+    "`--topic` takes a regular expression, except with `--create`. `parley configs` changes the settings of an "
+    "existing topic.",
     examples=[
-        ("parley topics --create --topic greetings", "one topic with the broker's default number of partitions"),
-        ("parley topics --create --topic events --partitions 6 --config retention.ms=86400000", "kept for a day"),
+        ("parley topics --create --topic greetings", "a topic with the default number of partitions"),
+        (
+            "parley topics --create --topic events --partitions 6 --config retention.ms=86400000",
+            "six partitions, records kept for a day",
+        ),
         ("parley topics --describe --topic 'event.*'", "partitions, leaders and replicas of some topics"),
-        ("parley topics --list --json", "names for another program"),
+        ("parley topics --list --json", "the names as JSON"),
     ],
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which topics, and which of their partitions, a description shows."""
+    """The topics and partitions that ``--describe`` shows."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -50,16 +53,19 @@ class Selection:
 
     @property
     def of_partitions(self) -> bool:
-        """Whether single partitions are asked for, so that the topics' own lines are left out."""
+        """True if only some partitions are selected; the lines of the topics are then not shown."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
 
 def parse_assignment(text: str) -> list[list[int]]:
-    """The brokers of each partition in ``1:2,2:3``: partitions by commas, the replicas of one by colons."""
+    """Parse ``1:2,2:3``: partitions separated by commas, the replicas of each by colons.
+
+    Raises ``CommandError`` for another form.
+    """
     try:
         assignment = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
     except ValueError as error:
-        raise CommandError(f"--replica-assignment takes broker ids as in 1:2,2:3, not '{text}'.") from error
+        raise CommandError(f"--replica-assignment takes broker ids such as 1:2,2:3, not '{text}'.") from error
     if any(len(set(replicas)) != len(replicas) for replicas in assignment):
         raise CommandError(f"--replica-assignment names a broker twice for one partition: '{text}'.")
     if len({len(replicas) for replicas in assignment}) != 1:
@@ -80,28 +86,34 @@ class Options:
     topic: Annotated[str, typer.Option("--topic", help="The topic; a regular expression except with --create.")] = ""
     topic_id: Annotated[str, typer.Option("--topic-id", help="Describe the topic with this id.")] = ""
     partitions: Annotated[
-        int | None, typer.Option("--partitions", help="Number of partitions; with --alter more than there are.")
+        int | None, typer.Option("--partitions", help="Number of partitions; with --alter, more than the topic has.")
     ] = None
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", help="How many brokers hold each partition.")
+        int | None, typer.Option("--replication-factor", help="Number of replicas of each partition.")
     ] = None
     replica_assignment: Annotated[
-        str, typer.Option("--replica-assignment", help="Brokers of each partition, 1:2,2:3; the leader comes first.")
+        str,
+        typer.Option(
+            "--replica-assignment", help="Replicas of each partition, such as 1:2,2:3; the preferred leader first."
+        ),
     ] = ""
     config: Annotated[list[str], typer.Option("--config", help="With --create: a setting key=value; repeatable.")] = (
         field(default_factory=list)
     )
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="With --create: a topic that is there already is no error.")
+        bool, typer.Option("--if-not-exists", help="With --create: do not fail if the topic exists.")
     ] = False
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="With --alter, --delete, --describe: no such topic is no error.")
+        bool,
+        typer.Option(
+            "--if-exists", help="With --alter, --delete, --describe: do not fail if the topic does not exist."
+        ),
     ] = False
     exclude_internal: Annotated[
         bool, typer.Option("--exclude-internal", help="Leave out topics such as __consumer_offsets.")
     ] = False
     under_replicated_partitions: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Describe only partitions that lack a replica.")
+        bool, typer.Option("--under-replicated-partitions", help="Describe only partitions with replicas out of sync.")
     ] = False
     unavailable_partitions: Annotated[
         bool, typer.Option("--unavailable-partitions", help="Describe only partitions without a leader.")
@@ -109,20 +121,22 @@ class Options:
     under_min_isr_partitions: Annotated[
         bool,
         typer.Option(
-            "--under-min-isr-partitions", help="Describe only partitions with fewer replicas in sync than they need."
+            "--under-min-isr-partitions",
+            help="Describe only partitions with fewer in-sync replicas than min.insync.replicas.",
         ),
     ] = False
     at_min_isr_partitions: Annotated[
         bool,
         typer.Option(
-            "--at-min-isr-partitions", help="Describe only partitions with just as many replicas in sync as needed."
+            "--at-min-isr-partitions",
+            help="Describe only partitions with exactly min.insync.replicas in-sync replicas.",
         ),
     ] = False
     topics_with_overrides: Annotated[
         bool, typer.Option("--topics-with-overrides", help="Describe only topics with settings of their own.")
     ] = False
     partition_size_limit_per_response: Annotated[
-        int, typer.Option("--partition-size-limit-per-response", help="Partitions asked for at a time.")
+        int, typer.Option("--partition-size-limit-per-response", help="Maximum number of partitions per response.")
     ] = 2000
     command_config: CommandConfig = None
     json_output: AsJson = False
@@ -154,11 +168,11 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "exclude_internal": ("list", "describe"),
     "topic_id": ("describe",),
 }
-"""The actions that an option goes with."""
+"""The actions that each of these options requires."""
 
 
 def check_together(options: Options, action: str) -> None:
-    """Raises ``CommandError`` for options that cannot stand together, in the words of kafka-topics."""
+    """Raise ``CommandError`` for options that cannot be combined, with the messages of kafka-topics."""
     given = {name for name in _ONLY_WITH if getattr(options, name) not in (None, "", False, [])}
     for name in sorted(given):
         if action not in _ONLY_WITH[name]:
@@ -177,7 +191,7 @@ def _flag(name: str) -> str:
 
 
 def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
-    """What is to be done at the cluster."""
+    """The function that carries out the action."""
     from parley.tools.cli.topics import changing, describing
 
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None
@@ -212,7 +226,7 @@ def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
 
 
 def _count(given: int | None) -> int:
-    """A number of replicas; -1 for as many as the broker has by default."""
+    """A number for the request; -1, the broker's default, if none is given."""
     return -1 if given is None else given
 
 

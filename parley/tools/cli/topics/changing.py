@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics: the controller is asked, and its reasons are shown."""
+"""Create topics, add partitions, delete topics: requests to the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.tools.cli.topics.describing import matching
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 for the broker's default of partitions or replicas."""
+    """A topic to create. -1 partitions or replicas mean the broker's default."""
 
     name: str
     partitions: int
@@ -30,15 +30,15 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How many partitions a topic is to have, and where all of them are to be."""
+    """The new number of partitions of a topic, and the replicas of all of them."""
 
     partitions: int
     assignment: Sequence[Sequence[int]] | None
 
 
-async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: bool = True) -> None:
-    """Create the topic and say so, if it is to be ``told``. Raises ``CommandError``."""
-    if told and ("." in topic.name or "_" in topic.name):
+async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbose: bool = True) -> None:
+    """Create the topic; with ``verbose``, print that. Raises ``CommandError`` if the controller refuses."""
+    if verbose and ("." in topic.name or "_" in topic.name):
         print(
             "WARNING: The names of metrics do not tell '.' from '_' in the name of a topic. "
             "Use only one of them in all names.",
@@ -71,14 +71,14 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: 
     if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
         return
     check(result.error_code, result.error_message)
-    if told:
+    if verbose:
         print(f"Created topic {topic.name}.")
         for warning in await warnings_about(client, Entity("topic", topic.name), list(topic.configs)):
             print(f"WARNING: {warning}", file=sys.stderr)
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:
-    """Give the topics more partitions. Raises ``CommandError``."""
+    """Add partitions to the topics. Raises ``CommandError`` if the controller refuses."""
     names = await _existing(client, pattern, if_exists=if_exists)
     metadata = await client.metadata(names)
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics}
@@ -101,7 +101,7 @@ async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) ->
 def _added(
     assignment: Sequence[Sequence[int]] | None, existing: int
 ) -> list[CreatePartitionsRequest.CreatePartitionsAssignment] | None:
-    """The brokers of the partitions that are not there yet."""
+    """The replicas of the partitions to add."""
     if assignment is None:
         return None
     return [
@@ -111,7 +111,7 @@ def _added(
 
 
 async def delete(client: Client, pattern: str, *, if_exists: bool) -> None:
-    """Delete the topics. Raises ``CommandError``."""
+    """Delete the topics. Raises ``CommandError`` if the controller refuses."""
     names = await _existing(client, pattern, if_exists=if_exists)
     if not names:
         return
@@ -125,7 +125,7 @@ async def delete(client: Client, pattern: str, *, if_exists: bool) -> None:
     )
     answer = await client.send(request, node=await client.controller(), version=version)
     for result in answer.responses:
-        check(result.error_code, result.error_message, doing=f"Topic '{result.name}' is not deleted")
+        check(result.error_code, result.error_message, doing=f"Topic '{result.name}' was not deleted")
 
 
 async def _existing(client: Client, pattern: str, *, if_exists: bool) -> list[str]:
@@ -133,5 +133,5 @@ async def _existing(client: Client, pattern: str, *, if_exists: bool) -> list[st
     names = sorted(topic.name or "" for topic in metadata.topics)
     found = [name for name in names if matching(pattern)(name)]
     if not found and not if_exists:
-        raise CommandError(f"Topic '{pattern}' does not exist. `parley topics --list` shows those that do.")
+        raise CommandError(f"Topic '{pattern}' does not exist. `parley topics --list` shows the existing topics.")
     return found

@@ -1,4 +1,4 @@
-"""Listing and describing topics."""
+"""List and describe topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_CONFIG = 5
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which topics are to be described."""
+    """The topics to describe."""
 
     pattern: str
     topic_id: str
@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """Where one partition is. ``elr`` and ``last_known_elr`` are None where the broker cannot tell (KIP-966)."""
+    """The state of a partition. ``elr`` and ``last_known_elr`` are None if not reported (KIP-966)."""
 
     index: int
     leader: int
@@ -49,13 +49,13 @@ class PartitionDescription:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas it has, or will have when a reassignment is done."""
+        """The number of its replicas, or the number after the reassignment in progress."""
         return len([broker for broker in self.replicas if broker not in self.removing])
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, its partitions, and its settings other than the defaults."""
+    """A topic with its partitions and its non-default settings."""
 
     name: str
     topic_id: UUID
@@ -65,18 +65,18 @@ class TopicDescription:
 
 
 def matching(pattern: str) -> Callable[[str], bool]:
-    """Whether a name matches: a regular expression for the whole name, several by commas; empty matches all."""
+    """The predicate for names that match: regular expressions separated by commas, or empty for all names."""
     if not pattern:
         return lambda name: True
     try:
         compiled = re.compile(pattern.strip().replace(",", "|").replace(" ", ""))
     except re.error as error:
-        raise CommandError(f"'{pattern}' is no regular expression: {error}.") from error
+        raise CommandError(f"'{pattern}' is not a valid regular expression: {error}.") from error
     return lambda name: compiled.fullmatch(name) is not None
 
 
 async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list[str]:
-    """The names of the topics, sorted."""
+    """The names of the matching topics, sorted."""
     metadata = await client.metadata()
     fits = matching(pattern)
     return sorted(
@@ -87,7 +87,7 @@ async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list
 
 
 async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
-    """The topics, sorted by name. Raises ``CommandError`` when none is found and that is an error."""
+    """Describe the topics, sorted by name. Raises ``CommandError`` if none is found, unless that is allowed."""
     metadata = await client.metadata()
     fits = matching("" if wanted.topic_id else wanted.pattern)
     found = [
@@ -106,7 +106,7 @@ async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
     ]
     if not found and not wanted.if_exists and (wanted.pattern or wanted.topic_id):
         which = f"with id '{wanted.topic_id}'" if wanted.topic_id else f"'{wanted.pattern}'"
-        raise CommandError(f"Topic {which} does not exist. `parley topics --list` shows those that do.")
+        raise CommandError(f"Topic {which} does not exist. `parley topics --list` shows the existing topics.")
     if not found:
         return []
     found = await _with_eligible_leaders(client, found, wanted.partitions_per_response)
@@ -115,7 +115,7 @@ async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
 
 
 async def _optional(client: Client, request: Any, *, node: int | None = None) -> Any:
-    """The answer, or None from a broker that does not have the request."""
+    """Send the request. Returns None if the broker does not support it."""
     try:
         return await client.send(request, node=node)
     except KafkaError as error:
@@ -213,11 +213,11 @@ async def _with_configs(client: Client, topics: list[TopicDescription]) -> list[
     ]
 
 
-# --- Showing ---
+# --- Output ---
 
 
 def show(topics: Iterable[TopicDescription], selection: Selection, *, as_json: bool) -> None:
-    """Print the topics, or those of their partitions that were asked for."""
+    """Print the topics with their partitions, or the selected partitions only."""
     chosen = []
     for topic in topics:
         partitions = [one for one in topic.partitions if _is_shown(topic, one, selection)]
@@ -244,11 +244,11 @@ def _is_shown(topic: TopicDescription, one: PartitionDescription, selection: Sel
         (selection.under_min_isr, len(one.isr) < topic.min_insync_replicas),
         (selection.at_min_isr, len(one.isr) == topic.min_insync_replicas),
     )
-    return not selection.of_partitions or any(asked and holds for asked, holds in tests)
+    return not selection.of_partitions or any(is_selected and holds for is_selected, holds in tests)
 
 
 def topic_line(topic: TopicDescription) -> str:
-    """A topic in the form of kafka-topics."""
+    """Format a topic as kafka-topics does."""
     configs = ",".join(f"{name}={value}" for name, value in topic.configs.items())
     factor = topic.partitions[0].replication_factor if topic.partitions else 0
     return "\t".join(
@@ -263,7 +263,7 @@ def topic_line(topic: TopicDescription) -> str:
 
 
 def partition_line(topic: str, one: PartitionDescription) -> str:
-    """A partition in the form of kafka-topics."""
+    """Format a partition as kafka-topics does."""
     parts = [
         f"\tTopic: {topic}",
         f"Partition: {one.index}",
@@ -285,7 +285,7 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 
 def id_text(topic_id: UUID) -> str:
-    """A topic's id as Kafka's tools write it: base64 for URLs, without padding."""
+    """Format a topic id as Kafka's tools do: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
