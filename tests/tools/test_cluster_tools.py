@@ -345,7 +345,7 @@ class TestLogDirs:
         (1, [], "", []),
         (1, [2], "", ["not reachable from this machine: broker 2"]),
         (1, [1], "", ["the controller, broker 1, cannot be reached", "not reachable from this machine: broker 1"]),
-        (1, [2, 3], "no etcd", ["the coordination store does not respond (no etcd)", "machine: broker 2, 3"]),
+        (1, [2, 3], "the store (etcd) is down", ["the store (etcd) is down: no broker", "machine: broker 2, 3"]),
     ],
 )
 def test_metadata_warns_that_the_view_may_be_old(

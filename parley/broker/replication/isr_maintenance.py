@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -108,6 +109,7 @@ class IsrMaintenance:
         self._refused: dict[Key, float] = {}  # when the next ISR may be proposed
         self._wakeup = asyncio.Event()
         self._failures = FailureLog(_log)
+        self._repeats = GrowingInterval(monotonic)
 
     async def run(self) -> None:
         """Check the followers and ask the controller, until cancelled."""
@@ -206,12 +208,14 @@ class IsrMaintenance:
                 if response.error_code:
                     raise KafkaError(ErrorCode(response.error_code))
                 self._take_all(response, asked)
+                self._repeats.restart()
                 retry_s = RETRY_FIRST_S
             except KafkaError as error:
-                _log.info(
-                    "proposed ISRs are sent to the controller again",
-                    extra={"partitions": len(asked), "reason": str(error)},
-                )
+                if self._repeats.is_due():  # without a controller, each second brings another
+                    _log.info(
+                        "proposed ISRs are sent to the controller again",
+                        extra={"partitions": len(asked), "reason": str(error)},
+                    )
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             except Exception as error:
                 self._failures.report("proposing ISRs failed", error, self._monotonic())

@@ -138,13 +138,13 @@ def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_proble
     warnings = []
     if store_problem:
         warnings.append(
-            f"the coordination store does not respond ({store_problem}): no broker can be fenced, no leader changed, "
-            "so the brokers and leaders shown are those from before"
+            f"{store_problem}: no broker can be fenced and no leader can change, so the brokers and leaders shown are "
+            "those from before the outage"
         )
     elif controller_id in silent:
         warnings.append(
             f"the controller, broker {controller_id}, cannot be reached and no other one is elected: the brokers and "
-            "leaders shown are those from before. Does the coordination store respond (`parley coordination status`)?"
+            "leaders shown are those from before the outage. Check the store with `parley coordination status`"
         )
     if silent:
         numbers = ", ".join(map(str, silent))
@@ -199,7 +199,10 @@ async def _from_controller(client: Client, controller: int) -> Any:
 
 
 async def _store_problem(client: Client, controller: int) -> str:
-    """Why the controller cannot read the coordination store; empty if it can, or if it is not a Parley broker."""
+    """A clause that says that the store does not respond; empty if it does, or if the controller is not Parley's.
+
+    A controller that has lost its office to the outage, and any other broker, respond with REQUEST_TIMED_OUT.
+    """
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
 
@@ -207,7 +210,13 @@ async def _store_problem(client: Client, controller: int) -> str:
         response = await client.send(MigrateCoordinationRequest(action=STATUS, url=None), node=controller)
     except KafkaError:
         return ""
-    return response.error_message or "" if response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE else ""
+    match response.error_code, response.error_message or "":
+        case ErrorCode.COORDINATOR_NOT_AVAILABLE, reason:
+            return f"the coordination store does not respond ({reason})"
+        case ErrorCode.REQUEST_TIMED_OUT, message:
+            outage, _, _ = message.partition(". ")  # further sentences are about changes of the cluster
+            return outage[:1].lower() + outage[1:]
+    return ""
 
 
 async def _is_reachable(host: str, port: int) -> bool:

@@ -16,6 +16,7 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.tools.cli.metadata import view
 
 PATIENCE_S = 0.4
 TOPICS = CreateTopicsRequest(
@@ -81,6 +82,12 @@ async def test_with_the_store_away_a_change_fails_in_time_and_names_the_store(
                     r"The coordination store \(memory\) (does not respond|has not responded for \d+ s)", message
                 )
                 assert took_s < 5 * PATIENCE_S
+            async with Client(server.bootstrap_servers) as client:
+                (warning,) = (await view(client)).warnings
+            assert re.match(
+                r"the coordination store (does not respond|\(memory\) has not responded for \d+ s).*: no broker",
+                warning,
+            )
         for backend in backends(cluster):
             backend.reconnect()
 

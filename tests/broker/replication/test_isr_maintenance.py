@@ -114,7 +114,10 @@ async def test_a_refused_isr_is_withdrawn(tmp_path: Path) -> None:
         assert leader.maximal_isr == {1}
 
 
-async def test_the_controller_is_asked_until_it_answers(tmp_path: Path) -> None:
+async def test_a_proposal_is_sent_until_the_controller_responds_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "parley.broker.replication.isr_maintenance")
     async with nodes(tmp_path, 2) as cluster:
         decide, failures = cluster[1].controller, [ErrorCode.NOT_CONTROLLER] * 3
 
@@ -128,6 +131,8 @@ async def test_the_controller_is_asked_until_it_answers(tmp_path: Path) -> None:
         cluster.alter("t", isr=(1,))
         await eventually(lambda: cluster.state("t").isr == (1, 2))
         assert not failures
+    repeated = [record for record in caplog.records if "sent to the controller again" in record.message]
+    assert len(repeated) == 1
 
 
 async def test_the_epochs_of_the_members_are_named(tmp_path: Path) -> None:
