@@ -1,1 +1,1 @@
-"""What Parley costs beside Apache Kafka: the same client, the same work, the same machine, in turn."""
+"""Benchmarks of Parley beside Apache Kafka: the same client, load and machine, in turns."""

@@ -1,8 +1,8 @@
 """``make bench``: processor time per GB, throughput, start and memory of one broker, beside Apache Kafka.
 
-The two brokers take turns (A B A B ...), so that what else the machine does falls on both; medians are printed, and
-the ratio Parley / Kafka. Processor time of the broker is the figure to trust; records per second depend on the client
-that shares the machine's cores.
+The two brokers take turns (A B A B ...), so that other load on the machine affects both. Printed are medians and the
+ratio Parley / Kafka. The broker's processor time is the most reliable figure; records per second also depend on the
+client, which shares the machine's cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARM_UP_BYTES = 200_000_000
 
 
 def measure(broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures) -> None:
-    """One turn of one broker."""
+    """Measure one turn of one broker."""
     figures["start to first metadata answer, s", broker.name].append(broker.start())
     time.sleep(IDLE_SECONDS)
     figures["resident memory idle, MB", broker.name].append(broker.resident_mb())
@@ -48,7 +48,7 @@ def measure(broker: Measured, sizes: list[int], partitions: list[int], total: in
 
 
 def _warm_up(broker: Measured) -> None:
-    """Work that is not counted: a JVM compiles what it runs often, and should have done so before it is measured."""
+    """Run a load that is not measured, so that the JVM has compiled its hot code before the measurement."""
     broker.create_topic("warm-up", 1)
     for work in ("produce", "consume"):
         _work(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
@@ -64,7 +64,7 @@ def _work(broker: Measured, work: str, topic: str, size: int, count: int, total:
 
 
 def table(figures: Figures) -> str:
-    """The medians and ratios as text."""
+    """Format the medians and ratios as text."""
     rows: dict[str, dict[str, float]] = defaultdict(dict)
     for (label, name), values in figures.items():
         rows[label][name] = statistics.median(values)
@@ -85,7 +85,7 @@ def _number(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each broker")
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
     parser.add_argument("--mb", type=int, default=400, help="megabytes of each measurement")
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")

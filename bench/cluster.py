@@ -1,9 +1,9 @@
 """``python -m bench --cluster``: three brokers with replication factor 3, beside Apache Kafka's, with the same client.
 
-Each turn starts a new cluster of each kind and measures: producing with acks=all as fast as it goes (processor time of
-all brokers per GB, and records per second), the time to an acknowledgement at 1000 records per second, and how long a
-producer waits when the leader is killed with ``kill -9``. The client of the last has librdkafka's own settings; what it
-was told is compared with what can be read afterwards.
+Each turn starts a new cluster of each kind and measures: producing with acks=all at full speed (processor time of all
+brokers per GB, and records per second), the acknowledgement latency at 1000 records per second, and how long a producer
+waits after the leader is killed with ``kill -9``. That producer has librdkafka's default settings; its acknowledgements
+are checked against the records that can be read afterwards.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ DEFAULT_CLIENT = {
     "retry.backoff.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
-"""librdkafka's defaults, where the history checker has quicker ones."""
+"""librdkafka's defaults of the settings for which the history checker uses shorter times."""
 
 
 class KafkaMember(Kafka):
-    """One of several nodes of Apache Kafka, each broker and controller."""
+    """One of several Apache Kafka nodes, each a broker and a controller."""
 
     def __init__(self, folder: Path, broker_id: int, controllers: list[int]) -> None:
         super().__init__(folder)
@@ -47,7 +47,7 @@ class KafkaMember(Kafka):
         self._controllers = controllers
 
     def settings(self) -> dict[str, str]:
-        """Its properties, besides those of a single broker."""
+        """The node's properties, in addition to those of a single broker."""
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._controllers, start=1))
         return {
             "node.id": str(self.broker_id),
@@ -71,14 +71,14 @@ class KafkaCluster(ReplicatedCluster):
         ]
 
     def start(self) -> None:
-        """All at once: a node alone has no quorum, and answers nobody."""
+        """Start all nodes at once: a single node has no quorum and does not respond."""
         for member in self.members:
             member.launch()
         for member in self.members:
             member.wait_until_ready()
 
     def stop(self) -> None:
-        """At once: a node that shuts down waits for a quorum, which the last ones have no more."""
+        """Kill all nodes: a clean shutdown waits for a quorum, which the last nodes do not have."""
         for member in self.members:
             if member.process is not None:
                 member.process.kill()
@@ -92,11 +92,11 @@ class ParleyCluster(ReplicatedCluster):
 
 
 def latencies_ms(bootstrap: str, topic: str) -> list[float]:
-    """The time from sending to acknowledgement of each record, at a steady rate."""
+    """Measure the time from sending to acknowledgement of each record, at a steady rate."""
     found: list[float] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
 
-    def told(sent: float) -> Callable[[Any, Any], None]:
+    def on_delivery(sent: float) -> Callable[[Any, Any], None]:
         return lambda error, message: found.append((time.perf_counter() - sent) * 1000)
 
     began = time.perf_counter()
@@ -104,13 +104,13 @@ def latencies_ms(bootstrap: str, topic: str) -> list[float]:
         due = began + number / LATENCY_RATE
         while (left := due - time.perf_counter()) > 0:
             producer.poll(left)
-        producer.produce(topic, b"x" * 100, partition=0, on_delivery=told(time.perf_counter()))
+        producer.produce(topic, b"x" * 100, partition=0, on_delivery=on_delivery(time.perf_counter()))
     producer.flush()
     return found[LATENCY_RATE:]  # the first second warms up
 
 
 def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
-    """The pause of a producer when its leader is killed, in seconds, and how many rules of the checker were broken."""
+    """Kill the leader. Returns the producer's pause in seconds, and the number of violations the checker found."""
     trial = Trial(cluster.bootstrap, "failover", partitions=1, readers=0, rate=FAILOVER_RATE, client=DEFAULT_CLIENT)
     trial.create_topic(BROKERS)
     with trial:
@@ -126,7 +126,7 @@ def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
 
 
 def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra: list[str], figures: Figures) -> None:
-    """Produce as fast as it goes to six partitions."""
+    """Produce at full speed to six partitions."""
     topic = f"bench-{len(figures)}"
     cluster.create(topic, 6)
     before = cluster.cpu_seconds()
@@ -140,7 +140,7 @@ def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra
 
 
 def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: Figures) -> None:
-    """One turn of one cluster."""
+    """Measure one turn of one cluster."""
     began = time.perf_counter()
     cluster.start()
     figures["start of three, s", cluster.name].append(time.perf_counter() - began)
@@ -166,7 +166,7 @@ def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: F
 
 
 def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
-    """The figures of so many turns."""
+    """Measure this many turns of each cluster."""
     kinds: list[type[ReplicatedCluster]] = [ParleyCluster] if alone else [KafkaCluster, ParleyCluster]
     figures: Figures = defaultdict(list)
     for turn in range(rounds):
@@ -178,7 +178,7 @@ def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
 
 
 def spread(figures: Figures) -> str:
-    """Every pause that was measured: a median of few hides much."""
+    """Format every measured pause, because a median of few values hides the spread."""
     lines = [
         f"{name}: {', '.join(f'{value:.2f}' for value in values)} s"
         for (label, name), values in figures.items()

@@ -1,4 +1,4 @@
-"""Brokers to measure, each in processes of its own: Parley, and Apache Kafka in KRaft mode."""
+"""The brokers to measure, each in its own process: Parley, and Apache Kafka in KRaft mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS_MAX = 180.0
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -48,12 +48,12 @@ class Measured:
         raise NotImplementedError
 
     def start(self) -> float:
-        """Start, and answer the seconds until the first metadata answer."""
+        """Start the broker. Returns the seconds until its first metadata response."""
         self.launch()
         return self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start, and do not wait."""
+        """Start the broker without waiting."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self.command()
         output = (self.folder / "output.log").open("ab")
@@ -61,7 +61,7 @@ class Measured:
         self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder)
 
     def wait_until_ready(self) -> float:
-        """Wait for the first metadata answer; the seconds since the start."""
+        """Wait for the first metadata response. Returns the seconds since the start."""
         assert self.process is not None
         began = self._began
         while time.perf_counter() - began < START_SECONDS_MAX:
@@ -85,18 +85,18 @@ class Measured:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, so that its pages leave the memory."""
+        """Delete a topic, so that its pages leave the page cache."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.delete_topics([topic])[topic].result()
 
     def cpu_seconds(self) -> float:
-        """Processor time of the broker so far, in the kernel and outside."""
+        """The broker's processor time so far, user and system."""
         assert self.process is not None
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def resident_mb(self) -> float:
-        """Resident memory."""
+        """The broker's resident memory in MB."""
         assert self.process is not None
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
 
@@ -121,7 +121,7 @@ class Kafka(Measured):
     name = "Apache Kafka 4.3.1"
 
     def settings(self) -> dict[str, str]:
-        """What a node that is alone needs; others are told where the controllers are."""
+        """The properties of a single node; those of a cluster add the controllers' addresses."""
         controller = free_port()
         return {
             "node.id": "1",
@@ -151,7 +151,7 @@ class Kafka(Measured):
             check=True,
             capture_output=True,
         )
-        # What Kafka's own start script passes.
+        # The options of Kafka's start script.
         tuning = ["-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
         tuning += ["-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"]
         return [*java, *tuning, "kafka.Kafka", str(properties)]

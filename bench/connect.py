@@ -1,8 +1,8 @@
-"""``python -m bench.connect``: what many Connect tasks cost, on Spark and in threads of the worker.
+"""``python -m bench.connect``: the cost of many Connect tasks, on Spark and in threads of the worker.
 
-One sink task for each of so many topics. Printed are the processor time that idle tasks take, the latency from when a
-record was produced to when its task has it, and the records that a processor second brings from topics to tasks;
-that of the worker with all its processes (Java, Python workers), not of the broker.
+Each topic has one sink task. Printed are the processor time of idle tasks, the latency from producing a record to its
+arrival in the task, and the records per second of processor time. Processor time is that of the worker with all its
+processes (Java, Python workers), without the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUE_BYTES = 100
 
 
 class TimingTask(SinkTask):
-    """Notes how old records are that hold a time, and counts the others."""
+    """Measures the age of records that hold a time, and counts the others."""
 
     def start(self, props: Mapping[str, str]) -> None:
         name = f"{os.getpid()}-{id(self)}"
@@ -65,7 +65,7 @@ class Timing(SinkConnector):
 
 
 class Running:
-    """Notes which tasks run."""
+    """Records which tasks run."""
 
     def __init__(self) -> None:
         self.tasks: set[TaskId] = set()
@@ -88,7 +88,7 @@ class Running:
 
 
 def measure(engine: str, tasks: int, records: int, broker: Parley, folder: Path) -> None:
-    """Run the tasks on one engine, and print a line."""
+    """Run the tasks on one engine, and print a line of results."""
     given = {
         "bootstrap.servers": broker.bootstrap,
         "key.converter": "StringConverter",
@@ -129,7 +129,7 @@ def measure(engine: str, tasks: int, records: int, broker: Parley, folder: Path)
 
 
 def _cpu(broker: Parley, work: Callable[[], None]) -> float:
-    """Processor time of this process and its descendants but the broker, in seconds."""
+    """The processor time of this process and its descendants except the broker, in seconds."""
     before = tree_cpu_seconds(os.getpid()) - broker.cpu_seconds()
     work()
     return tree_cpu_seconds(os.getpid()) - broker.cpu_seconds() - before

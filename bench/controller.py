@@ -1,7 +1,7 @@
-"""What the controller's decisions cost in a large cluster: 40 brokers, 50,000 partitions in 500 topics, three replicas.
+"""The cost of the controller's decisions in a large cluster: 40 brokers, 50,000 partitions in 500 topics, 3 replicas.
 
-``python -m bench.controller`` prints, for each decision, how long it takes to decide, to make the next image, and to
-make and read what goes to the coordination store. No store and no network is in it.
+``python -m bench.controller`` prints how long each decision takes, how long the next image takes, and how long encoding
+and decoding the keys for the coordination store takes. The measurement has no store and no network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 5
 
 
 def never(image: MetadataImage, topic: str) -> bool:
-    """Unclean election, nowhere allowed."""
+    """Allow unclean election for no topic."""
     return False
 
 
@@ -43,13 +43,13 @@ def registration(broker_id: int, epoch: int = 1) -> BrokerRegistration:
 
 
 def cluster(rng: Random) -> MetadataImage:
-    """The cluster to decide about."""
+    """The cluster on which the decisions are made."""
     image = MetadataImage("bench", brokers={i: registration(i) for i in range(BROKERS)})
     return image.with_changes(new_topics(image, rng, TOPICS, "topic").changes)
 
 
 def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> Decision[object]:
-    """Topics created, as many requests as it takes."""
+    """Create topics, with as many requests as necessary."""
     changes = []
     for first in range(count):
         wanted = [NewTopic(f"{prefix}{first:04d}", configs={"retention.ms": "86400000"})]
@@ -64,7 +64,7 @@ def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> De
 
 
 def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object]:
-    """A leader drops a follower of many partitions."""
+    """Remove a follower from the ISR of many partitions of a leader."""
     led = [each for each in image.partitions() if each[2].leader == leader][:count]
     wanted = [
         IsrChange(
@@ -80,7 +80,7 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object
 
 
 def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[object]]]:
-    """What is measured, by what is printed of it."""
+    """The measured decisions, by their names in the output."""
     lost = image.with_changes(fence_broker(image, 7, never).changes)
     moves = [Reassignment(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
     moving = image.with_changes(alter_reassignments(image, moves, never).changes)
@@ -102,7 +102,7 @@ def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decis
 
 
 def ms(work: Callable[[], object]) -> float:
-    """The least of several runs, in milliseconds."""
+    """The shortest of several runs, in milliseconds."""
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The moment at which a broker answers a Metadata request, seen through a plain socket."""
+"""Check with a plain socket whether a broker responds to a Metadata request."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _REQUEST = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)  # Metadata 
 
 
 def answers_metadata(host: str, port: int) -> bool:
-    """Whether a broker is there and names at least one broker (itself)."""
+    """True if a broker responds with at least one broker (itself)."""
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
             answer = connection.recv(65536)
     except OSError:
         return False
-    # size, correlation id, then the count of brokers
+    # size, correlation id, number of brokers
     return len(answer) >= 12 and struct.unpack_from(">i", answer, 8)[0] > 0

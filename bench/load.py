@@ -1,6 +1,6 @@
-"""A load made by librdkafka, the library inside ``confluent-kafka``, called without a Python object per record.
+"""Produce or consume with librdkafka's C API (from ``confluent-kafka``), without a Python object per record.
 
-Run as ``python -m bench.load produce|consume ...``; prints one JSON object with what was done and how long it took.
+Run as ``python -m bench.load produce|consume ...``. Prints a JSON object with the amount and the duration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import confluent_kafka
 
 BATCH = 10_000
-"""Records handed to librdkafka by one call."""
+"""The number of records per call of librdkafka."""
 
 PARTITION_BY_ROUND = 0x8 | 0x20
 """Flags of rd_kafka_produce_batch: each message names its partition, and the call waits for room in the queue."""
@@ -62,7 +62,7 @@ def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes:
     if not producer:
         raise SystemExit(error.value.decode())
     handle = ctypes.c_void_p(rd.rd_kafka_topic_new(producer, topic.encode(), None))
-    # Random bytes of which every record is a different slice: nothing compresses them away.
+    # Each record is another slice of random bytes, so that compression has no effect.
     payload = ctypes.create_string_buffer(os.urandom(size + BATCH))
     start_address = ctypes.addressof(payload)
     messages = (_Message * BATCH)()

@@ -1,7 +1,7 @@
-"""``python -m bench.replication``: what replication costs, in processor time of all brokers per GB produced.
+"""``python -m bench.replication``: the cost of replication, as processor time of all brokers per GB produced.
 
-Three brokers, replication factor 3, acks=all, librdkafka's largest batches and batches of 16 KB (the Java client's
-default); then the same beside many idle partitions, which must cost next to nothing.
+Three brokers, replication factor 3, acks=all, with librdkafka's largest batches and with batches of 16 KB (the Java
+client's default). Then the same with many idle partitions, which must add almost no cost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Member(Parley):
 
 
 class ReplicatedCluster:
-    """Several brokers whose processor time is counted together."""
+    """Several brokers whose processor time is added up."""
 
     def __init__(self, folder: Path) -> None:
         self.members: list[Measured] = [
@@ -78,7 +78,7 @@ class ReplicatedCluster:
 
 
 def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, total: int, extra: list[str]) -> str:
-    """One line: records per second and broker CPU seconds per GB."""
+    """Produce, and format a line with records per second and broker CPU seconds per GB."""
     cluster.create(topic, partitions)
     before = cluster.cpu_seconds()
     command = [sys.executable, "-m", "bench.load", "produce", cluster.bootstrap, topic, "--size", str(size)]
@@ -90,7 +90,7 @@ def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, 
 
 
 def idle(cluster: ReplicatedCluster, seconds: float) -> float:
-    """Processor time of all brokers per second in which nothing happens."""
+    """The processor time of all idle brokers, per second."""
     before = cluster.cpu_seconds()
     time.sleep(seconds)
     return (cluster.cpu_seconds() - before) / seconds
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=300, help="megabytes of each measurement")
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
-    parser.add_argument("--idle", type=int, default=1000, help="idle partitions of the last part; 0 leaves it out")
+    parser.add_argument("--idle", type=int, default=1000, help="number of idle partitions of the last part; 0 skips it")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         cluster = ReplicatedCluster(Path(folder))

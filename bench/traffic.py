@@ -1,8 +1,8 @@
-"""What a cluster asks of its coordination store: three brokers, 3,000 partitions in 300 topics, three replicas.
+"""The requests of a cluster to its coordination store: three brokers, 3,000 partitions in 300 topics, three replicas.
 
-``python -m bench.traffic etcd://127.0.0.1:2379/traffic`` prints, for each phase of the cluster's life, how often each
-broker calls the store: counted where the broker speaks to it, so what a client library makes of a call is not in it.
-The store must be empty there; afterwards it is not.
+``python -m bench.traffic etcd://127.0.0.1:2379/traffic`` prints the calls of each broker in each phase of the cluster's
+life. They are counted at the ``Backend`` interface, above the store's client library. The store must be empty at first;
+the keys stay there afterwards.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ WAIT_S = 300.0
 
 @dataclass(slots=True)
 class Traffic:
-    """What one broker asked of the store."""
+    """The calls of one broker to the store."""
 
     reads: int = 0
-    """Keys and pages read."""
+    """Reads of keys and pages."""
     writes: int = 0
     """Transactions."""
     operations: int = 0
-    """Puts and deletes in them."""
+    """Puts and deletes in the transactions."""
     watches: int = 0
-    """Opened."""
+    """Watches opened."""
     watching: int = 0
-    """Open now; not a sum."""
+    """Watches open now; not a sum."""
     renewals: int = 0
-    """Of sessions."""
+    """Renewals of sessions."""
 
     def since(self, before: Traffic) -> Traffic:
-        """What came after."""
+        """The calls since an earlier state."""
         parts = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
         return Traffic(**parts | {"watching": self.watching})
 
     def copy(self) -> Traffic:
-        """As it is now."""
+        """A copy of the present state."""
         return Traffic(*(getattr(self, each.name) for each in fields(self)))
 
 
 class CountedWatch(Watch):
-    """A watch that is open as long as nobody closes it."""
+    """A watch that is counted while it is open."""
 
     def __init__(self, watch: Watch, traffic: Traffic) -> None:
         self._watch = watch
@@ -89,7 +89,7 @@ class CountedWatch(Watch):
 
 
 class CountedBackend(Backend):
-    """A store, and what is asked of it."""
+    """A backend that counts the calls to a store."""
 
     def __init__(self, backend: Backend, traffic: Traffic) -> None:
         self._backend = backend
@@ -145,7 +145,7 @@ class CountedBackend(Backend):
 
 
 def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], BackendFactory]:
-    """What takes the place of ``backend_factory`` in the brokers of this process."""
+    """A replacement for ``backend_factory`` that counts the calls of the brokers in this process."""
 
     def counted_factory(config: Mapping[str, str]) -> BackendFactory:
         own, backend_at = traffic[int(config["broker.id"])], backend_factory(config)
@@ -159,12 +159,12 @@ def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], Backe
 
 
 def servers(cluster: Cluster) -> list[BrokerServer]:
-    """Those that run."""
+    """The running brokers of the cluster."""
     return [each.server for each in cluster.brokers.values() if each.is_running]
 
 
 async def until_settled(cluster: Cluster) -> int:
-    """Wait until every partition is led by a living broker, with all of those in its ISR; gives the controller."""
+    """Wait until every partition has a running leader and all running replicas in its ISR. Returns the controller."""
     living = {server.identity.broker_id for server in servers(cluster)}
 
     def settled(image: MetadataImage) -> bool:
@@ -184,7 +184,7 @@ async def until_settled(cluster: Cluster) -> int:
 
 
 async def create(cluster: Cluster) -> None:
-    """Make the topics, many with each request."""
+    """Create the topics, many per request."""
     async with Client(cluster.bootstrap_servers) as client:
         for first in range(0, TOPICS, AT_ONCE):
             topics = [
@@ -202,14 +202,14 @@ async def create(cluster: Cluster) -> None:
 
 
 async def measure(url: str) -> None:
-    """Let a cluster live, and tell what it asked."""
+    """Run a cluster through its phases, and print the calls of each."""
     traffic = {number: Traffic() for number in range(1, BROKERS + 1)}
     vars(broker_server)["backend_factory"] = counting(traffic)
     with tempfile.TemporaryDirectory() as folder:
         async with Cluster(brokers=BROKERS, data_dir=folder, coordination_url=url) as cluster:
             before = {number: each.copy() for number, each in traffic.items()}
 
-            def tell(phase: str, controller: int) -> None:
+            def report(phase: str, controller: int) -> None:
                 for number, each in traffic.items():
                     own = each.since(before[number])
                     role = "controller" if number == controller else "broker"
@@ -220,19 +220,19 @@ async def measure(url: str) -> None:
                 sys.stdout.flush()
 
             await create(cluster)
-            tell("300 topics created", await until_settled(cluster))
+            report("300 topics created", await until_settled(cluster))
             for number in cluster.brokers:
                 await cluster.stop(number)
-            tell("stop of all", -1)
+            report("stop of all", -1)
             await asyncio.gather(*(cluster.restart(number) for number in cluster.brokers))
             controller = await until_settled(cluster)
-            tell("start of all", controller)
+            report("start of all", controller)
             await asyncio.sleep(STEADY_S)
-            tell(f"{STEADY_S:g} s of steady state", controller)
+            report(f"{STEADY_S:g} s of steady state", controller)
             await cluster.kill(controller)
-            tell("controller killed", await until_settled(cluster))
+            report("controller killed", await until_settled(cluster))
             await cluster.restart(controller)
-            tell("it is back", await until_settled(cluster))
+            report("controller back", await until_settled(cluster))
 
 
 if __name__ == "__main__":
