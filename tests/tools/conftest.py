@@ -1,4 +1,4 @@
-"""One broker for the tests of the tools, and a way to type commands."""
+"""Fixtures of the tools' tests: a broker, and functions that run commands in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.tools.cli import main
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What a command answered."""
+    """The result of a command: exit code, standard output, standard error."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
-    """Types ``parley ...`` in this process."""
+    """A function that runs ``parley ...`` in this process."""
 
     def typed(*words: str) -> Typed:
         capfd.readouterr()
@@ -51,7 +51,7 @@ def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
 
 @pytest.fixture
 def on_broker(parley: Parley, broker: Broker) -> Parley:
-    """Types a command with the broker's address behind the command's name."""
+    """A function that runs a command with the broker's address after the command's name."""
 
     def typed(command: str, *words: str) -> Typed:
         return parley(command, "--bootstrap-server", broker.bootstrap_servers, *words)
@@ -64,7 +64,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topic(on_broker: Parley) -> str:
-    """A new topic of two partitions."""
+    """A new topic with two partitions."""
     name = f"topic-{next(_numbers)}"
     assert on_broker("topics", "--create", "--topic", name, "--partitions", "2").code == 0
     return name
@@ -75,7 +75,7 @@ Send = Callable[[str, Sequence[int]], None]
 
 @pytest.fixture
 def send(broker: Broker) -> Send:
-    """Sends a record for each of the timestamps (ms) to partition 0 of a topic."""
+    """A function that sends a record with each of the timestamps (ms) to partition 0 of a topic."""
 
     def sent(topic: str, timestamps: Sequence[int]) -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

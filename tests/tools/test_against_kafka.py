@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools and ours say the same of the same Parley broker and of the same files."""
+"""Kafka's tools and Parley's print the same about the same Parley broker and the same files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def fill(broker: Broker) -> None:
-    """A topic of two partitions with records of several kinds, and a group that has read some."""
+    """Create a topic with two partitions and several kinds of records, and a group that has read some of them."""
     to = {"bootstrap.servers": broker.bootstrap_servers}
     for settings in ({"compression.type": "gzip"}, {"enable.idempotence": True, "batch.size": 4096}):
         producer = Producer({**to, **settings})
@@ -36,7 +36,7 @@ def fill(broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def kept() -> Iterator[Broker]:
-    """A broker with something in it."""
+    """A broker with topics, records and a group."""
     with Broker(offsets_topic_num_partitions=1, num_partitions=2) as broker:
         fill(broker)
         yield broker
@@ -51,7 +51,7 @@ def at(broker: Broker) -> tuple[str, str]:
 
 
 def in_order(lines: list[str]) -> list[str]:
-    """Topics, and the settings of one, in an order of our own: Kafka's tool has none."""
+    """Sort topics and their settings, which Kafka's tool prints in no fixed order."""
     sorted_settings = [
         re.sub(r"(?<=Configs: ).*", lambda match: ",".join(sorted(match[0].split(","))), line) for line in lines
     ]
@@ -113,7 +113,7 @@ def test_records(parley: Parley, kept: Broker) -> None:
 
 
 def test_offsets_of_groups_as_records(parley: Parley, kept: Broker) -> None:
-    """Kafka's formatter writes no line ends."""
+    """Compared without line ends, because Kafka's formatter writes none."""
     of = ("--topic", "__consumer_offsets", "--partition", "0", "--from-beginning", "--max-messages", "2")
     words = (*of, "--formatter", f"{TOOLS}.consumer.OffsetsMessageFormatter")
     ours = parley("consume", *at(kept), *words).lines
@@ -133,7 +133,7 @@ def test_offsets_of_groups_as_records(parley: Parley, kept: Broker) -> None:
     ],
 )
 def test_options_that_contradict(parley: Parley, kept: Broker, words: tuple[str, ...]) -> None:
-    """The same words, and the same exit code of 1."""
+    """The error messages are the same, and both exit codes are 1."""
     ours = parley("consume", *at(kept), *words)
     assert ours.code == 1
     with pytest.raises(JavaFailed) as theirs:

@@ -1,4 +1,4 @@
-"""The history checker finds what is planted, and finds nothing where nothing is wrong."""
+"""The history checker finds planted violations, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOSE = Guarantees(ordered=False, once=False)
 
 
 class Log:
-    """A partition of a cluster that does what it likes."""
+    """A partition of a cluster that may lose, reorder or invent records."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -45,7 +45,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Log:
-    """Ten records of one producer, seen by one reader."""
+    """Ten records of one producer, read by one consumer."""
     log = Log()
     log.history.producer("p", Guarantees())
     log.history.producer("loose", LOOSE)
@@ -82,7 +82,7 @@ def test_a_record_that_was_deleted_in_order_is_not_lost(log: Log) -> None:
 def test_a_record_that_was_acknowledged_without_its_place(
     log: Log, written: bool, start: int, kinds: list[Kind]
 ) -> None:
-    """As the client does that learns from the answer to a later record, or to a retry, that it is there."""
+    """The client learns from the response to a retry or to a later record that the record is stored."""
     number = log.send("p", acknowledged=False, written=written)
     log.history.acknowledged("p", number, 0, None, at=11.0)
     assert log.kinds(start) == kinds
@@ -143,12 +143,12 @@ def test_a_record_of_unknown_fate_may_be_there_or_not(log: Log) -> None:
     assert log.kinds() == []
 
 
-def test_a_reader_that_was_shown_what_is_not_there(log: Log) -> None:
+def test_a_reader_got_a_record_that_is_not_in_the_log(log: Log) -> None:
     log.history.saw("r", 0, 10, payload("p", 10, 50))
     assert log.kinds() == [Kind.VANISHED]
 
 
-def test_a_reader_that_left_something_out(log: Log) -> None:
+def test_a_reader_skipped_a_record(log: Log) -> None:
     del log.history.readers["r"][0][4]
     assert log.kinds() == [Kind.SKIPPED]
 
@@ -170,7 +170,7 @@ def test_a_value_names_its_record() -> None:
 
 
 class Elections:
-    """An ``AdminClient`` whose cluster answers in turn with these errors, and then with success."""
+    """An ``AdminClient`` whose requests fail with these errors in turn, and then succeed."""
 
     def __init__(self, *errors: int) -> None:
         self.errors = list(errors)
@@ -185,13 +185,13 @@ class Elections:
 
 
 @pytest.mark.parametrize("then", [[], [KafkaError.TOPIC_ALREADY_EXISTS]])
-def test_a_topic_is_asked_for_again_while_there_is_no_controller(then: list[int]) -> None:
+def test_creating_the_topic_is_retried_while_there_is_no_controller(then: list[int]) -> None:
     cluster = Elections(KafkaError.NOT_CONTROLLER, KafkaError.NOT_CONTROLLER, *then)
     create(cast(AdminClient, cluster), NewTopic("t", 1))
     assert cluster.errors == []
 
 
-def test_a_topic_that_somebody_has_made_is_not_taken_for_one_s_own() -> None:
+def test_a_topic_that_already_exists_is_refused() -> None:
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         create(cast(AdminClient, Elections(KafkaError.TOPIC_ALREADY_EXISTS)), NewTopic("t", 1))
 
@@ -245,7 +245,7 @@ def test_the_command(on_broker: Parley) -> None:
 def test_a_topic_that_cannot_be_deleted_does_not_change_the_verdict(
     on_broker: Parley, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """As when the coordination store is away, which the brokers need for a deletion and not for records."""
+    """Deletion needs the coordination store; producing and consuming do not."""
 
     def fail(trial: Trial) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""A reader that goes away (head, less) is no error of ours, and no reason for a trace: every command is tried."""
+"""If the reader of the output exits (head, less), no command fails or prints a traceback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def typed(words: list[str], unbuffered: str, output: str) -> tuple[int, str]:
-    """The exit code and standard error of a command whose standard output is of no use."""
+    """Run a command whose standard output is closed. Returns its exit code and standard error."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-m", "parley", *words]
@@ -89,7 +89,7 @@ def check(name: str, words: list[str], unbuffered: str, output: str) -> None:
     assert code == (1 if name in ENDS_WITH_1 and output != "shared" else 0), told
 
 
-def test_every_command_is_tried() -> None:
+def test_all_commands_are_covered() -> None:
     tried = {words[0] for words in (*NEEDS_NO_BROKER.values(), *AT_BROKER.values())}
     assert {"start", "topics", "produce", "consume", "groups", "configs", "offsets", "delete-records"} <= tried
     assert {f"perf {part}" for part in _parts_of("perf")} <= set(AT_BROKER)
@@ -97,8 +97,9 @@ def test_every_command_is_tried() -> None:
 
 
 def ways(of_all: Sequence[str]) -> Iterator[object]:
-    """Each command in one of the six ways, by turns; in all of them if it is tried with more than ``--help``, or in
-    ``make soak``: what writes help is the same code for all.
+    """Each command with one of the six kinds of output in turn. Commands run with more than ``--help`` get all six.
+
+    ``make soak`` runs all commands with all six; the code that prints help is the same for all commands.
     """
     everything = list(itertools.product(["pipe", "closed", "shared"], ["", "1"]))
     for number, name in enumerate(of_all):
@@ -129,7 +130,7 @@ def test_at_a_broker(name: str, unbuffered: str, filled: Broker, files: dict[str
     check(name, [*words, "--bootstrap-server", filled.bootstrap_servers], unbuffered, "pipe")
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "parley", "version"], stdout=full, stderr=subprocess.PIPE, check=False

@@ -1,4 +1,4 @@
-"""The tools for clusters: on three brokers, beside Apache Kafka's own tools."""
+"""The tools for clusters, on three brokers, compared with Kafka's tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def on_cluster(parley: Parley, cluster: Cluster) -> Parley:
-    """Types a command with the cluster's addresses behind the command's name."""
+    """A function that runs a command with the cluster's addresses after the command's name."""
 
     def typed(command: str, *words: str) -> Typed:
         return parley(*command.split(), "--bootstrap-server", cluster.bootstrap_servers, *words)
@@ -44,7 +44,7 @@ def on_cluster(parley: Parley, cluster: Cluster) -> Parley:
 
 @pytest.fixture
 def kafka(cluster: Cluster) -> Kafka:
-    """Types a command of Apache Kafka; what it wrote. Raises JavaFailed."""
+    """A function that runs a Kafka tool and returns its output. Raises ``JavaFailed`` if the tool fails."""
 
     def typed(tool: str, *words: str) -> list[str]:
         command, *first = tool.split()
@@ -56,7 +56,7 @@ def kafka(cluster: Cluster) -> Kafka:
 
 @pytest.fixture
 def made(on_cluster: Parley) -> Make:
-    """Makes a topic with these replicas, in the form of --replica-assignment."""
+    """A function that creates a topic with these replicas, in the form of ``--replica-assignment``."""
 
     def make(name: str, assignment: str) -> None:
         typed = on_cluster("topics", "--create", "--topic", name, "--replica-assignment", assignment)
@@ -133,7 +133,7 @@ def write(path: Path, partitions: list[dict[str, object]]) -> str:
 
 
 async def begin(bootstrap: str, topic: str, replicas: list[int]) -> None:
-    """Have a partition moved, whoever is alive."""
+    """Start to move a partition, even to a stopped broker."""
     request = AlterPartitionReassignmentsRequest
     partition = request.ReassignablePartition(partition_index=0, replicas=replicas)
     async with Client(bootstrap) as client:
@@ -240,7 +240,7 @@ class TestReassign:
             "There is no active reassignment of partition r3-0, but replica set is 1,2 rather than 2,1."
         )
 
-    def test_a_move_that_cannot_end_is_listed_and_cancelled(
+    def test_a_move_that_cannot_complete_is_listed_and_cancelled(
         self, on_cluster: Parley, cluster: Cluster, made: Make, tmp_path: Path
     ) -> None:
         made("r4", "1:2")
@@ -283,7 +283,7 @@ class TestCluster:
             (each.id, each.port, "unfenced") for each in cluster.brokers.values()
         ]
 
-    def test_a_broker_that_is_gone_is_forgotten(self, on_cluster: Parley, cluster: Cluster) -> None:
+    def test_a_stopped_broker_is_unregistered(self, on_cluster: Parley, cluster: Cluster) -> None:
         refused = on_cluster("cluster unregister", "--id", "9")
         assert refused.code == 1
         assert "BROKER_ID_NOT_REGISTERED" in refused.err
@@ -351,7 +351,7 @@ class TestLogDirs:
 def test_metadata_warns_that_the_view_may_be_old(
     controller: int, unreachable: list[int], store: str, words: list[str]
 ) -> None:
-    """While the store is down no broker can be fenced: a stopped one is shown as alive."""
+    """While the store is down, no broker can be fenced: a stopped broker is shown as alive."""
     brokers = [BrokerView(n, "h", 9092, None, False, n not in unreachable, None, None, 0, 0, 0) for n in (1, 2, 3)]
     warnings = metadata_warnings(controller, brokers, store)
     assert len(warnings) == len(words)
@@ -379,7 +379,7 @@ class TestMetadata:
 
 @pytest.mark.system
 class TestBesideKafka:
-    """Apache Kafka's tools and ours say the same of the same cluster."""
+    """Kafka's tools and Parley's print the same about the same cluster."""
 
     def test_showing(self, on_cluster: Parley, kafka: Kafka, made: Make) -> None:
         made("k1", "1:2,2:3")

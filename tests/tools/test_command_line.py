@@ -1,4 +1,4 @@
-"""The frame of the commands: dispatch, help, options that Kafka writes in its own way, errors."""
+"""What all commands share: dispatch, help, Kafka's option forms, errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_help_has_examples_that_name_the_command(name: str) -> None:
         assert all(f"parley {name}" in line for line in lines)
 
 
-def test_the_page_of_the_tools_is_what_the_commands_say() -> None:
+def test_docs_tools_page_is_up_to_date() -> None:
     assert (_root() / TOOLS_PAGE).read_text() == tools_page(), "run `parley docs`"
 
 
@@ -88,7 +88,7 @@ def test_required() -> None:
         required("", "--topic", "reset_offsets")
 
 
-def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley) -> None:
+def test_if_no_broker_responds_the_error_says_what_to_do(parley: Parley) -> None:
     typed = parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert typed.code == 1
     assert "no broker responds at 127.0.0.1:1" in typed.err
@@ -96,14 +96,14 @@ def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley) -> No
 
 
 @pytest.mark.parametrize("address", ["nonsense:port", "", "a:0", "." * 70 + ":1"])
-def test_an_address_that_is_none(parley: Parley, address: str) -> None:
+def test_an_invalid_address(parley: Parley, address: str) -> None:
     typed = parley("topics", "--list", "--bootstrap-server", address)
     assert typed.code == 1
     assert "Traceback" not in typed.err
     assert typed.err.startswith("Error: ")
 
 
-def test_a_security_protocol_that_is_not_there_is_refused(parley: Parley, tmp_path: Path) -> None:
+def test_an_unsupported_security_protocol_is_refused(parley: Parley, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("security.protocol=SASL_SSL\n")
     typed = parley("topics", "--list", "--command-config", str(config))
@@ -117,12 +117,12 @@ def test_a_missing_properties_file(parley: Parley, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_its_version(parley: Parley, name: str) -> None:
+def test_every_command_has_version(parley: Parley, name: str) -> None:
     for part in ((), *((part,) for part in _parts_of(name))):
         assert (parley(name, *part, "--version").out) == f"{version('parley-broker')}\n"
 
 
-def test_settings_of_java_clients_are_warned_of_in_one_line(parley: Parley, broker: Broker, tmp_path: Path) -> None:
+def test_ignored_settings_of_java_clients_give_one_warning(parley: Parley, broker: Broker, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("key.serializer=x\nclient.id=me\nrequest.timeout.ms=20000\nmetric.reporters=\nno.such=1\n")
     words = ("topics", "--list", "--bootstrap-server", broker.bootstrap_servers, "--command-config", str(config))
@@ -135,13 +135,13 @@ def test_settings_of_java_clients_are_warned_of_in_one_line(parley: Parley, brok
     assert "request.timeout.ms must be a number" in parley(*words).err
 
 
-def test_starting_imports_no_option_parser_of_the_other_commands() -> None:
+def test_start_does_not_import_typer() -> None:
     program = "import sys; from parley.tools.cli import start; sys.exit(bool({'typer', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
-def test_a_reader_that_has_seen_enough_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
+def test_a_reader_that_closes_the_output_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
     parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)
     command = f"{sys.executable} -m parley topics --list --bootstrap-server {broker.bootstrap_servers} | true"
     done = subprocess.run(

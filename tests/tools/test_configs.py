@@ -48,7 +48,7 @@ def test_settings_without_effect_are_set_with_a_warning(on_broker: Parley, topic
         assert (done.code, warning in done.err, bool(done.err)) == (0, True, bool(warning))
 
 
-def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker: Parley, topic: str) -> None:
+def test_removing_a_setting_that_is_not_set_succeeds(on_broker: Parley, topic: str) -> None:
     words = ("--alter", "--topic", topic, "--delete-config", "retention.ms", "--force")
     assert on_broker("configs", *words).out == f"Completed updating config for topic {topic}.\n"
     assert on_broker("configs", "--alter", "--broker-defaults", "--delete-config", "log.cleaner.threads").code == 0
@@ -96,7 +96,7 @@ def test_settings_of_brokers(on_broker: Parley) -> None:
         (("--alter", "--broker", "1", "--delete-config", "nonsense"), "Invalid config(s): nonsense"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("configs", *(word.format(topic=topic) for word in words))
     assert typed.code == 1
     assert reason in typed.err
@@ -118,7 +118,7 @@ def test_parse_settings(text: str, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a,b=1", "a=[1,2", "a=[1]2", "=1"])
-def test_parse_settings_that_are_none(text: str) -> None:
+def test_parse_invalid_settings(text: str) -> None:
     with pytest.raises(CommandError):
         parse_settings(text)
 
@@ -127,7 +127,7 @@ _words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1
 
 
 @given(st.dictionaries(_words, st.lists(_words, max_size=3)))
-def test_what_is_written_is_read(settings: dict[str, list[str]]) -> None:
+def test_parsing_reverses_formatting(settings: dict[str, list[str]]) -> None:
     text = ",".join(f"{key}=[{','.join(values)}]" for key, values in settings.items())
     assert parse_settings(text) == {key: ",".join(values) for key, values in settings.items()}
 

@@ -27,7 +27,7 @@ def put(broker: Broker, topic: str, *values: bytes | None, key: bytes | None = N
     producer.flush()
 
 
-def test_what_is_printed_of_a_record(on_broker: Parley, broker: Broker, topic: str) -> None:
+def test_print_properties(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v", None, key=b"k")
     shown = on_broker(
         "consume", "--topic", topic, "--from-beginning", "--max-messages", "2",
@@ -43,7 +43,7 @@ def test_what_is_printed_of_a_record(on_broker: Parley, broker: Broker, topic: s
     assert "Processed a total of 2 messages" in shown.err
 
 
-def test_formatter_properties_of_a_file_count_less_than_those_typed(
+def test_property_options_override_the_formatter_file(
     on_broker: Parley, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     put(broker, topic, b"v", key=b"k")
@@ -83,7 +83,7 @@ def test_bytes_that_are_no_text(on_broker: Parley, broker: Broker, topic: str) -
     assert "there is no deserializer 'my.Own'" in unknown.err
 
 
-def test_nothing_is_printed_of_records_by_the_formatter_for_that(on_broker: Parley, broker: Broker, topic: str) -> None:
+def test_noop_formatter_prints_nothing(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--formatter")
     assert on_broker("consume", *words, "org.apache.kafka.tools.consumer.NoOpMessageFormatter").out == ""
@@ -107,7 +107,7 @@ def test_offsets_and_groups_as_json(on_broker: Parley, broker: Broker, topic: st
 
 
 def whole(on_broker: Parley, topic: str, formatter: str) -> list[Any]:
-    """What a formatter that writes JSON makes of all that is in a topic."""
+    """Format all records of a topic with a formatter that writes JSON."""
     found: list[Any] = []
     for line in on_broker("offsets", "--topic", topic).lines:
         _, partition, end = line.split(":")
@@ -145,13 +145,13 @@ def whole(on_broker: Parley, topic: str, formatter: str) -> list[Any]:
         (("--topic", "a/b", "--timeout-ms", "1000"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("consume", *words)
     assert typed.code == 1
     assert reason in typed.err
 
 
-def test_a_group_of_a_file_may_not_differ(parley: Parley, tmp_path: Path) -> None:
+def test_a_different_group_in_the_file_is_refused(parley: Parley, tmp_path: Path) -> None:
     (tmp_path / "consumer.properties").write_text("group.id=b\n")
     typed = parley(
         "consume", "--topic", "t", "--group", "a", "--consumer.config", str(tmp_path / "consumer.properties")
@@ -159,14 +159,14 @@ def test_a_group_of_a_file_may_not_differ(parley: Parley, tmp_path: Path) -> Non
     assert (typed.code, "Detected group ids: 'a', 'b'" in typed.err) == (1, True)
 
 
-def test_a_topic_that_is_not_there_is_made_where_that_is_allowed(on_broker: Parley, topic: str) -> None:
+def test_a_missing_topic_is_created_if_allowed(on_broker: Parley, topic: str) -> None:
     name = f"auto-{topic}"
     waited = on_broker("consume", "--topic", name, "--timeout-ms", "1000")
     assert (waited.code, waited.out) == (0, "")
     assert name in on_broker("topics", "--list").lines
 
 
-def test_a_topic_that_is_not_there_is_waited_for(on_broker: Parley, broker: Broker, topic: str) -> None:
+def test_consume_waits_for_a_missing_topic(on_broker: Parley, broker: Broker, topic: str) -> None:
     name = f"later-{topic}"
     no = ("--consumer-property", "allow.auto.create.topics=false")
     silent = on_broker("consume", "--topic", name, "--timeout-ms", "500", *no)
@@ -180,18 +180,18 @@ def test_a_topic_that_is_not_there_is_waited_for(on_broker: Parley, broker: Brok
     assert (came.code, came.out) == (0, "late\n")
 
 
-def test_a_partition_that_is_not_there_is_waited_for(on_broker: Parley, topic: str) -> None:
+def test_consume_waits_for_a_missing_partition(on_broker: Parley, topic: str) -> None:
     typed = on_broker("consume", "--topic", topic, "--partition", "9", "--timeout-ms", "300")
     assert (typed.code, typed.out) == (0, "")
     assert f"the topic '{topic}' has no partition 9, only 0 to 1; waiting for it." in typed.err
 
 
-def test_the_end_is_told_for_system_tests(on_broker: Parley, topic: str) -> None:
+def test_shutdown_complete_is_printed_for_system_tests(on_broker: Parley, topic: str) -> None:
     typed = on_broker("consume", "--topic", topic, "--timeout-ms", "100", "--enable-systest-events")
     assert typed.lines == ["shutdown_complete"]
 
 
-def test_settings_of_java_clients_are_taken_or_warned_of(
+def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
     on_broker: Parley, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     put(broker, topic, b"v")
@@ -212,7 +212,9 @@ def test_settings_of_java_clients_are_taken_or_warned_of(
     assert "secret" not in typed.err
 
 
-def test_the_new_group_protocol_works_or_is_said_to_be_missing(on_broker: Parley, broker: Broker, topic: str) -> None:
+def test_the_consumer_protocol_works_or_is_reported_as_unsupported(
+    on_broker: Parley, broker: Broker, topic: str
+) -> None:
     put(broker, topic, b"v")
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
     typed = on_broker("consume", *words, "--consumer-property", "group.protocol=CONSUMER")
@@ -220,8 +222,8 @@ def test_the_new_group_protocol_works_or_is_said_to_be_missing(on_broker: Parley
     assert supported or "The cluster does not support the new CONSUMER group protocol." in typed.err
 
 
-def test_records_are_shown_as_they_come(broker: Broker, topic: str) -> None:
-    """A record that comes before a pause is not held back until more have come."""
+def test_records_are_printed_as_they_arrive(broker: Broker, topic: str) -> None:
+    """A record is printed at once, even if no more records follow."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""``parley dump-log``: what is printed, and that nothing wrong in a file goes unnoticed."""
+"""``parley dump-log`` prints files, and reports every problem in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(first: int, count: int = 3, **facts: Any) -> bytes:
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """A log of three batches of 3 records, with indexes of the last two."""
+    """A segment with three batches of 3 records, with index entries for the last two."""
     batches = [
         batch(0),
         batch(3, compression=Compression.GZIP, producer_id=7, producer_epoch=1, base_sequence=5),
@@ -142,7 +142,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         (".timeindex", lambda path: overwrite(path, 17, b"\x01\x01\x01"), (), "entry 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_position(
+def test_problems_are_reported_with_their_positions(
     parley: Parley, segment: Path, suffix: str, change: Callable[[Path], object], flags: tuple[str, ...], problem: str
 ) -> None:
     path = segment.with_suffix(suffix)
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_told_with_its_position(
     assert str(path) in typed.err
 
 
-def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: Parley, tmp_path: Path) -> None:
+def test_records_that_contradict_their_batch_are_found_with_deep_iteration(parley: Parley, tmp_path: Path) -> None:
     from parley.protocol.records.crc import seal
 
     wrong = bytearray(batch(0))
@@ -168,7 +168,7 @@ def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 700), junk=st.binary(min_size=1, max_size=40), deep=st.booleans())
-def test_no_bytes_are_too_bad(segment: Path, position: int, junk: bytes, deep: bool) -> None:
+def test_damaged_bytes_never_crash_it(segment: Path, position: int, junk: bytes, deep: bool) -> None:
     for suffix in (".log", ".index", ".timeindex"):
         path = segment.with_suffix(suffix)
         before = path.read_bytes()
@@ -258,7 +258,7 @@ def test_checkpoints(parley: Parley, tmp_path: Path) -> None:
     assert parley("dump-log", "--files", str(tmp_path / "leader-epoch-checkpoint")).code == 1
 
 
-def test_files_that_are_something_else(parley: Parley, tmp_path: Path) -> None:
+def test_other_files(parley: Parley, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert "Ignoring unknown file" in parley("dump-log", "--files", str(tmp_path / "notes.txt")).out
     for name in ("none.log", LOG):

@@ -1,4 +1,4 @@
-"""The fault proxy."""
+"""``FaultProxy``: forwarding, cutting and breaking connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.tools.fault_proxy import FaultProxy
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it gets."""
+    """A server that sends back the data it receives."""
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -36,7 +36,7 @@ def echo() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_it_passes_cuts_and_breaks(echo: int) -> None:
+def test_forwards_cuts_and_breaks_connections(echo: int) -> None:
     with FaultProxy("127.0.0.1", echo) as link:
         with socket.create_connection(("127.0.0.1", link.port), timeout=10) as client:
             client.sendall(b"one")

@@ -1,4 +1,4 @@
-"""Every option of Kafka's tools is one of ours, or is left out for a reason."""
+"""Every option of Kafka's tools exists in Parley's command, or is listed here with the reason why not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMANDS = {
     "perf consume": f"{TOOLS}ConsumerPerformance",
     "perf latency": f"{TOOLS}EndToEndLatency",
 }
-"""Our commands, and the classes of Kafka's tools of the same purpose."""
+"""Parley's commands, and the classes of the corresponding Kafka tools."""
 
 BEFORE_4 = {"produce": "kafka.tools.ConsoleProducer", "dump-log": "kafka.tools.DumpLogSegments"}
 NO_HELP_BEFORE_4 = ("perf latency",)
@@ -52,11 +52,11 @@ ABSENT = {
         "--num-fetch-threads": "has no effect in Kafka 3.9, and is gone in 4",
     },
 }
-"""The options we do without, and why."""
+"""The options that Parley omits, and why."""
 
 
 def options_of(tool: str, version: str) -> set[str]:
-    """The options in the help of one of Kafka's tools, which ends with an exit code of 1."""
+    """The options in the help text of a Kafka tool, which exits with 1."""
     # EndToEndLatency takes a single word for the first of its positional arguments.
     first = ("--bootstrap-server", "a:1") if "EndToEnd" in tool else ()
     typed = run_tool(tool, *first, "--help", version=version)

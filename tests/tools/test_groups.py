@@ -92,7 +92,7 @@ def test_describe_members(on_broker: Parley, broker: Broker, topic: str, group: 
         assert all(line.split()[-1] == "reader" for line in rows)
 
 
-def test_a_group_that_is_not_there(on_broker: Parley) -> None:
+def test_a_group_that_does_not_exist(on_broker: Parley) -> None:
     typed = on_broker("groups", "--describe", "--group", "nobody")
     assert typed.code == 1
     assert "Consumer group 'nobody' does not exist" in typed.err
@@ -126,13 +126,13 @@ def test_reset(on_broker: Parley, topic: str, group: str, to: tuple[str, ...], o
     assert offset_of(on_broker, group) == {0: offset}
 
 
-def test_reset_of_a_group_that_has_never_been(on_broker: Parley, topic: str) -> None:
+def test_reset_of_a_new_group(on_broker: Parley, topic: str) -> None:
     words = ("--reset-offsets", "--group", f"new-{topic}", "--topic", topic, "--to-earliest", "--execute")
     assert on_broker("groups", *words).code == 0
     assert offset_of(on_broker, f"new-{topic}") == {0: 0, 1: 0}
 
 
-def test_reset_from_what_was_exported(on_broker: Parley, topic: str, group: str, tmp_path: Path) -> None:
+def test_reset_from_an_exported_file(on_broker: Parley, topic: str, group: str, tmp_path: Path) -> None:
     words: tuple[str, ...] = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--export")
     exported = on_broker("groups", *words)
     assert exported.out == f"{topic},0,10\n{topic},1,0\n"
@@ -192,13 +192,13 @@ def test_delete_offsets(on_broker: Parley, topic: str, group: str) -> None:
         ((), "exactly one of"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("groups", *words)
     assert typed.code == 1
     assert reason in typed.err
 
 
-def test_scope() -> None:
+def test_partition_selection() -> None:
     known = {"a": [0, 1, 2], "b": [0]}
     assert parse_selection(["a:0,2", "b"]).partitions(known) == [("a", 0), ("a", 2), ("b", 0)]
     assert parse_selection(["a:0", "a:1"]).partitions(known) == [("a", 0), ("a", 1)]
@@ -225,7 +225,7 @@ def test_durations(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1M", "P1Y", "PT1", "PTH"])
-def test_durations_that_are_none(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(CommandError):
         parse_duration(text)
 
@@ -255,7 +255,7 @@ def test_regular_expressions_of_subscriptions(parley: Parley) -> None:
             validate_regex(wrong)
 
 
-def test_assignments_of_other_protocols_are_none() -> None:
+def test_assignments_of_other_protocols_are_empty() -> None:
     assert assigned(b"") == {}
     assert assigned(b"\x00\x00\xff") == {}
     assert assigned(b"\x00\x00" + b"\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01\x00\x00\x00\x05\xff\xff\xff\xff") == {
@@ -265,7 +265,7 @@ def test_assignments_of_other_protocols_are_none() -> None:
     assert assigned(later) == {"t": [5]}
 
 
-def test_tables_of_the_new_protocol() -> None:
+def test_tables_of_the_consumer_protocol() -> None:
     reader = Member("m" * 40, None, "c", "/h", {"t": [1, 0]}, 3, 4, {"t": [0]})
     group = Group(
         "g", "Stable", "uniform", Coordinator(1, "h", 1), [reader], {("t", 0): Committed(5, 2, "")}, {("t", 0): 9}, 3, 4

@@ -1,4 +1,4 @@
-"""What is printed with ``--json`` has the shape that the documentation says."""
+"""The output of ``--json`` has the documented shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tools.conftest import Parley
 
 LOCAL = ("dump-log", "coordination check", "coordination status", "version")
 ON_SPARK = ("mirror",)
-"""Held to their shapes by the tests that start them."""
+"""Commands whose output is checked by their own tests."""
 BY_LINE = ("consume", "dump-log")
 WORDS = {
     "topics --list": (),
@@ -93,7 +93,7 @@ async def _begin(store: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ON_SPARK])
-def test_what_is_printed_has_its_shape(parley: Parley, broker: Broker, names: dict[str, Any], name: str) -> None:
+def test_output_has_the_documented_shape(parley: Parley, broker: Broker, names: dict[str, Any], name: str) -> None:
     words = [word.format(**names) for word in WORDS[name]]
     at = [] if name in LOCAL else ["--bootstrap-server", broker.bootstrap_servers]
     typed = parley(*name.split(), *at, *words, "--json")

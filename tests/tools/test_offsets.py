@@ -97,6 +97,6 @@ def test_records_that_cannot_be_deleted(on_broker: Parley, send: Send, topic: st
         '{"partitions": [{"topic":"t","partition":0,"offset":1},{"topic":"t","partition":0,"offset":2}]}',
     ],
 )
-def test_a_plan_that_is_none(text: str) -> None:
+def test_an_invalid_plan(text: str) -> None:
     with pytest.raises(CommandError):
         parse_plan(text)

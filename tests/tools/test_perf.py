@@ -68,7 +68,7 @@ def test_latency(parley: Parley, broker: Broker, topic: str) -> None:
 
 
 def test_latency_of_records_with_keys_and_headers(parley: Parley, broker: Broker, topic: str) -> None:
-    """By name, as from Kafka 4.2 on; the topic is created where it is not there."""
+    """With named options, as since Kafka 4.2; the topic is created if it does not exist."""
     typed = parley(
         "perf", "latency", "--bootstrap-server", broker.bootstrap_servers, "--topic", f"new-{topic}", "--num-records",
         "3", "--producer-acks", "1", "--record-size", "10", "--record-key-size", "5", "--num-headers", "2",
@@ -121,7 +121,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
     assert shown.count(b"records sent") == 1
 
 
-def test_a_topic_that_is_not_there_is_waited_for(parley: Parley, broker: Broker) -> None:
+def test_consume_waits_for_a_missing_topic(parley: Parley, broker: Broker) -> None:
     words = ("--topic", "never-made", "--num-records", "5", "--timeout", "500")
     typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)
     assert (typed.code, "timeout (500 ms) exceeded" in typed.err) == (0, True)
@@ -153,7 +153,7 @@ def test_fewer_records_than_expected(parley: Parley, broker: Broker, topic: str)
         (("latency", "--bootstrap-server", "a:1", "--topic", "t"), "--num-records is missing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(parley: Parley, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(parley: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = parley("perf", *words)
     assert typed.code == 1
     assert reason in typed.err
@@ -186,7 +186,7 @@ def test_statistics() -> None:
     assert percentile([], 0.5) == 0
 
 
-def test_of_many_latencies_some_are_kept() -> None:
+def test_only_some_of_many_latencies_are_kept() -> None:
     totals = Totals(Window(0.0), expected=2_000_000)
     for _ in range(100):
         totals.add(5, 1)

@@ -1,4 +1,4 @@
-"""``parley mirror`` and ``parley load``: what is said of wrong usage, before any Spark is started."""
+"""``parley mirror`` and ``parley load``: wrong usage is reported before Spark is started."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_file_of_a_mirror_is_checked(parley: Parley, tmp_path: Path) -> None
 
 
 class Standing:
-    """What the progress of a mirror is taken from."""
+    """A mirror whose progress the test sets."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -77,7 +77,7 @@ def test_progress_is_shown_once_a_second_and_when_it_changes(capsys: pytest.Capt
     ]
 
 
-def test_progress_for_programs_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_as_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> None:
     moments = [0.0, 2.0]
     show = _Progress(as_json=True, clock=lambda: moments.pop(0))
     mirror = Standing()
@@ -88,7 +88,7 @@ def test_progress_for_programs_has_its_shape(capsys: pytest.CaptureFixture[str])
     assert (told["records"], told["recordsPerSec"], told["bytesPerSec"]) == (30, 15, 1500)
 
 
-def test_settings_without_effect_are_told_in_one_line(
+def test_settings_without_effect_give_one_warning(
     parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends when it is about to start Spark
@@ -111,14 +111,14 @@ def test_each_of_several_topics_has_a_folder_below() -> None:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address where nobody listens, which is found out soon."""
+    """An address that refuses connections, with a short timeout."""
     monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 0.2)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
-def test_a_cluster_that_is_not_there_is_said_before_spark_is_started(
+def test_an_unreachable_cluster_is_reported_before_spark_is_started(
     parley: Parley, on_broker: Parley, nobody: str, broker: Broker
 ) -> None:
     where = ("--output", "/nowhere")
@@ -140,7 +140,7 @@ def assert_said(done: Typed, text: str) -> None:
 @pytest.mark.parametrize(
     "words", [("load", "--topic", "t", "--output", "x"), ("mirror", "--source", "a", "--target", "b")]
 )
-def test_a_library_that_is_not_installed_is_said(words: tuple[str, ...]) -> None:
+def test_a_missing_library_is_reported(words: tuple[str, ...]) -> None:
     without = "import sys; sys.modules.update(numpy=None, pyarrow=None)"
     program = f"{without}; from parley.tools.cli import main; main(sys.argv[1:])"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)

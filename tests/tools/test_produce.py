@@ -19,7 +19,7 @@ from tests.tools.conftest import Parley
 
 
 def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Types ``parley produce`` with lines on standard input."""
+    """Run ``parley produce`` with these lines as standard input."""
     command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
     return subprocess.run([*command, "--topic", topic, *words], input=lines, capture_output=True, check=False)
 
@@ -49,7 +49,7 @@ def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("asked", "idempotent"),
+    ("options", "idempotent"),
     [
         (Options("t"), True),
         (Options("t", acks="-1"), True),
@@ -60,15 +60,15 @@ def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path)
         (Options("t", producer_property=["enable.idempotence=false"]), "false"),
     ],
 )
-def test_records_are_there_once_unless_a_setting_excludes_it(asked: Options, idempotent: bool | str) -> None:
-    assert settings(asked)["enable.idempotence"] == idempotent
+def test_idempotence_is_on_unless_a_setting_excludes_it(options: Options, idempotent: bool | str) -> None:
+    assert settings(options)["enable.idempotence"] == idempotent
 
 
 def test_the_codec_without_a_name_is_gzip() -> None:
     assert app.prepared(["--compression-codec", "--sync"]) == ["--compression-codec", "gzip", "--sync"]
 
 
-def test_why_the_broker_refuses_a_record_is_said(on_broker: Parley, broker: Broker, topic: str) -> None:
+def test_the_broker_s_reason_for_refusing_a_record_is_printed(on_broker: Parley, broker: Broker, topic: str) -> None:
     on_broker("configs", "--alter", "--topic", topic, "--add-config", "cleanup.policy=compact")
     done = send(broker, topic, b"no key\n")
     assert done.returncode == 1
@@ -77,7 +77,9 @@ def test_why_the_broker_refuses_a_record_is_said(on_broker: Parley, broker: Brok
     assert b"(INVALID_RECORD)" in done.stderr
 
 
-def test_settings_of_java_clients_are_taken_or_warned_of(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     (tmp_path / "producer.properties").write_text(
         "key.serializer=org.apache.kafka.common.serialization.StringSerializer\nbuffer.memory=33554432\n"
         "max.block.ms=1\nmax.request.size=1048576\nno.such=1\n"
@@ -100,14 +102,14 @@ def test_settings_of_java_clients_are_taken_or_warned_of(broker: Broker, topic: 
         (("--property", "parse.headers=true", "--property", "headers.delimiter=,"), "may not be equal"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
     done = on_broker("produce", "--topic", topic, *words)
     assert done.code == 1
     assert reason in done.err
 
 
-def test_brokers_that_go_are_told_in_one_line() -> None:
-    """What librdkafka logs stays hidden; the user is told once that nobody answers any more."""
+def test_lost_brokers_give_one_warning() -> None:
+    """The log of librdkafka stays hidden; one warning says that no broker responds any more."""
     with Broker() as broker:
         address = broker.bootstrap_servers
         command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
@@ -145,7 +147,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
         ("perf", "consume", "--topic", "t", "--num-records", "1"),
     ],
 )
-def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley, words: tuple[str, ...]) -> None:
+def test_if_no_broker_responds_the_error_says_what_to_do(parley: Parley, words: tuple[str, ...]) -> None:
     address = f"127.0.0.1:{free_port()}"
     typed = parley(*words, "--bootstrap-server", address)
     assert (typed.code, typed.out) == (1, "")
@@ -155,7 +157,7 @@ def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley, words
     assert "parley start" in line
 
 
-def test_what_the_client_logs_is_shown_on_demand(parley: Parley) -> None:
+def test_verbose_shows_the_client_s_log(parley: Parley) -> None:
     typed = parley("consume", "--topic", "t", "--bootstrap-server", f"127.0.0.1:{free_port()}", "--verbose")
     assert typed.code == 1
     assert "FAIL" in typed.err

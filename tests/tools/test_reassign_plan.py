@@ -1,4 +1,4 @@
-"""Plans of a reassignment: their JSON, what they throttle, and how their states read."""
+"""Reassignment plans: JSON, throttles, and the texts of their states."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_plan_is_read_and_written_as_kafka_does() -> None:
         ([entry(log_dirs=[1, 2])], "paths"),
     ],
 )
-def test_what_is_no_plan_is_refused(entries: list[dict[str, object]], reason: str) -> None:
+def test_invalid_plans_are_refused(entries: list[dict[str, object]], reason: str) -> None:
     with pytest.raises(CommandError, match=reason):
         parse_assignment(entries)
 
@@ -77,12 +77,12 @@ def test_what_is_no_plan_is_refused(entries: list[dict[str, object]], reason: st
         ('{"partitions": [3]}', "must be a list of objects"),
     ],
 )
-def test_what_is_no_json_of_that_form_is_refused(text: str, reason: str) -> None:
+def test_invalid_json_is_refused(text: str, reason: str) -> None:
     with pytest.raises(CommandError, match=reason):
         parse_plan(text, "partitions")
 
 
-def test_throttles_are_for_those_who_send_and_those_who_receive() -> None:
+def test_throttles_apply_to_senders_and_receivers() -> None:
     plan = parse_assignment([entry(replicas=[3, 2]), entry(partition=1, replicas=[1, 2])])
     found = moves({}, plan, {WHERE: (1, 2), ("t", 1): (2, 3)})
     assert throttled_replicas(found) == {"t": {LEADER_THROTTLED: "0:1,0:2,1:2,1:3", FOLLOWER_THROTTLED: "0:3,1:1"}}
@@ -98,7 +98,7 @@ def test_a_partition_on_the_move_keeps_its_sources() -> None:
     assert (move.sources, move.destinations) == ({1, 2}, {3})
 
 
-def test_the_way_back_names_the_directories_there_are() -> None:
+def test_the_rollback_plan_names_the_present_directories() -> None:
     assert plan_of({WHERE: (2, 1)}, {("t", 0, 1): "/data"}) == {WHERE: Target((2, 1), ("any", "/data"))}
 
 

@@ -1,4 +1,4 @@
-"""``parley start``: its configuration, its ways to fail, and its end."""
+"""``parley start``: configuration, failures and shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parley.tools.cli.invocation import DISK_FAILED, FAILED, CommandError
 from tests.tools.conftest import Parley
 
 
-def test_without_a_file_it_is_one_broker_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_it_runs_a_single_local_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = start.configuration(None, [])
     assert config.data_dirs == (str(tmp_path / "parley-data"),)
@@ -38,7 +38,7 @@ def test_without_a_file_it_is_one_broker_for_this_machine(tmp_path: Path, monkey
     assert not config.warnings
 
 
-def test_overrides_count_more_than_the_file(tmp_path: Path) -> None:
+def test_overrides_replace_settings_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(f"broker.id=7\nlog.dirs={tmp_path}\nnum.partitions=2\n")
     config = start.configuration(path, ["num.partitions=5", "listeners=PLAINTEXT://:1234"])
@@ -65,7 +65,7 @@ def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
     assert "Traceback" not in typed.err
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_properties_file(tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("a=\\u12")
     with pytest.raises(CommandError, match="not a properties file"):
         start.configuration(tmp_path / "bad", [])
@@ -79,7 +79,7 @@ def command(folder: Path, *overrides: str) -> list[str]:
 
 @contextmanager
 def started(folder: Path, *overrides: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A broker in a process of its own, and what it wrote until it was ready."""
+    """Run a broker in its own process. Yields the process, and its output until it was ready."""
     process = subprocess.Popen(command(folder, *overrides), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines = []
@@ -96,7 +96,7 @@ def started(folder: Path, *overrides: str) -> Iterator[tuple[subprocess.Popen[st
 
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
+def test_prints_its_address_and_stops_at_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path / "data") as (process, lines):
         matches = [re.search(r"bootstrap\.servers=(127\.0\.0\.1:\d+)$", line) for line in lines]
         (address,) = [match[1] for match in matches if match]
@@ -127,7 +127,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_what_stands_in_the_way_is_said_in_a_line(tmp_path: Path) -> None:
+def test_each_reason_for_not_starting_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         _fails(
@@ -162,7 +162,7 @@ def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
     assert advice in error
 
 
-def test_an_error_that_nobody_foresaw_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:
     reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
     assert reason.startswith("KeyError('x'). This is a bug in Parley")
     assert "the start failed" in caplog.text
@@ -194,7 +194,7 @@ def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online:
     ],
 )
 def test_a_store_that_is_down_is_no_reason_to_change_its_address(error: Exception, said: str, unsaid: str) -> None:
-    """A broker that began on another store would be a cluster of its own."""
+    """With another store, the broker would form a new cluster."""
     reason = start.why_not_started(error, start.configuration(None, ["coordination.url=etcd://db1/k"]))
     assert said in reason
     assert unsaid not in reason

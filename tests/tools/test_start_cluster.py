@@ -1,4 +1,4 @@
-"""``parley start --brokers``: what each broker is given, and the life of the processes."""
+"""``parley start --brokers``: the settings of each broker, and the life cycle of the processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_broker_has_its_own_port_and_folder(tmp_path: Path, monkeypatch: py
     assert len({each["metrics.listener"] for each in found}) == 3 or "127.0.0.1:0" in found[0]["metrics.listener"]
 
 
-def test_a_file_says_where_to_begin() -> None:
+def test_ids_and_ports_start_at_those_of_the_file() -> None:
     given = {
         "node.id": "7",
         "listeners": "PLAINTEXT://:9092,INSIDE://10.0.0.1:19092",
@@ -69,7 +69,7 @@ def test_what_cannot_be_started(given: dict[str, str], brokers: int) -> None:
         plans(given, brokers)
 
 
-def test_a_line_of_a_log_says_whose_it_is() -> None:
+def test_a_log_line_names_its_broker() -> None:
     assert labelled("time=1 level=info", 2) == "broker.id=2 time=1 level=info"
     assert labelled('{"time": 1}', 2) == '{"broker.id": 2, "time": 1}'
 
@@ -151,7 +151,7 @@ def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_pa
 
 
 @pytest.mark.system
-def test_a_broker_is_started_again_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_broker_is_restarted_with_restart(tmp_path: Path) -> None:
     with started(tmp_path, "--restart") as running:
         os.kill(running.brokers()[0], signal.SIGKILL)
         running.says("Broker 1 exited (killed by SIGKILL). It is restarted.")
@@ -173,7 +173,7 @@ def test_brokers_do_not_outlive_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
+def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     ports = [free_port()]
     while len(ports) < 3:  # in a row, and none of them one that the system gives to somebody else meanwhile
         port = free_port()
@@ -191,7 +191,7 @@ def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
     assert not done.stdout
 
 
-def test_the_data_of_one_broker_is_no_cluster_s_nor_the_other_way_round(tmp_path: Path, parley: Parley) -> None:
+def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, parley: Parley) -> None:
     folder = f"log.dirs={tmp_path}"
     (tmp_path / "meta.properties").touch()
     refused = parley("start", "--brokers", "3", "--override", folder)

@@ -93,7 +93,7 @@ def test_a_topic_that_does_not_exist(on_broker: Parley, action: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
+def test_impossible_requests_are_reported(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("topics", *words)
     assert typed.code == 1
     assert reason in typed.err
