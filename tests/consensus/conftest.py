@@ -21,7 +21,7 @@ _REAL = [pytest.param(scheme, marks=pytest.mark.system) for scheme in STORES]
 
 @pytest.fixture(scope="session")
 def real_store() -> Iterator[Callable[[str], str]]:
-    """The address of a real store by its scheme. Each is started when first asked for, and stopped in the end."""
+    """The address of a real store by its scheme. Each is started when it is first used, and stopped in the end."""
     with ExitStack() as running:
         yield functools.cache(lambda scheme: running.enter_context(STORES[scheme]()))
 

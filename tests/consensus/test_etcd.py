@@ -291,7 +291,7 @@ async def _entry(client: EtcdBackend, key: str) -> Entry:
         ("UNAVAILABLE", "etcdserver: server stopped", Fate.UNKNOWN),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", Fate.UNKNOWN),
         ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Fate.UNKNOWN),
-        ("UNKNOWN", "what nobody has heard of", Fate.UNKNOWN),
+        ("UNKNOWN", "a code that the client does not know", Fate.UNKNOWN),
     ],
 )
 def test_the_fate_of_a_write_for_each_error(code: str, details: str, fate: Fate) -> None:

@@ -215,7 +215,7 @@ def test_the_unit_of_systemd() -> None:
     )
     assert unit["Service"]["Restart"] == "on-failure"
     assert int(unit["Service"]["RestartPreventExitStatus"]) == DISK_FAILED, "a restart does not help a full disk"
-    assert unit["Service"]["StateDirectoryMode"] == "0750", "what is in topics is for nobody else on the machine"
+    assert unit["Service"]["StateDirectoryMode"] == "0750", "no other user of the machine may read the topics"
 
 
 def test_prometheus_scrapes_every_broker() -> None:

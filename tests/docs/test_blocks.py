@@ -192,7 +192,7 @@ def test_programs(text: str, tmp_path: Path) -> None:
 def test_the_tests_of_other_pages_are_there() -> None:
     for page, test in OWN_TESTS.items():
         assert (ROOT / "docs" / page).exists()
-        assert (Path(__file__).parent / test).exists(), f"nobody runs the programs of {page}"
+        assert (Path(__file__).parent / test).exists(), f"no test runs the programs of {page}"
 
 
 def test_every_block_is_of_a_kind_that_is_tried() -> None:

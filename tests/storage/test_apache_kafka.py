@@ -251,7 +251,7 @@ def end(log: Log, producer_id: int, kind: ControlType) -> int:
 
 def dump(version: str, files: list[Path], *options: str) -> str:
     named = ",".join(map(str, sorted(files)))
-    # What does not match is told on standard error, and the exit code is 0 all the same.
+    # Mismatches are printed to standard error; the exit code is 0 nevertheless.
     text = output_of_tool(DUMP[version], "--files", named, *options, version=version, with_errors=True)
     # Kafka 4's tool takes the first offset of every segment but the first for a gap after -1.
     text = re.sub(r"Non-consecutive offsets in \S+\n\s+-1 is followed by \d+\n", "", text)

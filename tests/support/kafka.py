@@ -60,7 +60,7 @@ class JavaFailed(RuntimeError):
 
 
 def kafka_libs(version: str = KAFKA_4) -> str:
-    """The class path of Apache Kafka ``version``. Raises :class:`MissingPeer`."""
+    """The class path of Apache Kafka ``version``. Raises ``MissingPeer``."""
     libs = ROOT / ".cache" / f"kafka-{version}" / "libs"
     if not libs.is_dir():
         raise MissingPeer(f"Apache Kafka {version} is not in {libs}: run `make peers`")
@@ -101,7 +101,7 @@ def run_java(
 ) -> str:
     """Run the class ``main`` to its end; what it wrote to standard output, and to standard error ``with_errors``.
 
-    Raises :class:`JavaFailed` when it ends with an exit code, ``subprocess.TimeoutExpired`` when it does not end.
+    Raises ``JavaFailed`` when it ends with an exit code, ``subprocess.TimeoutExpired`` when it does not end.
     """
     command = java_command(main, *args, version=version)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -149,7 +149,7 @@ class JavaServer:
         self._written.put(None)
 
     def wait_for(self, text: str) -> None:
-        """Wait for a line that contains ``text``. Raises :class:`JavaFailed` when the process ends before it."""
+        """Wait for a line that contains ``text``. Raises ``JavaFailed`` when the process ends before it."""
         while True:
             try:
                 line = self._written.get(timeout=START_SECONDS)
@@ -237,7 +237,7 @@ class KafkaWithZooKeeper:
         return path
 
     def start(self) -> None:
-        """Start the broker and wait until it serves. Raises :class:`JavaFailed`."""
+        """Start the broker and wait until it serves. Raises ``JavaFailed``."""
         command = java_command("kafka.Kafka", str(self._properties), version=KAFKA_3)
         self._broker = JavaServer(command, cwd=self.directory)
         self._broker.wait_for("[KafkaServer id=1] started")
@@ -271,14 +271,14 @@ def start_kafka_39_zk(
 ) -> KafkaWithZooKeeper:
     """Start Apache Kafka 3.9 in ZooKeeper mode on the loopback address and wait until it serves.
 
-    The caller closes it. Raises :class:`MissingPeer`, :class:`JavaFailed`.
+    The caller closes it. Raises ``MissingPeer``, ``JavaFailed``.
     """
     return KafkaWithZooKeeper(directory, free_port() if port is None else port, overrides or {})
 
 
 @contextmanager
 def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> Iterator[KafkaWithZooKeeper]:
-    """As :func:`start_kafka_39_zk`; closed at the end."""
+    """As ``start_kafka_39_zk``; closed at the end."""
     kafka = start_kafka_39_zk(directory, overrides=overrides)
     try:
         yield kafka

@@ -164,7 +164,7 @@ def _old_formats(kafka: AnyKafka) -> None:
     create(kafka, "upgraded", message_format_version="0.9.0")
     for magic, version in enumerate(("0.9.0", "0.10.2", "2.8")):
         configure(kafka, "upgraded", "message.format.version", version)
-        # The broker answers before it applies the change, and tells nobody when it does.
+        # The broker responds before it applies the change, and does not report when it has.
         while _last_magic(kafka.log_dir / "upgraded-0") != magic:
             produce(producer(kafka), "upgraded", 1, headers=False)
         for codec in ("none", "lz4"):

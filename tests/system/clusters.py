@@ -103,9 +103,7 @@ class ClusterOfProcesses:
     def leader(self, topic: str, partition: int = 0) -> int:
         leader = -1
         while leader < 0:
-            known = (
-                self.metadata(topic).topics[topic].partitions
-            )  # none, if who is asked has not heard of the topic yet
+            known = self.metadata(topic).topics[topic].partitions  # none if this broker does not know the topic yet
             leader = known[partition].leader if partition in known else -1
             if leader < 0:
                 time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Cutting one broker off from everybody: what it sends is lost, as is what is sent to it, and nobody is told.
+"""Cuts one broker off from the network: packets from it and to it are lost, and no connection is closed.
 
 All brokers of a test are on one machine, and others reach each of them through its proxy. What such a proxy carries for
 a broker that is cut off it loses: a broker says who it is with the client id of its first request.

@@ -8,7 +8,7 @@ Consul's server comes from Debian's package into ``.cache/consul-<version>``.
 ``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
 
 Rules: every download ends in a bounded time and is tried again when it fails; a version appears in ``.cache`` whole
-or not at all; where rights are missing, the message is the command that somebody with them must run.
+or not at all; if rights are missing, the message is the command that a user with these rights must run.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main(store: str | None = None) -> int:
 
 
 def install_store(store: str) -> None:
-    """What a server of this store needs, unless the environment names one. Raises :class:`PeerError`."""
+    """What a server of this store needs, unless the environment names one. Raises ``PeerError``."""
     if store not in STORES:
         raise PeerError(f"'{store}' is none of the stores there are: {', '.join(STORES)}.")
     if f"PARLEY_{store.upper()}" not in os.environ:
@@ -131,7 +131,7 @@ def install_store(store: str) -> None:
 
 
 def install_programs(programs: Mapping[str, str]) -> None:
-    """Install the packages of those programs that are missing. Raises :class:`PeerError`."""
+    """Install the packages of those programs that are missing. Raises ``PeerError``."""
     packages = sorted({package for program, package in programs.items() if not _is_there(program)})
     if not packages:
         return
@@ -165,7 +165,7 @@ def _as_root() -> list[str] | None:
 
 
 def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
-    """Put the libraries of Apache Kafka ``version`` into the cache. Raises :class:`PeerError`."""
+    """Put the libraries of Apache Kafka ``version`` into the cache. Raises ``PeerError``."""
     target = CACHE / f"kafka-{version}"
     if (target / "VERSION").is_file() and (target / "VERSION").read_text().strip() == version:
         return
@@ -184,7 +184,7 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
 
 
 def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
-    """Put artifacts, without what they depend on, into a folder of the cache. Raises :class:`PeerError`."""
+    """Put artifacts, without what they depend on, into a folder of the cache. Raises ``PeerError``."""
     target = CACHE / name
     if target.is_dir():
         return
@@ -200,7 +200,7 @@ def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
 
 
 def install_consul() -> None:
-    """Put Consul's server into the cache. Raises :class:`PeerError`.
+    """Put Consul's server into the cache. Raises ``PeerError``.
 
     It comes from the release of Debian that last had it, by the mirror and the keys that this machine's apt uses, with
     lists of its own: nothing about this machine's packages changes.
@@ -237,7 +237,7 @@ def install_consul() -> None:
 
 
 def _mirror() -> str:
-    """Where this machine gets Debian's packages from. Raises :class:`PeerError`."""
+    """Where this machine gets Debian's packages from. Raises ``PeerError``."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(RELEASE)", "Created-By: Packages"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
@@ -265,7 +265,7 @@ def _pom(artifacts: Sequence[Artifact]) -> str:
 
 
 def _again(command: Sequence[str], seconds: int, pause: Callable[[float], None] = time.sleep) -> None:
-    """Run a download, again when it fails. Raises :class:`PeerError` after the last attempt."""
+    """Run a download, again when it fails. Raises ``PeerError`` after the last attempt."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             done = subprocess.run(command, timeout=seconds, capture_output=True, text=True, check=False)

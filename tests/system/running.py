@@ -61,7 +61,7 @@ class BrokerProcess:
         return [sys.executable, "-m", *self.program, "start", *settings]
 
     def start(self) -> None:
-        """Start, and wait until clients are served. Raises :class:`BrokerDied`."""
+        """Start, and wait until clients are served. Raises ``BrokerDied``."""
         self.launch()
         self.wait_until_ready()
 
@@ -76,7 +76,7 @@ class BrokerProcess:
             )  # fmt: skip
 
     def wait_until_ready(self) -> None:
-        """Wait until clients are served. Raises :class:`BrokerDied`."""
+        """Wait until clients are served. Raises ``BrokerDied``."""
         assert self._process is not None
         assert self._process.stdout is not None
         self.summary = []

@@ -1,4 +1,4 @@
-"""Bytes that no client should send: the protocol's error or a closed connection, one log line, nobody else hurt."""
+"""Bytes that no client should send: a protocol error or a closed connection, one log line, other clients unharmed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Witness:
         self._consumer.close()
 
     def check(self) -> None:
-        """More records come, and nobody complained."""
+        """More records arrive, and no client has reported an error."""
         with self._news:
             goal = self.received + 20
             assert self._news.wait_for(lambda: self.received >= goal, WAIT_SECONDS), "the witness receives nothing"
@@ -193,7 +193,7 @@ def line_about(broker: BrokerProcess, start: int, sock: socket.socket) -> str:
             (line,) = lines
             return line
         pause.wait(0.02)
-    pytest.fail(f"nothing is said of the connection from port {port}")
+    pytest.fail(f"no log line about the connection from port {port}")
 
 
 def test_tls_on_a_plain_port(target: BrokerProcess) -> None:

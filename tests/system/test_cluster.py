@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """What brokers must be told to use the store."""
+    """The settings with which brokers use the store."""
     if request.param == "local":
         yield {}
     else:
@@ -200,7 +200,7 @@ async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int])
 
 
 def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadata]:
-    """As a broker knows them that has heard of the topic."""
+    """Return them from a broker that knows the topic."""
     while not (found := list(cluster.metadata(topic).topics[topic].partitions.values())):
         time.sleep(POLL_S)
     return found

@@ -147,7 +147,7 @@ def test_nothing_is_lost_or_read_twice_over_rebalances(
         first.subscribe([topic])
         found += [message.value() for message in take(first, 50)]
         first.commit(asynchronous=False)
-        # From here on the second has partitions too; nobody commits but what it has read.
+        # From here on the second has partitions too; a consumer commits only what it has read.
     with consumer(broker, group) as second, consumer(broker, group) as third:
         second.subscribe([topic])
         third.subscribe([topic])

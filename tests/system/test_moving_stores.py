@@ -1,4 +1,4 @@
-"""A cluster of processes goes from store to store while producers and consumers work, and nobody notices."""
+"""A cluster of processes moves from store to store while producers and consumers work without an error."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
 
 
 def _wait_for_begin(logged: dict[BrokerProcess, int]) -> BrokerProcess:
-    """Wait until the controller tells of the first step, behind what had been logged before; which broker it is."""
+    """Wait until a controller logs the first step after the earlier lines. Returns the id of that broker."""
     while True:
         for broker, start in logged.items():
             if "moving to another store" in broker.log(start):

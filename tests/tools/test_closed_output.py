@@ -116,7 +116,7 @@ def ways(of_all: Sequence[str]) -> Iterator[object]:
 def test_without_a_broker(name: str, unbuffered: str, output: str, files: dict[str, Path]) -> None:
     words = NEEDS_NO_BROKER.get(name, (name, "--help"))
     if name == "docs":
-        _, told = typed([*words], unbuffered, output)  # pages may be out of date while somebody works on them
+        _, told = typed([*words], unbuffered, output)  # generated pages may be out of date in a working copy
         assert "Traceback" not in told
         assert "Exception ignored" not in told
         return

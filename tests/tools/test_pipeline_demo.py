@@ -1,4 +1,4 @@
-"""``make pipeline``: what it makes of a git log, and what it says of the totals."""
+"""``make pipeline``: the changes it reads from a git log, and its report of the totals."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_brokers_do_not_outlive_the_command(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     ports = [free_port()]
-    while len(ports) < 3:  # in a row, and none of them one that the system gives to somebody else meanwhile
+    while len(ports) < 3:  # consecutive ports, outside the range from which the system assigns ports
         port = free_port()
         ports = [*ports, port] if port == ports[-1] + 1 else [port]
     port = ports[-1]

@@ -173,7 +173,7 @@ def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
 
 
 def _take_over(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Fill in keys that are not given and take their value from other keys, converted from the unit of those."""
+    """Fill in keys that are not set from the keys that supply their value, and convert the units."""
     for key in _TAKING_OVER:
         if values[key.attribute] is None:
             other, factor = next(

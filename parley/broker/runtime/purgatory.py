@@ -103,7 +103,7 @@ class Purgatory:
         self._subscribers.setdefault(key, {})[subscriber] = None
 
     def unsubscribe(self, key: Hashable, subscriber: Subscriber) -> None:
-        """Notify ``subscriber`` of ``key`` no longer."""
+        """Stop notifying ``subscriber`` of ``key``."""
         subscribers = self._subscribers.get(key)
         if subscribers is not None:
             subscribers.pop(subscriber, None)

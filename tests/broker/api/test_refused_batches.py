@@ -51,7 +51,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[PipelineBench]:
 async def test_batches_behind_one_that_was_rejected_before_the_broker_knew_it_leads_are_rejected_too(
     bench: PipelineBench,
 ) -> None:
-    """A producer that is told OUT_OF_ORDER_SEQUENCE_NUMBER would send 0 again under a new epoch: it would be there
+    """A producer that gets OUT_OF_ORDER_SEQUENCE_NUMBER would send 0 again under a new epoch: it would be there
     twice."""
     await bench.create("t", replicas=(BROKER, OTHER))
     assert await bench.send(0) == [FINE]  # and the response is lost

@@ -115,7 +115,7 @@ async def test_diverged_logs_are_truncated_to_where_they_agree(tmp_path: Path) -
         await cluster.create("t", [1, 2, 3])
         write(cluster[1].partition("t"), b"a", b"b")
         await agreed(cluster, "t", 2)
-        cluster.deaf = {2, 3}  # nobody hears the old leader any more
+        cluster.deaf = {2, 3}  # no follower reaches the old leader
         await cluster[2].stop()
         await cluster[3].stop()
         write(cluster[1].partition("t"), b"lost 1", b"lost 2", b"lost 3")

@@ -183,7 +183,7 @@ async def test_a_topic_created_again_while_the_old_one_opens_keeps_its_records(
         monkeypatch.setattr(Partition, "opened", noted)
         async with Client(broker.bootstrap_servers) as first, Client(broker.bootstrap_servers) as second:
             creating = asyncio.ensure_future(create(first, {"big": OPENED_AT_ONCE, "x": 1}))
-            await gate.reached.wait()  # nobody has come to x so far
+            await gate.reached.wait()  # no log of x has been opened so far
             await delete(client, "x")
             again = asyncio.ensure_future(create(second, {"x": 1}))
             await x_opened.wait()

@@ -50,7 +50,7 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
     )
     async with Client(servers[0].bootstrap_servers) as client:
         await client.send(CreateTopicsRequest(topics=[new]))
-    for server in servers:  # the answer is that of one broker: the others may still have to hear of the topic
+    for server in servers:  # one broker has responded; the others may not know the topic yet
         assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
         await server.parts.partitions.opened()
     for victim in servers[1:]:

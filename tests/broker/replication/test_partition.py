@@ -44,7 +44,7 @@ async def test_the_high_watermark_is_what_the_whole_isr_has(bench: Bench) -> Non
     assert partition.high_watermark == 0
     assert partition.end_visible(Isolation.LOG_END) == 5
     partition.follower_fetched(OTHER, 3, 0, at(1.0))
-    assert partition.high_watermark == 3, "broker 3 is not in sync: nobody waits for it"
+    assert partition.high_watermark == 3, "broker 3 is not in sync: the high watermark does not wait for it"
     assert partition.followers[OTHER].last_caught_up_s == NEVER_S
     partition.follower_fetched(OTHER, 5, 0, at(2.0))
     assert partition.high_watermark == 5

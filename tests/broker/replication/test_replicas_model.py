@@ -63,7 +63,7 @@ class Answer(Enum):
     """What happens to the controller's response to a leader."""
 
     ARRIVES = "the leader hears it"
-    LOST = "the controller has decided, but nobody is told"
+    LOST = "the controller has decided, but the response is lost"
     LATER = "the controller has not been reached yet"
 
 

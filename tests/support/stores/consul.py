@@ -31,9 +31,9 @@ class ConsulServers(Servers):
     ttl_ms_min: int = TTL_MS_MIN
     """Their ``session_ttl_min``."""
     token: str = ""
-    """For what is asked of them here."""
+    """The token for requests that the tests make themselves."""
     tls: ssl.SSLContext | None = None
-    """How to encrypt what is asked of them here; None for plain HTTP."""
+    """TLS for these requests; None for plain HTTP."""
 
     @property
     def query(self) -> str:

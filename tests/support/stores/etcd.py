@@ -25,7 +25,7 @@ class EtcdServers(Servers):
     options: Sequence[str] = ()
     """Added to every node's command line."""
     scheme: str = "http"
-    """Of the client's side."""
+    """The scheme of the client URLs."""
 
     @property
     def url(self) -> str:

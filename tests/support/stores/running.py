@@ -35,7 +35,7 @@ STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "etcd": _etcd,
     "zookeeper": _zookeeper,
 }
-"""For each scheme what starts a server and gives its address; :func:`below` leads to a folder of one's own there."""
+"""For each scheme what starts a server and gives its address; ``below`` leads to a folder of one's own there."""
 
 
 def below(url: str, folder: str) -> str:

@@ -54,7 +54,7 @@ class Servers(ABC):
     """A cluster of one or more nodes."""
 
     product: ClassVar[str]
-    """What people call it."""
+    """The name of the product, for messages."""
     ports_per_node: ClassVar[int]
     """How many ports each of the nodes needs."""
     start_seconds: ClassVar[float] = 60
@@ -191,7 +191,7 @@ def serving(make: Callable[[Path, WallClock], ServersT], count: int) -> Iterator
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports that nobody has, and that stay free while a node is down."""
+    """Return this many free ports, which stay reserved while a node is down."""
     return [free_port() for _ in range(count)]
 
 

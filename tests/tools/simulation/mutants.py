@@ -26,7 +26,7 @@ def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A follower does not say which epoch its log ends with, so nobody finds where it has parted from the leader's."""
+    """A follower does not say which epoch its log ends with, so the leader does not find where their logs diverged."""
     position_of = follower_decisions.position_of
     patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
 
@@ -52,7 +52,7 @@ def write_unguarded(patch: pytest.MonkeyPatch) -> None:
 
 
 def join_early(patch: pytest.MonkeyPatch) -> None:
-    """A follower is asked into the ISR before it has what is committed."""
+    """A follower is proposed for the ISR before it has all committed records."""
     patch.setattr(isr_decisions, "has_arrived", lambda view, progress, *times: True)
 
 
@@ -62,7 +62,7 @@ def forget_refusals(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_leaders(broker: int) -> list[Fault]:
-    """Brokers stop one after the other while who is to lead after them hears of it late: clients know it before."""
+    """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
     for turn in range(8):
         late, first, stops = [(broker + turn + i) % 3 + 1 for i in range(3)]

@@ -121,6 +121,6 @@ def _at_rest(bench: Bench, robots: list[Robot]) -> None:
     for robot in robots:
         assert robot.generation == group.generation
         assert robot.assignment == group.members[robot.member_id].assignment
-        assert robot.assignment.endswith(b"@%d" % group.generation), "nobody acts on another generation's assignment"
+        assert robot.assignment.endswith(b"@%d" % group.generation), "no member acts on another generation's assignment"
         generations = [generation for generation, _ in robot.seen]
         assert generations == sorted(generations)

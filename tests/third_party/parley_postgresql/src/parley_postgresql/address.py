@@ -1,4 +1,4 @@
-"""``postgresql://user@host:5432,host2:5432/database?schema=parley``, with the parameters of every PostgreSQL client."""
+"""Addresses, ``postgresql://user@host:5432,host2:5432/database?schema=parley``, with the parameters of libpq."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an address says."""
+    """A parsed address."""
 
     dsn: str = field(repr=False)
-    """For asyncpg; may hold a password, so it is never shown."""
+    """The address for asyncpg. It may contain a password, so it is never shown."""
     shown: str
-    """The same for people."""
+    """The address for messages, without secrets."""
     schema: str
-    """Where the tables are."""
+    """The schema of the tables."""
     password: str | None = field(default=None, repr=False)
-    """None for the one that the client finds itself."""
+    """None: asyncpg looks in ``~/.pgpass`` and ``PGPASSWORD``."""
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
     """Parse an address. The only option is ``password``.
 
-    Raises BadConfig if the address makes no sense. The message never holds what may be a password.
+    Raises BadConfig if the address is malformed. The message never contains what may be a password.
     """
     given_password = options.get("password")
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise BadConfig(f"an address that cannot be read; expected {EXPECTED}") from None
+        raise BadConfig(f"malformed address; expected {EXPECTED}") from None
     hosts = parts.netloc.rpartition("@")[2]
     shown = f"postgresql://{hosts}{parts.path}"
     if unknown := sorted(options.keys() - {"password"}):
-        raise BadConfig(f"{shown}: {', '.join(unknown)} cannot be given as options; expected {EXPECTED}")
+        raise BadConfig(f"{shown}: {', '.join(unknown)} is not a known option; expected {EXPECTED}")
     if parts.scheme != "postgresql" or not hosts or parts.path in ("", "/") or "/" in parts.path[1:]:
         raise BadConfig(f"{shown}: expected {EXPECTED}")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -1,4 +1,4 @@
-"""The calls of the interface over PostgreSQL. The package has the rules."""
+"""The calls of the interface, carried out by PostgreSQL. README.md has the design."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ class PostgresqlBackend(Backend):
         lanes = Lanes(self._address, LANES)
         try:
             identity = await self._find_identity(lanes, expect_identity)
-            # Deletes nothing, and takes every right that a write takes.
+            # Deletes nothing, and needs every privilege that a write needs.
             (row,) = await lanes.call(self._statements.txn, identity, 0, [], [], [], [_PROBE], [None], [None])
         except BaseException:
             lanes.drop()
             raise
         self._identity, self._lanes, self.reached = identity, lanes, row["reached"]
-        self._renewals = Lanes(self._address, 1)  # nothing else may delay them
+        self._renewals = Lanes(self._address, 1)  # renewals never wait for other calls
         self._keeper = Keeper(self, self._address, self._statements)
 
     async def _find_identity(self, lanes: Lanes, expected: str | None) -> str:
@@ -200,7 +200,7 @@ class PostgresqlBackend(Backend):
         self._watches[watch] = None
         return watch
 
-    # For watches.
+    # --- For watches ---
 
     async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
         """See ``watch.Source``."""
@@ -216,7 +216,7 @@ class PostgresqlBackend(Backend):
         """See ``watch.Source``."""
         self._watches.pop(watch, None)
 
-    # For sessions.
+    # --- For sessions ---
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
         """See ``session.Sessions``."""
@@ -244,9 +244,9 @@ class PostgresqlBackend(Backend):
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._ending.discard(ending)
         if not ending.cancelled():
-            ending.exception()  # who wants to know asks too
+            ending.exception()  # mark it as retrieved; close() awaits the same future
 
-    # For the keeper.
+    # --- For the keeper ---
 
     def own_sessions(self) -> frozenset[str]:
         """See ``keeper.Client``."""
@@ -292,7 +292,7 @@ class PostgresqlBackend(Backend):
             self._become_wrong(self._put_back())
         self.reached = max(self.reached, row["reached"])
 
-    # Requests.
+    # --- Requests ---
 
     async def _write(self, checks: Sequence[Check], ops: Sequence[Op]) -> Row:
         CAPABILITIES.admit(checks, ops)
@@ -342,7 +342,7 @@ class PostgresqlBackend(Backend):
         return await self._noting(self._require_open().call(statement, *arguments, writes=writes))
 
     async def _noting(self, call: Coroutine[Any, Any, Rows]) -> Rows:
-        """Await a call, and take note of a store that is gone."""
+        """Await a call. If it shows that the store no longer exists, end everything that uses the store."""
         try:
             return await call
         except WrongStore as error:
@@ -352,7 +352,7 @@ class PostgresqlBackend(Backend):
     def _status(self, rows: Rows) -> str:
         (row,) = rows
         if row["status"] == "wrong":
-            self._become_wrong(f"{self._address.shown} is not the store {self._identity} any more")
+            self._become_wrong(f"{self._address.shown} is no longer the store {self._identity}")
         if row["status"] == "older":
             self._become_wrong(self._put_back())
         self.reached = max(self.reached, row["reached"])
@@ -360,7 +360,7 @@ class PostgresqlBackend(Backend):
         return status
 
     def _put_back(self) -> str:
-        return f"the store {self._identity} has been at revision {self.reached}; it was put back to an older state"
+        return f"the store {self._identity} has been at revision {self.reached}; it was restored to an older state"
 
     def _become_wrong(self, message: str) -> NoReturn:
         self.on_wrong(WrongStore(message))
@@ -375,7 +375,8 @@ class PostgresqlBackend(Backend):
 
 
 def _number(expect: Expectation) -> int:
-    """The revision that is expected; one that no key is at for another store's, and where it does not matter."""
+    """Return the expected revision; a number that no key has if it is not a revision of this store, or does not
+    matter."""
     token = expect.revision.token if isinstance(expect, At) else None
     return token if type(token) is int and 0 < token <= _REVISION_MAX else _NO_REVISION
 
@@ -389,7 +390,7 @@ def _change(row: Row) -> Event:
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
-    """The first key that starts with a prefix and the end of all that do."""
+    """Return the first key that starts with a prefix, and the end of the range of all such keys."""
     first = _bytes(prefix)
     return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # no byte of UTF-8 is 0xFF
 

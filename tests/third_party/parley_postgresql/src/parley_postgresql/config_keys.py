@@ -6,7 +6,7 @@ from parley.consensus.store_config import ConfigKey, Given, Importance, StoreCon
 
 
 def options(given: Given) -> dict[str, object]:
-    """Return what ``PostgresqlBackend.from_url`` gets beside the address."""
+    """Return the options for ``PostgresqlBackend.from_url``."""
     password = given.get("postgresql.password", "").strip()
     return {"password": password} if password else {}
 

@@ -1,4 +1,4 @@
-"""Connections to the server, requests on them, and what became of a request that failed."""
+"""Connections to the server, requests over them, and the fate of a request that failed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECK = (
     "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
     "THEN set_config('synchronous_commit', 'on', false) END"
 )
-# The server goes down or the connection broke: a write under way may have been committed all the same.
+# The server is shutting down or the connection broke: a write in progress may have been committed nevertheless.
 _UNKNOWN = ("57P", "08")
 _NOT_OURS = ("3D000", "3F000", "42P01", "42883")  # no such database, schema, table, function
 _FORBIDDEN = ("28", "42501")
@@ -43,15 +43,15 @@ _FORBIDDEN = ("28", "42501")
 Row = Any
 Rows = Sequence[Row]
 OnNotice = Callable[[Any, int, str, str], None]
-"""Given the connection, the process that notifies, the channel and what it says."""
+"""Called with the connection, the id of the notifying process, the channel and the payload."""
 
 
 class NotSent(Exception):
-    """A request that the server did not get."""
+    """The request did not reach the server."""
 
 
 def refusal(error: BaseException, *, sent: bool, writes: bool) -> CoordinationError:
-    """What an exception of the driver means to the caller."""
+    """Return the coordination error for an exception of the driver."""
     text = f"PostgreSQL: {error or type(error).__name__}"
     code = getattr(error, "sqlstate", None) or ""
     if code.startswith(_FORBIDDEN):
@@ -63,7 +63,7 @@ def refusal(error: BaseException, *, sent: bool, writes: bool) -> CoordinationEr
 
 
 class Lane:
-    """One connection, made when it is needed, and made anew when it broke. One request at a time."""
+    """One connection, made when it is first needed, and again after it broke. It carries one request at a time."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -71,14 +71,13 @@ class Lane:
 
     @property
     def connected(self) -> bool:
-        """Whether a request needs no new connection, as far as is known."""
+        """True if there is a connection that is not known to be broken."""
         return self._connection is not None and not self._connection.is_closed()
 
     async def connect(self, deadline: float) -> Any:
-        """The connection.
+        """Return the connection; try to make one until ``deadline`` (loop time).
 
-        :param deadline: the loop time until which to try.
-        :raises CoordinationError: none came.
+        Raises CoordinationError if no connection can be made.
         """
         if self.connected:
             return self._connection
@@ -111,18 +110,18 @@ class Lane:
             raise Unsupported(f"PostgreSQL {VERSION_MIN} or later is needed; the server is {found['version']}")
 
     async def request(self, statement: str, arguments: Sequence[object], deadline: float, *, writes: bool) -> Rows:
-        """What a statement answers, by a new connection if there is none.
+        """Run a statement and return its rows. Connects first if necessary.
 
-        :raises NotSent: the connection was gone before.
-        :raises CoordinationError: it was refused, or has no answer.
+        Raises NotSent if the connection broke before the request was sent, and CoordinationError if the server refused
+        it or did not respond.
         """
         await self.connect(deadline)
         return await self.ask(statement, arguments, deadline, writes=writes)
 
     async def ask(self, statement: str, arguments: Sequence[object], deadline: float, *, writes: bool) -> Rows:
-        """What a statement answers by the connection there is. See ``request``."""
+        """Run a statement over the existing connection; otherwise like ``request``."""
         if not self.connected:
-            raise NotSent("the connection is gone")
+            raise NotSent("the connection is broken")
         try:
             return await self._send(statement, arguments, deadline)
         except asyncpg.InterfaceError as error:  # the driver's own: nothing was sent
@@ -132,9 +131,9 @@ class Lane:
             raise refusal(error, sent=True, writes=writes) from error
 
     async def listen(self, channel: str, on_notice: OnNotice, on_gone: Callable[[Any], None]) -> None:
-        """Have notifications told, and the end of the connection.
+        """Call ``on_notice`` for each notification, and ``on_gone`` when the connection ends.
 
-        :raises CoordinationError: that was refused, or has no answer.
+        Raises CoordinationError if the server refuses or does not respond.
         """
         deadline = asyncio.get_running_loop().time() + REQUEST_S
         connection = await self.connect(deadline)
@@ -142,9 +141,9 @@ class Lane:
         await self._done(connection.add_listener(channel, on_notice), deadline)
 
     async def script(self, text: str) -> None:
-        """Run statements that answer nothing, all or none.
+        """Run statements without results in one transaction.
 
-        :raises CoordinationError: they were refused, or have no answer.
+        Raises CoordinationError if the server refuses them or does not respond.
         """
         deadline = asyncio.get_running_loop().time() + REQUEST_S
         connection = await self.connect(deadline)
@@ -152,17 +151,17 @@ class Lane:
 
     async def _done(self, asked: Coroutine[Any, Any, Any], deadline: float) -> None:
         try:
-            await self._answer(asked, deadline)
+            await self._within(asked, deadline)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             self.drop()
             raise refusal(error, sent=True, writes=False) from error
 
     async def _send(self, statement: str, arguments: Sequence[object], deadline: float) -> Rows:
-        rows: Rows = await self._answer(self._connection.fetch(statement, *arguments), deadline)
+        rows: Rows = await self._within(self._connection.fetch(statement, *arguments), deadline)
         return rows
 
-    async def _answer(self, asked: Coroutine[Any, Any, Any], deadline: float) -> Any:
-        # The driver is never cancelled: that would open a connection to say so, which may hang as this one does.
+    async def _within(self, asked: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        # Never cancel the driver's call: the driver would open another connection for that, which may hang as well.
         asking = asyncio.ensure_future(asked)
         try:
             await asyncio.wait([asking], timeout=deadline - asyncio.get_running_loop().time())
@@ -171,7 +170,7 @@ class Lane:
                 self.drop()
                 asking.add_done_callback(_heed)
         if not asking.done():
-            raise TimeoutError("no answer")
+            raise TimeoutError("no response in time")
         return asking.result()
 
     def drop(self) -> None:
@@ -181,7 +180,7 @@ class Lane:
             connection.terminate()
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection in an orderly way."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             try:
@@ -196,7 +195,7 @@ def _heed(asking: asyncio.Future[Any]) -> None:
 
 
 class Lanes:
-    """A few connections, for so many requests of one client at once."""
+    """Several connections, for as many concurrent requests of one client."""
 
     def __init__(self, address: Address, count: int) -> None:
         self._free = [Lane(address) for _ in range(count)]
@@ -207,11 +206,10 @@ class Lanes:
     async def call(
         self, statement: str, *arguments: object, writes: bool = False, timeout_s: float = REQUEST_S
     ) -> Rows:
-        """What a statement answers; sent again where that is safe.
+        """Run a statement and return its rows; send it again if that is safe.
 
-        :raises Unavailable: not applied.
-        :raises MaybeApplied: of one that writes: unknown.
-        :raises CoordinationError: what else the server said.
+        Raises Unavailable if it was not applied, MaybeApplied if it writes and its fate is unknown, and other
+        coordination errors that the server's response means.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -224,7 +222,7 @@ class Lanes:
             await asyncio.sleep(_PAUSE_S)
 
     async def script(self, text: str) -> None:
-        """See ``Lane``."""
+        """See ``Lane.script``."""
         await self._once(lambda lane: lane.script(text))
 
     async def _once(self, use: Callable[[Lane], Coroutine[Any, Any, _T]]) -> _T:
@@ -243,7 +241,7 @@ class Lanes:
                 self._free.append(lane)
 
     async def close(self) -> None:
-        """Close them all. What is under way is broken off."""
+        """Close all connections. Requests in progress fail."""
         self._closed = True
         busy = [lane for lane in self._all if lane not in self._free]
         for lane in busy:
@@ -251,7 +249,7 @@ class Lanes:
         await asyncio.gather(*(lane.close() for lane in self._all))
 
     def drop(self) -> None:
-        """Break them all, for ever."""
+        """Break all connections for good."""
         self._closed = True
         for lane in self._all:
             lane.drop()

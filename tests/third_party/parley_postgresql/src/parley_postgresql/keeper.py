@@ -1,9 +1,8 @@
-"""One connection that listens for changes, and on it a look at all sessions from time to time.
+"""Listens for changes over one connection, and looks at all sessions from time to time.
 
-A session whose counter has not changed for its TTL since this client first saw it there is ended, if its counter is
-still the same in the store then. What counts is this process's monotonic clock, from a moment after the last renewal to
-one before the end: that can only be longer than the TTL of the owner's view. A client that was stopped itself, or cut
-off, begins to count anew.
+A session is ended if its counter has not changed for its TTL since this client first saw that value, and the store
+still has the value then. Only this process's monotonic clock counts, from a moment after the owner's last renewal: so
+the measured time is never longer than the true one. A client that was itself stopped or cut off starts measuring again.
 """
 
 from __future__ import annotations
@@ -25,28 +24,25 @@ _RETRY_S = 0.05
 
 
 class Client(Protocol):
-    """Whom a keeper tells what it has found."""
+    """What a keeper calls on its client."""
 
     def on_up(self) -> None:
-        """Changes will be told from now on; there may have been some before."""
+        """Changes are reported from now on; earlier ones may have been missed."""
 
     def on_down(self) -> None:
-        """They are not told any more."""
+        """Changes are no longer reported."""
 
     def on_news(self, keys: Sequence[str] | None) -> None:
-        """These keys have changed; ``None``: any may have."""
+        """These keys have changed; None: any key may have changed."""
 
     def own_sessions(self) -> frozenset[str]:
         """The ids of this client's sessions."""
 
     def on_over(self, session_id: str) -> None:
-        """One of them is not in the store any more."""
+        """One of these sessions is no longer in the store."""
 
     def heed(self, row: Row, reached: int) -> None:
-        """Check the identity and the revision in an answer.
-
-        :raises WrongStore: it is another store.
-        """
+        """Check the identity and the revision in a response. Raises WrongStore if it is from another store."""
 
     @property
     def reached(self) -> int:
@@ -54,10 +50,10 @@ class Client(Protocol):
 
     @property
     def identity(self) -> str:
-        """The store's."""
+        """The identity of the store."""
 
     def on_wrong(self, error: CoordinationError) -> None:
-        """It is not the store any more, or refuses us."""
+        """The store has been replaced, or refuses this client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class _Seen:
 
 
 class Keeper:
-    """Listens and looks until it is closed."""
+    """Listens for changes and ends silent sessions, until it is closed."""
 
     def __init__(self, client: Client, address: Address, statements: Statements) -> None:
         self._client = client
@@ -79,7 +75,7 @@ class Keeper:
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="postgresql keeper")
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the keeper."""
         self._task.cancel()
         await asyncio.wait([self._task])
         self._lane.drop()
@@ -119,11 +115,11 @@ class Keeper:
                 async with asyncio.timeout_at(next_at):
                     await self._look_now.wait()
             if loop.time() > next_at + LOOK_S_MAX:
-                self._seen = {}  # we were stopped ourselves
+                self._seen = {}  # this process was stopped: measure again
             self._look_now.clear()
 
     async def _look(self) -> float:
-        """Look at all sessions; the loop time of the next look."""
+        """Look at all sessions, and end the silent ones. Returns the loop time of the next look."""
         loop = asyncio.get_running_loop()
         own, reached = self._client.own_sessions(), self._client.reached
         rows = await self._lane.ask(self._statements.look, (), loop.time() + REQUEST_S, writes=False)

@@ -1,25 +1,26 @@
-"""What is in the server: tables, and a function for each call that takes several steps.
+"""The objects in the server: tables, and a function for each call of several steps.
 
-Functions take the identity and the least revision that the store must have, and answer with a status: ``done``,
-``wrong`` (another store), ``older`` (than it was), ``over`` (the session is), ``refused`` (a check does not hold). They
-are volatile, in transactions at READ COMMITTED: each statement behind the lock sees all that was committed before the
-lock was had.
+A function takes the identity of the store and the lowest revision that it must have. It returns a status: ``done``,
+``wrong`` (another store), ``older`` (the store is older than that), ``over`` (the session has ended), or ``refused`` (a
+check does not hold). Functions are volatile and run at READ COMMITTED: each statement after the lock sees everything
+committed before the lock was taken.
 """
 
 from __future__ import annotations
 
 REMOVED_KEPT = 10_000
-"""For so many revisions deletions are remembered."""
+"""The number of revisions for which deletions are remembered."""
 _NOTICE_BYTES_MAX = 7500  # PostgreSQL takes 7999
 
 
 def channel(schema: str) -> str:
-    """Where changes are announced: the keys written, or ``*`` for too many, or nothing for a new session."""
+    """Return the channel of notifications. The payload has the keys written, ``*`` if they are too many, or nothing for
+    a new session."""
     return f"parley_{schema}"
 
 
 def creation(schema: str, identity: str) -> str:
-    """Make the store unless it is there; by one client at a time."""
+    """Return the script that creates the store unless it exists. Only one client at a time runs it."""
     return _CREATION.format(
         schema=schema,
         identity=identity,
@@ -191,7 +192,7 @@ END $creation$
 
 
 class Statements:
-    """What is sent to the store in a schema."""
+    """The statements for the store in a schema."""
 
     def __init__(self, schema: str) -> None:
         self.exists = f"SELECT to_regclass('{schema}.store') IS NOT NULL AS there"

@@ -1,4 +1,4 @@
-"""A session: a row, and a task that counts up its counter."""
+"""A session: a row in the server, and a task that increments its counter."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Sessions(Protocol):
     """What a session needs of its backend."""
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
-        """Count up; False if the store knows no such session."""
+        """Increment the counter of a session. Returns False if the store does not know the session."""
 
     def end(self, session: PostgresqlSession) -> asyncio.Future[None]:
-        """A session has become LOST: end it in the store too; done when its keys are gone."""
+        """End a session in the store after it became LOST. The future is done when its keys are deleted."""
 
 
 class PostgresqlSession(Session):
@@ -35,7 +35,7 @@ class PostgresqlSession(Session):
         self.add_callback(self._on_change)
 
     def renew_now(self) -> None:
-        """The connection is back: do not wait for the next renewal's time."""
+        """Renew without waiting for the next due time, because the connection is back."""
         self._urgent.set()
 
     async def close(self) -> None:

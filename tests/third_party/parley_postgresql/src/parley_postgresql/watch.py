@@ -1,4 +1,4 @@
-"""A watch: a position, and what was read behind it last. Nothing is read while nobody iterates."""
+"""A watch: a position, and the changes read since then. It reads nothing while no consumer iterates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Source(Protocol):
     """What a watch needs of its backend."""
 
     async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """What changed below a prefix behind a position, as a Snapshot if that is too far back; the new position."""
+        """Return the new position, and the changes below a prefix since ``position``; a Snapshot if that is too long
+        ago."""
 
     def forget(self, watch: PostgresqlWatch) -> None:
-        """A watch is closed."""
+        """Forget a closed watch."""
 
 
 class PostgresqlWatch(Watch):
@@ -51,12 +52,12 @@ class PostgresqlWatch(Watch):
                 await asyncio.wait([self._reading])  # goes on if this is cancelled
 
     def tell(self, keys: Sequence[str] | None) -> None:
-        """These keys have changed; ``None``: any may have."""
+        """Note that these keys have changed; None: any key may have changed."""
         if keys is None or any(key.startswith(self._prefix) for key in keys):
             self._news.set()
 
     def end(self, error: CoordinationError) -> None:
-        """End with this error, unless it has ended; what was not taken is dropped."""
+        """End the watch with this error, unless it has ended. Events not yet taken are dropped."""
         self._end = self._end or error
         self._events.clear()
         self._news.set()

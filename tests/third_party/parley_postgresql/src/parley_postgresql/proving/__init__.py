@@ -1,4 +1,4 @@
-"""For the conformance kit: a real server of one's own, and the faults."""
+"""What the conformance kit needs: a real server, and faults."""
 
 from parley_postgresql.proving.harness import PostgresqlHarness
 from parley_postgresql.proving.server import PostgresqlServer, running

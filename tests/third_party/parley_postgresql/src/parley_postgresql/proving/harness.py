@@ -1,4 +1,4 @@
-"""The kit's harness: peers are processes, faults are made by a proxy before each client and on a server of its own."""
+"""The kit's harness: peers are processes; a proxy before each client and a private server make the faults."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ _LENGTH = 4
 
 @functools.cache
 def _own_server() -> PostgresqlServer:
-    """One for this process, for as long as it runs."""
+    """The server that this process starts for itself; it runs until the process ends."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(running())
 
 
 class PostgresqlHarness(ProcessHarness):
-    """A store in a new schema.
-
-    :param server: where; by default one that is started when first needed.
-    """
+    """A store in a new schema of ``server``, by default of a private server that is started when it is first needed."""
 
     def __init__(self, server: PostgresqlServer | None = None) -> None:
         super().__init__()
@@ -89,7 +86,7 @@ class PostgresqlHarness(ProcessHarness):
 
 @functools.cache
 def _proxied_class() -> type[Backend]:
-    """The backend that the entry point names, which takes its proxy with it when it is closed."""
+    """Return the backend class that the entry point names, extended to close its proxy."""
     found = backend_class(_SCHEME)
 
     class Proxied(found):  # type: ignore[misc, valid-type]
@@ -103,12 +100,13 @@ def _proxied_class() -> type[Backend]:
 
 
 class _LossyProxy(Proxy):
-    """A proxy that knows a write when it sees one."""
+    """A proxy that recognizes writes."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port, lambda: _Tap(self))
         self.lose: bool | None = None
-        """Break the connection at the next write: True: after the server answered it, False: before it got it."""
+        """Break the connection at the next write: True: after the server has responded, False: before the write reaches
+        it."""
 
 
 class _Tap(Tap):
@@ -137,7 +135,7 @@ class _Tap(Tap):
         return None if self._losing else data
 
     def _messages(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The messages that are complete with these bytes: kind and body."""
+        """Yield the messages that are complete with these bytes, as kind and body."""
         self._rest += data
         while True:
             kind = 1 if self._begun else 0  # the first message of a connection has none

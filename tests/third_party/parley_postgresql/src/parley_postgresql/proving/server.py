@@ -1,8 +1,7 @@
-"""A real PostgreSQL server on a free port, with data of its own and a wall clock that can be moved.
+"""A real PostgreSQL server on a free port, with its own data and a wall clock that can be moved.
 
-``postgres`` and ``initdb`` are those on the path, or the newest below ``/usr/lib/postgresql``, where Debian has them,
-or in the directory that ``PARLEY_POSTGRESQL`` names. They refuse to run as root; then they run as ``postgres`` or
-``nobody``.
+Its programs are those in the directory that ``PARLEY_POSTGRESQL`` names, else those on the path, else the newest below
+``/usr/lib/postgresql`` (Debian). PostgreSQL refuses to run as root; it then runs as ``postgres`` or ``nobody``.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ _SETTINGS = {
 
 
 def programs() -> Path:
-    """The directory with PostgreSQL's programs.
-
-    :raises RuntimeError: there is none; with what to do.
-    """
+    """Return the directory with PostgreSQL's programs. Raises RuntimeError, with advice, if there is none."""
     named = os.environ.get("PARLEY_POSTGRESQL")
     on_path = shutil.which("postgres")
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: _version(path.parts[-3]))
@@ -55,10 +51,7 @@ def _version(text: str) -> float:
 
 
 class PostgresqlServer:
-    """See the module.
-
-    :param directory: its own.
-    """
+    """A PostgreSQL server whose files are in ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -74,11 +67,11 @@ class PostgresqlServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address of the server."""
         return f"postgresql://parley@127.0.0.1:{self.port}/postgres?sslmode=disable"
 
     def start(self) -> None:
-        """Start it and wait until it answers; the first time its data are made."""
+        """Start the server and wait until it responds. The first start creates the data."""
         if not self._initial.exists():
             self._run(
                 "initdb", f"--pgdata={self._initial}", "--username=parley", "--auth=trust", "--no-sync", "-E", "UTF8"
@@ -95,7 +88,7 @@ class PostgresqlServer:
         self._wait()
 
     def stop(self) -> None:
-        """End it at once, as a crash does: what it promised to keep is in its log alone."""
+        """Stop the server at once, like a crash: only its write-ahead log has what it has confirmed."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(signal.SIGQUIT)
@@ -107,12 +100,12 @@ class PostgresqlServer:
             self._process = None
 
     def restart(self) -> None:
-        """Stop it and start it on its data."""
+        """Stop the server, and start it with its data."""
         self.stop()
         self.start()
 
     def wipe(self) -> None:
-        """Stop it, delete its data, and start it with none."""
+        """Stop the server, delete its data, and start it empty."""
         self.stop()
         shutil.rmtree(self._data)
         self.start()
@@ -139,14 +132,14 @@ class PostgresqlServer:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
 
     def _identity(self) -> dict[str, Any]:
-        """As whom to run: PostgreSQL refuses to be root."""
+        """The user to run as: PostgreSQL refuses to run as root."""
         if os.geteuid() != 0:
             return {}
         entry = pwd.getpwnam(self._user)
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": ()}
 
     def _hand_over(self) -> None:
-        """Let the server's user have the directory, and the library that moves its clock."""
+        """Give the server's user the directory, and a copy of the library that moves its clock."""
         library = self._directory / "clock.so"
         shutil.copyfile(self.clock.environment["LD_PRELOAD"], library)
         library.chmod(0o755)
@@ -170,7 +163,7 @@ def _users() -> Sequence[str]:
 
 @contextmanager
 def running() -> Iterator[PostgresqlServer]:
-    """A running server; gone at the end, whatever happened."""
+    """Run a server inside the context, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="parley-postgresql-") as name:
         server = PostgresqlServer(Path(name))
         try:
