@@ -49,8 +49,8 @@ class Endpoint:
     """The servers, and this client's credentials.
 
     ``hosts`` is ``host:port`` of each, joined by commas. ``auth`` has pairs of scheme and credential, like ``digest``
-    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options. ``keystores`` has the
-    certificates that are not in files named by those.
+    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options. ``keystores`` has
+    certificates from PKCS #12 files, which kazoo cannot read.
     """
 
     hosts: str

@@ -448,9 +448,7 @@ async def test_a_followers_session_corrects_progress_reported_outside_of_it(benc
     await bench.fetch(session_id=answer.session_id, session_epoch=1, **follower)
     progress = bench.partition("t").followers[OTHER]
     assert progress.log_end_offset == 3
-    await bench.fetch(
-        ask("t", log_start_offset=0), replica_id=OTHER, version=11
-    )  # with the same replica id
+    await bench.fetch(ask("t", log_start_offset=0), replica_id=OTHER, version=11)  # with the same replica id
     assert progress.log_end_offset == 0
     bench.seconds = LOOK_AT_ALL_S
     await bench.fetch(session_id=answer.session_id, session_epoch=2, **follower)
