@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
+from parley.consensus.local import backend as local
 from parley.consensus.memory import MemoryBackend
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -285,12 +287,14 @@ async def test_a_second_broker_with_the_same_id_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.02)
+    soon = replace(local.CAPABILITIES, expiry_factor_max=0.001)  # the second gives up soon, and no session expires
+    monkeypatch.setattr(local, "CAPABILITIES", soon)
     store = f"local://{tmp_path}/store"
     settings = {
         "broker.id": "5",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "coordination.url": store,
-        "coordination.session.timeout.ms": SHORT_MS,
+        "coordination.session.timeout.ms": str(NEVER_MS),
     }
     first = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/a"}))
     second = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/b"}))
