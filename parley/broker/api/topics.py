@@ -96,9 +96,8 @@ class TopicsApi:
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
-        ids: dict[
-            str, UUID
-        ] = {}  # of topics named by id: by the time of the decision the name may belong to another topic
+        # The ids of topics named by id: by the time of the decision the name may belong to another topic.
+        ids: dict[str, UUID] = {}
         for name, topic_id in dict.fromkeys(asked):
             try:
                 names.append(self._name_to_delete(name, topic_id, twice))

@@ -19,9 +19,8 @@ class FailureLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._seen: dict[
-            _Kind, list[float]
-        ] = {}  # when the last failure was logged, and how many were not logged since
+        # When the last failure of a kind was logged, and how many have not been logged since.
+        self._seen: dict[_Kind, list[float]] = {}
 
     def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
         """Log ``error`` with ``facts``, unless one of its kind was logged recently. ``now_s`` is monotonic time."""

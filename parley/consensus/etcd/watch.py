@@ -26,7 +26,7 @@ class Source(Protocol):
 
     @property
     def layout(self) -> KeyLayout:
-        """Where the keys are."""
+        """The layout of the store's keys."""
 
     async def snapshot(self, prefix: str) -> tuple[Sequence[Entry], int]:
         """The entries below a prefix, and their revision.

@@ -49,7 +49,7 @@ class Leadership(HeldKey):
 
     @property
     def safe_until(self) -> float:
-        """The loop time until which silence alone cannot cost this leader its office; it may be deposed earlier."""
+        """The loop time until which this leadership cannot expire; another candidate may depose the leader earlier."""
         return self._session.safe_until
 
     def require(self) -> None:
