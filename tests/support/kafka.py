@@ -67,24 +67,28 @@ def kafka_libs(version: str = KAFKA_4) -> str:
     return f"{libs}/*"
 
 
-def java_command(main: str, *args: str, version: str = KAFKA_4) -> list[str]:
-    """The command line that runs the class ``main`` of Apache Kafka ``version``, or a program in a ``.java`` file."""
-    path = kafka_libs(version)
+def java_command(main: str, *args: str, version: str = KAFKA_4, more_libs: Path | None = None) -> list[str]:
+    """The command line that runs the class ``main`` of Apache Kafka ``version``, or a program in a ``.java`` file.
+
+    ``more_libs`` is a folder of further jars.
+    """
+    folders = [Path(kafka_libs(version)).parent, *([more_libs] if more_libs else [])]
+    path = ":".join(f"{folder}/*" for folder in folders)
     if main.endswith(".java"):
-        path = f"{path}:{_compiled(Path(main), version)}"
+        path = f"{path}:{_compiled(Path(main), version, tuple(folders))}"
         main = Path(main).stem
     return ["java", *_SMALL_JVM, _logging(version), "-cp", path, main, *args]
 
 
 @functools.cache
-def _compiled(source: Path, version: str) -> Path:
+def _compiled(source: Path, version: str, libs: tuple[Path, ...]) -> Path:
     """The folder of the program's classes. They are kept: compiling takes longer than most programs run."""
     text = source.read_bytes()
     folder = ROOT / ".cache" / "java-classes" / f"{source.stem}-{version}-{hashlib.sha256(text).hexdigest()[:16]}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent))
-        jars = ":".join(map(str, Path(kafka_libs(version)).parent.glob("*.jar")))  # the module expands no *
+        jars = ":".join(str(jar) for folder in libs for jar in folder.glob("*.jar"))  # the module expands no *
         command = ["java", *_SMALL_JVM, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", jars]
         done = subprocess.run([*command, "-d", str(made), str(source)], capture_output=True, text=True, check=False)
         if done.returncode:

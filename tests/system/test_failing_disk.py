@@ -94,7 +94,7 @@ def test_only_its_partitions_go_offline(
             lambda: {p for p, isr in isrs(cluster, running.topic).items() if number not in isr} == lost,
             lambda: f"not in the ISRs of {lost} alone: {isrs(cluster, running.topic)}",
         )
-        for said in (f"{failing} is offline", error, "and start the broker again"):
+        for said in (f"{failing} is offline", error, "then restart the broker"):
             wait_until_logged(broker, said)
         running.wait_for_acknowledged(100)
         assert broker.alive

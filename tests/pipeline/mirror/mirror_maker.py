@@ -11,10 +11,7 @@ from tests.system import peers
 
 def command(main: str, *args: str) -> list[str]:
     """The command line of a class that may use MirrorMaker."""
-    words = java_command(main, *args)
-    at = words.index("-cp") + 1
-    words[at] += f":{peers.CACHE / 'mirror-maker'}/*"
-    return words
+    return java_command(main, *args, more_libs=peers.CACHE / "mirror-maker")
 
 
 def run(main: str, *args: str) -> str:
