@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from parley.consensus.backend import ABSENT, PRESENT, At, Backend, Changed, Check, Delete, Op, Put, Removed, Snapshot
+from parley.consensus.backend import (
+    ABSENT,
+    PRESENT,
+    At,
+    Backend,
+    Changed,
+    Check,
+    Delete,
+    Entry,
+    Event,
+    Op,
+    Put,
+    Removed,
+    Snapshot,
+    Watch,
+)
 from parley.consensus.errors import (
     AlreadyExists,
     Closed,
@@ -20,6 +35,7 @@ from parley.consensus.errors import (
     SessionLost,
     TooLarge,
     TooManyOps,
+    WrongStore,
 )
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections, Leader
@@ -247,6 +263,42 @@ async def test_elections_of_different_names_are_independent(backend: Backend) ->
         assert leader.candidate == name.encode()
 
 
+class EndingWatch(Watch):
+    """Ends with an error instead of its first event."""
+
+    async def _next(self) -> Event:
+        raise WrongStore("the store has been replaced")
+
+    async def close(self) -> None:
+        pass
+
+
+class EndsFirstWatch(MemoryBackend):
+    """A store whose first watch ends with an error."""
+
+    ended = False
+
+    def watch(self, prefix: str) -> Watch:
+        if self.ended:
+            return super().watch(prefix)
+        self.ended = True
+        return EndingWatch()
+
+
+async def test_a_leader_that_cannot_watch_its_key_gives_up() -> None:
+    async with EndsFirstWatch(MemoryStore()) as backend:
+        leadership = await (await elections(backend)).campaign("controller", b"one")
+        await asyncio.wait_for(leadership.lost.wait(), 1)
+
+
+async def test_a_campaign_raises_the_error_that_ended_its_watch() -> None:
+    store = MemoryStore()
+    async with MemoryBackend(store) as one, EndsFirstWatch(store) as two:
+        await (await elections(one)).campaign("controller", b"one")
+        with pytest.raises(WrongStore):
+            await asyncio.wait_for((await elections(two)).campaign("controller", b"two"), 1)
+
+
 async def test_observing(connect: Connect) -> None:
     one, two = await elections(await connect()), await elections(await connect())
     seen: asyncio.Queue[Leader | None] = asyncio.Queue()
@@ -329,6 +381,29 @@ async def test_joining_again_in_the_same_session(backend: Backend) -> None:
     assert second.incarnation == first.incarnation + 1
     await first.lost.wait()
     assert not second.lost.is_set()
+
+
+class SeesNothing(MemoryBackend):
+    """A client whose first read of each key was before the key existed."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._read: set[str] = set()
+
+    async def get(self, key: str, **options: object) -> Entry | None:
+        if key in self._read:
+            return await super().get(key)
+        self._read.add(key)
+        return None
+
+
+async def test_joining_is_tried_again_if_another_client_writes_meanwhile() -> None:
+    store = MemoryStore()
+    async with MemoryBackend(store) as one, SeesNothing(store) as two:
+        membership = await Groups(one, await one.open_session(10_000)).join("g", "m", b"")
+        await membership.leave()
+        late = await Groups(two, await two.open_session(10_000)).join("g", "m", b"")
+        assert late.incarnation == 2
 
 
 async def test_members_end_with_their_session(connect: Connect) -> None:

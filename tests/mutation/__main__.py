@@ -38,6 +38,7 @@ TARGETS = {
     "parley/broker/controller": ["tests/broker/controller", "tests/broker/api"],
     "parley/consensus/recipes": [
         "tests/consensus/test_recipes.py",
+        "tests/consensus/test_settled_write.py",
         "tests/consensus/conformance/test_memory_conforms.py",
     ],
 }

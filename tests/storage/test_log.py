@@ -112,6 +112,14 @@ class TestFollowing:
         assert follower.leader_epochs.entries == log.leader_epochs.entries
         check(follower)
 
+    @pytest.mark.parametrize("sizes", [(10, 300, 80), (300, 10, 80)])
+    def test_batches_of_different_sizes_in_one_response(self, log: Log, sizes: tuple[int, ...]) -> None:
+        values = [b"v" * size for size in sizes]
+        fetched = b"".join(batch_of(value, base_offset=n) for n, value in enumerate(values))
+        assert log.append_as_follower(fetched).size_bytes == len(fetched)
+        assert values_of(log) == dict(enumerate(values))
+        check(log)
+
     def test_a_batch_cut_off_at_the_end_is_left_out(self, log: Log) -> None:
         info = log.append_as_follower(batch_of(b"a") + batch_of(b"b", base_offset=1)[:-1])
         assert (info.first_offset, info.last_offset, info.record_count) == (0, 0, 1)
@@ -365,6 +373,16 @@ class TestTruncating:
         check(log)
         append(log, b"v", epoch=3, producer_id=9, producer_epoch=0, base_sequence=30)
         check(log)
+
+    @pytest.mark.parametrize("offset", [10, 25, 37, 55])
+    def test_a_producer_goes_on_from_the_last_batch_that_is_left(self, log: Log, offset: int) -> None:
+        for n in range(60):
+            append(log, b"v" * 200, producer_id=9, producer_epoch=0, base_sequence=n)
+        log.truncate_to(offset)
+        assert refused(log, batch_of(b"v", producer_id=9, producer_epoch=0, base_sequence=offset + 1)) == (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        )
+        assert append(log, b"v", producer_id=9, producer_epoch=0, base_sequence=offset) == offset
 
     def test_below_the_first_segment(self, log: Log) -> None:
         log.truncate_fully_and_start_at(50)

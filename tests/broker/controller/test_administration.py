@@ -1,8 +1,10 @@
-"""What the controller logs when clients give topics settings that have no effect."""
+"""Ids of new topics, and what the controller logs when clients give topics settings that have no effect."""
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -27,6 +29,26 @@ def administration() -> Administration:
         """Nothing to wait for."""
 
     return Administration(1, controller, controller.metadata, dynamic, Random(1), opened, never)  # type: ignore[arg-type]
+
+
+class ChosenBits(Random):
+    """Returns the given numbers as random bits, in order."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(0)
+        self._numbers = list(numbers)
+
+    def getrandbits(self, k: int) -> int:
+        return self._numbers.pop(0)
+
+
+async def test_no_topic_id_begins_with_a_dash(administration: Administration) -> None:
+    dash, plain = (UUID(int=first << 120, version=4) for first in (0b111110_11, 0b011110_11))
+    assert urlsafe_b64encode(dash.bytes).startswith(b"-")
+    administration._rng = ChosenBits(dash.int, plain.int)
+    (outcome,) = await administration.create_topics([NewTopic("new", assignment={0: (1,)})])
+    assert outcome.topic is not None
+    assert outcome.topic.topic_id == plain
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -165,6 +165,20 @@ def test_the_new_partitions_of_one_request_are_bounded() -> None:
         assert [code(o) for o in decision.result] == [expected] * 2
 
 
+def test_only_partitions_that_would_be_created_count_against_the_bound() -> None:
+    image, _ = create(image_of(3), NewTopic("t"), NewTopic("u", partitions=3))
+    asked = [NewPartitions("t", 3 + PARTITIONS_MAX), NewPartitions("u", 3), NewPartitions("absent", 5)]
+    decision = add_partitions(image, asked, rng=Random(0), validate_only=True)
+    assert [code(o) for o in decision.result] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    one_more = [NewPartitions("t", 4 + PARTITIONS_MAX), NewPartitions("u", 2)]
+    decision = add_partitions(image, one_more, rng=Random(0), validate_only=True)
+    assert [code(o) for o in decision.result] == [ErrorCode.POLICY_VIOLATION] * 2
+
+
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_internal_topics_get_no_more_partitions(name: str) -> None:
     image, _ = create(image_of(3), NewTopic(name))

@@ -21,6 +21,7 @@ async def test_a_followed_partition_takes_only_the_steps_of_its_table(tmp_path: 
     await bench.create("t", replicas=(OTHER, 1), leader=OTHER)
     followed = FollowedPartition(bench.partition("t"))
     assert followed.is_current
+    assert (followed.lag, followed.failures) == (-1, 0), "the lag is unknown until the first response"
     followed.step(FollowEvent.FETCH)
     followed.step(FollowEvent.TRUNCATE)
     with pytest.raises(IllegalStep, match="THROTTLE is not legal in the state TRUNCATING"):

@@ -412,6 +412,22 @@ async def test_an_old_client_that_returns_as_leader_does_not_learn_that_it_leads
 
 
 @virtual
+async def test_a_rebalance_that_begins_while_a_replacement_is_stored_responds_to_the_static_member() -> None:
+    bench = Bench(**{"group.initial.rebalance.delay.ms": "1000"})
+    joined, other = await asyncio.gather(bench.join(instance="i1", version=5), bench.join())
+    await asyncio.gather(bench.sync(joined, {other.member_id: b"all"}), bench.sync(other))
+    bench.group_log.gate = asyncio.Event()
+    back = bench.join(instance="i1", version=9)
+    newcomer = bench.join()
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    bench.group_log.gate.set()
+    await asyncio.sleep(0.01)
+    assert not back.done(), "the old generation is over"
+    bench.join(other.member_id)
+    assert (await back).generation_id == (await newcomer).generation_id == joined.generation_id + 1
+
+
+@virtual
 async def test_a_static_member_stays_through_a_rebalance_it_misses() -> None:
     bench = Bench()
     static = await bench.join(instance="i1", version=5)
