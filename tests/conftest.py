@@ -7,16 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 SYSTEM_TESTS = Path(__file__).parent / "system"
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
-# How long an example takes says nothing on a machine that does other things besides.
-settings.register_profile("parley", deadline=None, max_examples=30)
-settings.register_profile("soak", deadline=None, max_examples=120)
+# How long an example takes says nothing on a machine that does other things besides. The first one in a new checkout is
+# always slow: hypothesis reads all modules for constants, and builds its tables of characters.
+TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("parley", TIMELESS, max_examples=30)
+settings.register_profile("soak", TIMELESS, max_examples=120)
 settings.register_profile(
-    "mutants", deadline=None, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]
+    "mutants", TIMELESS, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("parley")
 

@@ -166,7 +166,7 @@ def test_records_that_contradict_their_batch_are_found_with_deep_iteration(parle
     assert "at byte 0" in deep.err
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(position=st.integers(0, 700), junk=st.binary(min_size=1, max_size=40), deep=st.booleans())
 def test_damaged_bytes_never_crash_it(segment: Path, position: int, junk: bytes, deep: bool) -> None:
     for suffix in (".log", ".index", ".timeindex"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.metadata.changes import (
@@ -34,7 +34,6 @@ changes: st.SearchStrategy[Change] = st.one_of(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(changes, max_size=5))
 def test_round_trip(some: list[Change]) -> None:
     assert changes_from_bytes(changes_to_bytes(some)) == tuple(some)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.controller.stored_metadata import PREFIXES, read_image, writes_for
@@ -75,7 +75,6 @@ def images(draw: st.DrawFn) -> MetadataImage:
     return MetadataImage("cluster", controller_id=1, controller_epoch=7).with_changes(changes)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(images(), images())
 def test_changes_since_leads_from_one_image_to_the_other(one: MetadataImage, other: MetadataImage) -> None:
     reached = one.with_changes(other.changes_since(one))
@@ -87,7 +86,6 @@ def test_changes_since_leads_from_one_image_to_the_other(one: MetadataImage, oth
     assert other.changes_since(reached) == ()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(images(), images())
 def test_the_store_holds_the_image(one: MetadataImage, other: MetadataImage) -> None:
     stored: dict[str, bytes] = {}
