@@ -39,7 +39,7 @@ from parley.consensus.errors import (
 )
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections, Leader
-from parley.consensus.recipes.groups import Groups
+from parley.consensus.recipes.groups import INCARNATIONS, Groups
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.listeners import KeyChange, Listeners, View
 
@@ -383,27 +383,27 @@ async def test_joining_again_in_the_same_session(backend: Backend) -> None:
     assert not second.lost.is_set()
 
 
-class SeesNothing(MemoryBackend):
-    """A client whose first read of each key was before the key existed."""
+class LateReader(MemoryBackend):
+    """A client whose first read of some keys returns what they held before."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
-        self._read: set[str] = set()
+        self.before: dict[str, Entry | None] = {}
 
     async def get(self, key: str, **options: object) -> Entry | None:
-        if key in self._read:
-            return await super().get(key)
-        self._read.add(key)
-        return None
+        return self.before.pop(key) if key in self.before else await super().get(key)
 
 
-async def test_joining_is_tried_again_if_another_client_writes_meanwhile() -> None:
-    store = MemoryStore()
-    async with MemoryBackend(store) as one, SeesNothing(store) as two:
-        membership = await Groups(one, await one.open_session(10_000)).join("g", "m", b"")
-        await membership.leave()
+@pytest.mark.parametrize("existed", [False, True])
+async def test_joining_is_tried_again_if_another_client_writes_meanwhile(existed: bool) -> None:
+    store, counter = MemoryStore(), f"{INCARNATIONS}g/m"
+    async with MemoryBackend(store) as one, LateReader(store) as two:
+        groups = Groups(one, await one.open_session(10_000))
+        await (await groups.join("g", "m", b"")).leave()
+        two.before[counter] = await one.get(counter) if existed else None
+        await (await groups.join("g", "m", b"")).leave()
         late = await Groups(two, await two.open_session(10_000)).join("g", "m", b"")
-        assert late.incarnation == 2
+        assert late.incarnation == 3
 
 
 async def test_members_end_with_their_session(connect: Connect) -> None:

@@ -13,6 +13,7 @@ import importlib.machinery
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -46,6 +47,9 @@ TARGETS = {
 
 PROVE_NOTHING = ("_BitOr_", "_Is_Eq", "_IsNot_NotEq", "_Eq_Is", "_NotEq_IsNot", "Variable", "RemoveDecorator")
 """Parts of the names of operators whose mutants are the same program (``int | None``), or no program."""
+
+GUARDS = re.compile(r"(frozen|slots)=(True|False)")
+"""Flags of dataclasses that guard against mistakes and change no result: their mutants do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def mutant_at(path: Path, name: str, occurrence: int) -> Mutant | None:
 
     source = (ROOT / path).read_text()
     mutated = mutate_code(source, get_operator(name)(), occurrence)
-    if mutated is None or mutated == source or not _is_program(mutated):
+    if mutated is None or GUARDS.sub("", mutated) == GUARDS.sub("", source) or not _is_program(mutated):
         return None
     before, after = source.splitlines(), mutated.splitlines()
     changed = next(n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)

@@ -174,9 +174,9 @@ def test_only_partitions_that_would_be_created_count_against_the_bound() -> None
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    one_more = [NewPartitions("t", 4 + PARTITIONS_MAX), NewPartitions("u", 2)]
+    one_more = [NewPartitions("t", 4 + PARTITIONS_MAX), NewPartitions("u", 2), NewPartitions("absent", 5)]
     decision = add_partitions(image, one_more, rng=Random(0), validate_only=True)
-    assert [code(o) for o in decision.result] == [ErrorCode.POLICY_VIOLATION] * 2
+    assert [code(o) for o in decision.result] == [ErrorCode.POLICY_VIOLATION] * 3
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])

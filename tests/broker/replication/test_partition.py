@@ -13,6 +13,8 @@ from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.follower_progress import NEVER_S
 from parley.broker.replication.partition import Isolation
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
@@ -144,6 +146,20 @@ async def test_a_lost_log_is_an_error_that_is_retried(bench: Bench) -> None:
             use()
         assert code_of(refused) == ErrorCode.KAFKA_STORAGE_ERROR
     assert partition.is_acknowledged(0) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_fetched_records_are_flushed_first_only_if_flush_messages_says_so(bench: Bench) -> None:
+    await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
+    await bench.create("flushed", replicas=(OTHER, BROKER), leader=OTHER, config=LogConfig(flush_messages=2))
+    for topic in ("t", "flushed"):
+        partition = bench.partition(topic)
+        assert not partition.must_flush_fetched
+        partition.append_fetched(batch(), high_watermark=0, log_start_offset=0)
+        assert not partition.must_flush_fetched
+        partition.append_fetched(
+            build([Record(0, 1, None, b"v", ())], base_offset=1), high_watermark=0, log_start_offset=0
+        )
+        assert partition.must_flush_fetched is (topic == "flushed")
 
 
 # The table of partitions.
