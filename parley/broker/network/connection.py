@@ -14,6 +14,7 @@ for pausing and cutting off clients.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ UNSENT_MAX = 256 << 10
 TURN_S = 0.005
 """How long the requests of one client are handled before other connections get their turn."""
 PRODUCE_KEY = b"\x00\x00"
+_DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
 
 
 class ConnectionState(IntEnum):
@@ -325,6 +327,8 @@ class Connection(asyncio.BufferedProtocol):
     def _done(self, pending: _PendingResponse, done: asyncio.Future[Any]) -> None:
         """Take the response. If the task returned another future instead, wait for that."""
         if self._state is _LOST:
+            if not done.cancelled() and done.exception() is None and isinstance(late := done.result(), Delayed):
+                late.cancel()
             return
         dispatcher = self._owner.dispatcher
         try:
@@ -386,12 +390,21 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._pending) or self._sender.blocked
 
     def is_idle(self, before: float) -> bool:
-        """True if the client has sent nothing and taken nothing since ``before``, and no response is pending."""
+        """True if the client has sent nothing and taken nothing since ``before``, and waits for no response."""
         sent = self._sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
             self.last_active = self._owner.monotonic()
-        return self.last_active < before and not self._pending
+        return self.last_active < before and (not self._pending or self._is_abandoned())
+
+    def _is_abandoned(self) -> bool:
+        """True if the client has disconnected unnoticed: its next request waits unread behind a pending response."""
+        plain = self._transport.get_extra_info("socket")
+        if self._reading or plain is None or plain.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(plain.fileno(), _DISCONNECTED)
+        return bool(poll.poll(0))
 
     def close(self, reason: str = "") -> None:
         """Close now, and log the reason if there is one. What the socket has taken still arrives."""

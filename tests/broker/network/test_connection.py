@@ -20,6 +20,7 @@ from parley.broker.network.connection import UNSENT_MAX, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
+from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -680,6 +681,37 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
         assert listener.metrics.idle_closed == 3
         for client in (idle, waiting, half_open):
             await client.close()
+
+
+async def test_a_client_that_disconnects_behind_a_waiting_response_is_noticed_when_it_is_idle() -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}, idle_s=0.2) as listener:
+        gone, waiting = await RawClient.connect(listener), await RawClient.connect(listener)
+        for client in (gone, waiting):
+            await client.send(METADATA, 1, 1)  # nothing is read behind the second request, not even the end
+        await held.wait_for(2)
+        await gone.close()
+        await eventually(lambda: len(listener) == 1)
+        await asyncio.sleep(0.3)
+        assert len(listener) == 1, "the other client still waits"
+        await waiting.close()
+
+
+async def test_a_wait_that_begins_when_the_client_has_disconnected_is_given_up() -> None:
+    gate, late = asyncio.Event(), Delayed[MetadataResponse]()
+
+    async def handle(context: RequestContext, request: MetadataRequest) -> Delayed[MetadataResponse]:
+        await gate.wait()
+        return late
+
+    async with serving({3: handle}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1)
+        await eventually(lambda: listener.load.requests_in_progress == 1)
+        await client.close()
+        await eventually(lambda: len(listener) == 0)
+        gate.set()
+        await eventually(late.cancelled)
 
 
 async def test_closing_sends_pending_responses_and_begins_no_request() -> None:
