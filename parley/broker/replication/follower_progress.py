@@ -65,6 +65,11 @@ class FollowerProgress:
         self._leader_end = leader_end
         self._clock = clock
 
+    def session_ended(self) -> None:
+        """Note that the session no longer names the partition: its fetches say nothing about the follower any more."""
+        self._caught_up_s = self.last_caught_up_s
+        self._clock = FetchClock()
+
     def is_reported_by(self, clock: FetchClock) -> bool:
         """Return True if the last progress came from the session of this clock, not from another fetch."""
         return clock is self._clock

@@ -361,6 +361,15 @@ class Partition:
         if log_start_offset != began:
             self.notify_low_watermark()
 
+    def follower_session_ended(self, clock: FetchClock) -> None:
+        """Note that the session of this clock no longer fetches the partition, as when the follower's disk has failed.
+
+        A follower outside of the ISR then needs another fetch to join it.
+        """
+        for progress in self.followers.values():
+            if progress.is_reported_by(clock):
+                progress.session_ended()
+
     def delete_before(self, offset: int) -> None:
         """Delete the records below ``offset`` as leader; followers learn it with their next fetch.
 

@@ -26,3 +26,28 @@ def test_a_follower_that_has_everything_but_no_longer_fetches_does_not_join() ->
     assert wanted(5, LAG_S) == (1, 2)
     assert wanted(7, LAG_S) == (1, 2), "it has all that is committed"
     assert wanted(7, LAG_S + 1) is outside.isr, "it would be let go at once, and come in again, without end"
+
+
+def test_a_follower_whose_session_dropped_the_partition_joins_with_another_fetch_only() -> None:
+    clock, follower = FetchClock(), FollowerProgress()
+    clock.fetched(0.0)
+    follower.fetched(5, 0, 5, clock)
+    follower.broker_epoch = 1
+    outside = PartitionState(replicas=(1, 2), isr=(1,), leader=1)
+    view = LeaderSnapshot(1, outside, {2: follower}, 5, high_watermark=5, epoch_start_offset=0)
+    follower.session_ended()
+    clock.fetched(1.0)
+    assert wanted_isr(view, BROKERS, 1.0, LAG_S) is outside.isr, "the session fetches other partitions"
+    follower.fetched(5, 0, 5, clock)
+    assert wanted_isr(view, BROKERS, 1.0, LAG_S) == (1, 2)
+
+
+def test_a_member_of_the_isr_that_drops_an_idle_partition_stays_a_member() -> None:
+    clock, follower = FetchClock(), FollowerProgress()
+    clock.fetched(0.0)
+    follower.fetched(5, 0, 5, clock)
+    inside = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1)
+    follower.session_ended()
+    view = LeaderSnapshot(1, inside, {2: follower}, 6, high_watermark=5, epoch_start_offset=0)
+    assert wanted_isr(view, BROKERS, LAG_S, LAG_S) is inside.isr
+    assert wanted_isr(view, BROKERS, LAG_S + 1, LAG_S) == (1,), "it has not been caught up for that long"

@@ -174,6 +174,8 @@ class FetchSession:
         self.changed.clear()
 
     def _forget(self, target: FetchTarget) -> None:
+        if self.is_follower and target.partition is not None:
+            target.partition.follower_session_ended(self.clock)
         target.bind(None)
         target.session = None
         self.changed.pop(target, None)

@@ -15,6 +15,7 @@ from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
 from parley.broker.api.fetch.sessions import LOOK_AT_ALL_S, FetchSessions
 from parley.broker.network.sending import FileSlice
+from parley.broker.replication.follower_progress import NEVER_S
 from parley.protocol.codec import response_frame
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -388,6 +389,18 @@ async def test_a_session_returns_only_changes(bench: FetchBench) -> None:
     forgotten = [FetchRequest.ForgottenTopic(topic="b", partitions=[0])]
     bench.write("b")
     assert found(await bench.fetch(session_id=session, session_epoch=4, forgotten_topics_data=forgotten)) == []
+
+
+async def test_a_follower_that_drops_a_partition_is_not_counted_as_fetching_it(bench: FetchBench) -> None:
+    await bench.create("a", replicas=(BROKER, OTHER))
+    await bench.create("b", replicas=(BROKER, OTHER))
+    follower: dict[str, int] = {"version": 12, "replica_id": OTHER}
+    asked = [ask(name, log_start_offset=0) for name in "ab"]
+    session = (await bench.fetch(*asked, session_epoch=0, **follower)).session_id
+    forgotten = [FetchRequest.ForgottenTopic(topic="b", partitions=[0])]
+    await bench.fetch(session_id=session, session_epoch=1, forgotten_topics_data=forgotten, **follower)
+    fetched = {name: bench.partition(name).followers[OTHER].last_fetched_s for name in "ab"}
+    assert fetched["a"] > fetched["b"] == NEVER_S
 
 
 async def test_a_session_waits_like_any_fetch(bench: FetchBench) -> None:
