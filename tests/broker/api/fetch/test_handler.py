@@ -397,8 +397,12 @@ async def test_a_follower_that_drops_a_partition_is_not_counted_as_fetching_it(b
     follower: dict[str, int] = {"version": 12, "replica_id": OTHER}
     asked = [ask(name, log_start_offset=0) for name in "ab"]
     session = (await bench.fetch(*asked, session_epoch=0, **follower)).session_id
+    bench.write("b")
+    await bench.fetch(session_id=session, session_epoch=1, **follower)
+    ends = ask("b", 1, log_start_offset=0, last_fetched_epoch=0)
+    await bench.fetch(ends, session_id=session, session_epoch=2, **follower)
     forgotten = [FetchRequest.ForgottenTopic(topic="b", partitions=[0])]
-    await bench.fetch(session_id=session, session_epoch=1, forgotten_topics_data=forgotten, **follower)
+    await bench.fetch(session_id=session, session_epoch=3, forgotten_topics_data=forgotten, **follower)
     fetched = {name: bench.partition(name).followers[OTHER].last_fetched_s for name in "ab"}
     assert fetched["a"] > fetched["b"] == NEVER_S
 
