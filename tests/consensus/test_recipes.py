@@ -65,6 +65,7 @@ async def test_keys_are_relative_and_values_plain(backend: Backend) -> None:
         await kv.put("a/b", b"3", expect=At(revision))
     assert caught.value.key == "a/b"
     assert await kv.delete("a/b") is True
+    assert await kv.delete("c", expect=At(await kv.put("c", b""))) is True
     assert await kv.delete("a/b") is False
     with pytest.raises(NotFound):
         await kv.delete("a/b", expect=PRESENT)

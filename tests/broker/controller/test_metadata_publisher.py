@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -87,6 +88,16 @@ def test_the_deltas_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
     term = Term()
     term.pull()
     term.create(1)
+    assert term.pull().is_snapshot
+
+
+def test_a_large_delta_after_a_small_one_counts_with_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "BYTES_KEPT", 250)
+    term = Term()
+    term.pull()
+    term.create(1)
+    large = replace(topic(2), name="t" * 249)
+    term.ours.apply(Delta(EPOCH, term.ours.image.version + 1, (TopicCreated(large),)))
     assert term.pull().is_snapshot
 
 

@@ -36,6 +36,13 @@ async def test_a_followed_partition_takes_only_the_steps_of_its_table(tmp_path: 
     await bench.tasks.close()
 
 
+def test_a_partition_that_waits_is_fetched_again_superseded_or_left() -> None:
+    for state in (FollowState.BACKING_OFF, FollowState.THROTTLED):
+        legal = {event for event in FollowEvent if (state, event) in _STEPS}
+        assert legal == {FollowEvent.FETCH, FollowEvent.SUPERSEDE, FollowEvent.LEAVE}
+    assert [event for event in FollowEvent if (FollowState.SUPERSEDED, event) in _STEPS] == [FollowEvent.LEAVE]
+
+
 async def test_repeated_failures_are_logged_after_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -205,6 +205,19 @@ async def test_groups_with_offsets_or_a_generation_stay_until_they_expire(groups
     assert await groups.listed() == {}
 
 
+async def test_each_offset_expires_after_the_retention_time(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = groups.broker.server.parts.groups
+    now_ms, retention_ms = coordinator._now_ms, 7 * 24 * 60 * 60_000
+    assert await groups.create("u") == ErrorCode.NONE
+    assert await groups.commit(1) == ErrorCode.NONE
+    assert await groups.commit(2, topic="u", kept_ms=2**63 - 1) == ErrorCode.NONE
+    for late_ms, left in ((-60_000, [1, 2]), (60_000, [2])):
+        monkeypatch.setattr(coordinator, "_now_ms", lambda late_ms=late_ms: now_ms() + retention_ms + late_ms)
+        await groups.expire()
+        assert await groups.committed() == left
+    assert {state.name: count for state, count in coordinator.counts_by_state().items() if count} == {"EMPTY": 1}
+
+
 async def test_commits_are_flushed_first_if_the_topic_is_configured_so(groups: Groups) -> None:
     server = groups.broker.server
     index = group_partition("g", 2)
