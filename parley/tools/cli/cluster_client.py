@@ -76,20 +76,27 @@ def check(code: int, message: str | None = None, *, doing: str = "") -> None:
 
 
 async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
-    """Send the request until its error code is not retriable or the timeout expires. Returns the last response."""
+    """Send the request until its error code is not retriable or the timeout expires. Returns the last response.
+
+    REQUEST_TIMED_OUT is not repeated: the broker has waited already, as while the coordination store does not respond.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     while True:
         try:
             answer = await ask()
         except KafkaError as error:
-            if not error.code.retriable or error.code in _NOT_REACHED or loop.time() >= deadline:
+            if not _is_temporary(error.code) or error.code in _NOT_REACHED or loop.time() >= deadline:
                 raise
         else:
             code = ErrorCode(code_of(answer))
-            if code is ErrorCode.NONE or not code.retriable or loop.time() >= deadline:
+            if not _is_temporary(code) or loop.time() >= deadline:
                 return answer
         await asyncio.sleep(_PAUSE_S)
+
+
+def _is_temporary(code: ErrorCode) -> bool:
+    return code.retriable and code is not ErrorCode.REQUEST_TIMED_OUT
 
 
 async def of_coordinator(
