@@ -20,6 +20,7 @@ from parley.tools.cli.common_options import (
     required,
 )
 from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.topics.selection import Selection
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -39,22 +40,6 @@ app = App(
         ("parley topics --list --json", "the names as JSON"),
     ],
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The topics and partitions that ``--describe`` shows."""
-
-    under_replicated: bool = False
-    unavailable: bool = False
-    under_min_isr: bool = False
-    at_min_isr: bool = False
-    with_overrides: bool = False
-
-    @property
-    def of_partitions(self) -> bool:
-        """True if only some partitions are selected; the lines of the topics are then not shown."""
-        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
 
 def parse_assignment(text: str) -> list[list[int]]:

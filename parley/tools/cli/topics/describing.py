@@ -17,7 +17,7 @@ from parley.protocol.messages.elections import ListPartitionReassignmentsRequest
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from parley.tools.cli.cluster_client import check
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.topics import Selection
+from parley.tools.cli.topics.selection import Selection
 
 _TOPIC_RESOURCE = 2
 _DEFAULT_CONFIG = 5

@@ -1,0 +1,35 @@
+"""No two files import each other, directly or through others. ``import-linter`` checks the layers."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(tree: ast.AST, modules: set[str]) -> set[str]:
+    """The files that a file imports, wherever it does; of a package, the file of the name that is taken from it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & modules
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules or {node.module} & modules
+    return found
+
+
+def test_no_files_import_each_other() -> None:
+    # parley/__init__.py is left out: it offers names from all parts, lazily.
+    files = {_module(path): path for path in (ROOT / "parley").rglob("*.py") if path.parent != ROOT / "parley"}
+    graph = {name: _imported(ast.parse(path.read_text()), set(files)) - {name} for name, path in files.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError("files import each other: " + " <- ".join(error.args[1])) from None
