@@ -339,6 +339,20 @@ class TestRetention:
             os.fstat(fd)
 
 
+@pytest.mark.parametrize("recovery_point", [0, 50])
+def test_the_first_flush_after_a_crash_syncs_each_segment_above_the_recovery_point(
+    log: Log, monkeypatch: pytest.MonkeyPatch, recovery_point: int
+) -> None:
+    fill(log, 100)
+    log = reopened(log, clean=False, recovery_point=recovery_point)
+    synced: list[int] = []
+    monkeypatch.setattr(Segment, "sync", lambda segment, *, indexes: synced.append(segment.base_offset))
+    log.flush()
+    above = [segment.base_offset for segment in log.segments if segment.end_offset > recovery_point]
+    assert synced == above
+    assert len(above) > 2
+
+
 class TestTruncating:
     @pytest.mark.parametrize("offset", [0, 1, 37, 99, 100, 150])
     def test_to_an_offset(self, log: Log, offset: int) -> None:

@@ -76,6 +76,18 @@ async def test_the_proposed_isr_counts_though_the_present_one_is_published_again
     assert partition.high_watermark == 1
 
 
+async def test_a_follower_or_an_unknown_replica_does_not_move_the_high_watermark(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    partition = bench.partition("t")
+    for is_close in (True, False):
+        partition.include_in_high_watermark(99, is_close)
+    assert partition.high_watermark == 0, "broker 99 is no replica"
+    bench.alter("t", leader=OTHER)
+    partition.withdraw_isr()
+    assert partition.high_watermark == 0, "only the leader moves it by itself"
+
+
 async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 2)
