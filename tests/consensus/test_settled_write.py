@@ -198,3 +198,29 @@ async def test_a_conflict_of_another_client_is_passed_on() -> None:
         await Writer(backend).commit(
             [Check("data/n", At(stored.revision))], [Put("data/n", b"3")], replaced={"data/n": nonces}
         )
+
+
+class FailsTheReadAfterAConflict(Faulty):
+    """The store is unavailable for one read, right after it has refused a write."""
+
+    conflicts = 0
+
+    async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        try:
+            return await super().txn(checks, ops)
+        except Conflict:
+            self.conflicts += 1
+            self.reads_fail = 1 if self.conflicts == 1 else 0
+            raise
+
+
+async def test_a_refused_write_is_judged_again_if_the_store_was_unavailable_meanwhile() -> None:
+    store = MemoryStore()
+    backend = FailsTheReadAfterAConflict(store)
+    await backend.open()
+    revision = await backend.put("a", wrap(b"1", ("aa",)))
+    backend.script = ["L"]
+    backend.before_answer = partial(store.apply, [], [Put("a", wrap(b"2", ("ee", "aa")))])
+    with pytest.raises(Conflict):
+        await Writer(backend).commit([Check("a", At(revision))], [Put("a", b"3")], replaced={"a": ("aa",)})
+    assert backend.conflicts == 2
