@@ -140,8 +140,8 @@ def whole(on_broker: Parley, topic: str, formatter: str) -> list[Any]:
             ("--topic", "t", "--from-beginning", "--consumer-property", "auto.offset.reset=latest"),
             "Can't simultaneously specify --from-beginning and 'auto.offset.reset=latest'",
         ),
-        (("--topic", "t", "--isolation-level", "x"), "The client cannot be set up"),
-        (("--topic", "t", "--consumer-property", "error_cb=x"), "The client cannot be set up"),
+        (("--topic", "t", "--isolation-level", "x"), "The client cannot be created"),
+        (("--topic", "t", "--consumer-property", "error_cb=x"), "The client cannot be created"),
         (("--topic", "a/b", "--timeout-ms", "1000"), "cannot be read"),
     ],
 )

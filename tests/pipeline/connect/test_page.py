@@ -165,7 +165,7 @@ def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
         command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=START_SECONDS, check=False
     )
     assert done.returncode == 1
-    assert "starlette is not installed" in done.stderr
+    assert "needs starlette, which is not installed" in done.stderr
     assert "pip install 'parley-broker[connect]'" in done.stderr
     assert "Traceback" not in done.stderr
 
