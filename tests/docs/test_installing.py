@@ -74,7 +74,8 @@ class Installed:
         (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(self, folder: Path, *words: str) -> str:
-        return _done(str(self.python), *words, cwd=folder)
+        # As in an activated environment: Spark's workers run the python3 of the path.
+        return _done(str(self.python), *words, cwd=folder, PATH=f"{self.python.parent}:{os.environ['PATH']}")
 
     def names(self) -> set[str]:
         """What can be imported because Parley is installed."""
