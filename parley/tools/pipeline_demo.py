@@ -170,6 +170,7 @@ class Demo:
     _began: float = field(default_factory=time.monotonic)
     _fed: int = 0
     _done: int = 0
+    _reported: int = 0  # as _done, with the last change that closes the windows
     _counting: threading.Event = field(default_factory=threading.Event)
     _over: threading.Event = field(default_factory=threading.Event)
 
@@ -286,12 +287,15 @@ class Demo:
 
     def _follow(self, job: subprocess.Popen[str], until: int) -> None:
         """Read the progress reports of the job until it has counted this many changes."""
+        if self._reported >= until:  # one report may cover all that is left
+            return
         assert job.stdout is not None
         for line in job.stdout:
             report = json.loads(line)
             self._counting.set()
             batch, rows = report["batch"], report["rows"]
-            self._done = min(report["done"], len(self.changes))
+            self._reported = report["done"]
+            self._done = min(self._reported, len(self.changes))
             print(
                 f"  batch {batch:>3}  {rows:>5} changes counted: {self._done} of {len(self.changes)},"
                 f" {self._fed} are in the file",
