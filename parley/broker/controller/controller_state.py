@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from parley.broker.runtime.states import IllegalStep
+from parley.broker.runtime.states import step
 
 
 class ControllerState(Enum):
@@ -53,7 +53,4 @@ TRANSITIONS: dict[tuple[ControllerState, ControllerEvent], ControllerState] = {
 
 def next_state(state: ControllerState, event: ControllerEvent) -> ControllerState:
     """Return the state that follows. Raises IllegalStep if the table has no such step."""
-    following = TRANSITIONS.get((state, event))
-    if following is None:
-        raise IllegalStep("controller", state, event)
-    return following
+    return step("controller", TRANSITIONS, state, event)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from parley.broker.runtime.states import IllegalStep
+from parley.broker.runtime.states import step
 
 
 class BrokerState(Enum):
@@ -88,6 +88,4 @@ TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {**_MEMBERSHIP
 
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState:
     """The state after this event. Raises IllegalStep for a step that the table does not have: it is a defect."""
-    if (state, event) not in TRANSITIONS:
-        raise IllegalStep("broker membership", state, event)
-    return TRANSITIONS[state, event]
+    return step("broker membership", TRANSITIONS, state, event)

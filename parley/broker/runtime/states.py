@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from typing import TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
 
 
 class IllegalStep(AssertionError):
@@ -10,3 +15,11 @@ class IllegalStep(AssertionError):
 
     def __init__(self, what: str, state: Enum, event: Enum) -> None:
         super().__init__(f"{what}: {event.name} is not legal in the state {state.name}")
+
+
+def step(what: str, table: Mapping[tuple[S, E], S], state: S, event: E) -> S:
+    """Return the state that follows. Raises IllegalStep if the table has no such step."""
+    following = table.get((state, event))
+    if following is None:
+        raise IllegalStep(what, state, event)
+    return following

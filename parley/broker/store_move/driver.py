@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
-from parley.broker.runtime.states import IllegalStep
+from parley.broker.runtime.states import step
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipant
 from parley.consensus.backend import Backend, Session
@@ -90,9 +90,7 @@ class StoreMoveDriver:
 
     def _on(self, event: DriverEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
-        if (self._state, event) not in DRIVER_TRANSITIONS:
-            raise IllegalStep("store move driver", self._state, event)
-        self._state = DRIVER_TRANSITIONS[self._state, event]
+        self._state = step("store move driver", DRIVER_TRANSITIONS, self._state, event)
 
     # --- Requests of operators ---
 

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from random import Random
 
 from parley.broker.logging.growing_interval import GrowingInterval
-from parley.broker.runtime.states import IllegalStep
+from parley.broker.runtime.states import step
 from parley.broker.runtime.tasks import TaskSet
 from parley.consensus.backend import Put, Session
 from parley.consensus.errors import CoordinationError, Retriable, WrongStore
@@ -118,9 +118,7 @@ class StoreMoveParticipant:
 
     def _on(self, event: MoveEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
-        if (self._state, event) not in MOVE_TRANSITIONS:
-            raise IllegalStep("store move", self._state, event)
-        self._state = MOVE_TRANSITIONS[self._state, event]
+        self._state = step("store move", MOVE_TRANSITIONS, self._state, event)
         if self._state is MoveState.SETTLED:
             self._settled.set()
         else:
