@@ -43,7 +43,7 @@ class FetchMetadataApi:
             )
         if (
             known is not None and known.epoch == request.broker_epoch
-        ):  # a request under another epoch is no sign of life
+        ):  # a request under another epoch does not show that this broker is alive
             publisher.note_fetch(
                 request.broker_id,
                 FollowerProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),

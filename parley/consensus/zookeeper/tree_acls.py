@@ -12,7 +12,7 @@ from parley.consensus.zookeeper.connection import synchronous_client
 
 
 class NoTree(BadConfig):
-    """There is no tree of Parley's below this chroot."""
+    """The chroot has no tree of Parley."""
 
 
 def set_acls(address: Address, *, secure: bool) -> int:
