@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdkafkaError
 from confluent_kafka.admin import PartitionMetadata
 
 from parley.protocol.client import Client
@@ -272,12 +273,26 @@ def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Cal
         (description,) = admin.describe_consumer_groups([group]).values()
         coordinator = description.result(WAIT_SECONDS).coordinator.id
         cluster.brokers[coordinator].kill()
-        committed = reader.committed([TopicPartition(topic, number) for number in (0, 1)], timeout=WAIT_SECONDS)
-        assert [each.offset for each in committed] == [(step + 1) * 25] * 2
+        assert committed_offsets(reader, [TopicPartition(topic, number) for number in (0, 1)]) == [(step + 1) * 25] * 2
         cluster.start_all()
         cluster.wait_until_in_sync()
     reader.close()
     assert sorted(map(int, found)) == list(range(150)), "nothing twice, as everything was committed"
+
+
+def committed_offsets(reader: Consumer, partitions: list[TopicPartition]) -> list[int]:
+    """The committed offsets, from the group's new coordinator.
+
+    The controller may name the new coordinator a moment before that broker learns that it leads. A client then gets the
+    retriable NOT_COORDINATOR. ``Consumer.committed`` of librdkafka looks it up again, but raises the error.
+    """
+    while True:
+        try:
+            return [each.offset for each in reader.committed(partitions, timeout=WAIT_SECONDS)]
+        except KafkaException as refused:
+            if refused.args[0].code() != RdkafkaError.NOT_COORDINATOR:
+                raise
+            time.sleep(POLL_S)
 
 
 async def test_aiokafka_goes_on(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
