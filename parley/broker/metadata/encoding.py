@@ -32,6 +32,9 @@ from parley.broker.metadata.types import (
     TopicImage,
 )
 
+_NO_RECOVERY: tuple[Any, ...] = ((), (), (), -1)
+"""Defaults of the fields that the states in older stores do not have."""
+
 
 def to_json(value: Any) -> bytes:
     """Encode a value compactly. Equal values give equal bytes."""
@@ -39,23 +42,40 @@ def to_json(value: Any) -> bytes:
 
 
 def state_to_json(state: PartitionState) -> list[Any]:
-    """Return a partition's state as a JSON value."""
-    core = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
-    return [*core, list(state.adding), list(state.removing)] if state.adding or state.removing else core
+    """Return a partition's state as a JSON value: a list that ends with the last field that has no default value."""
+    value: list[Any] = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
+    if state.elr or state.last_known_elr or state.directories or state.unclean_epoch >= 0:
+        value += [list(state.adding), list(state.removing), list(state.elr), list(state.last_known_elr)]
+        value += [[str(directory) for directory in state.directories], state.unclean_epoch]
+    elif state.adding or state.removing:
+        value += [list(state.adding), list(state.removing)]
+    return value
 
 
 def state_from_json(value: list[Any]) -> PartitionState:
     """The inverse of ``state_to_json``."""
-    replicas, isr, leader, leader_epoch, partition_epoch, *moving = value
-    adding, removing = moving or ((), ())
+    replicas, isr, leader, leader_epoch, partition_epoch, *more = value
+    if not more:
+        return PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch)
+    adding, removing, elr, last_known_elr, directories, unclean_epoch = [*more, *_NO_RECOVERY[len(more) - 2 :]]
     return PartitionState(
-        tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch, tuple(adding), tuple(removing)
+        tuple(replicas),
+        tuple(isr),
+        leader,
+        leader_epoch,
+        partition_epoch,
+        tuple(adding),
+        tuple(removing),
+        tuple(elr),
+        tuple(last_known_elr),
+        tuple(map(UUID, directories)),
+        unclean_epoch,
     )
 
 
 def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
     """Return a broker's registration as a JSON value."""
-    return {
+    value: dict[str, Any] = {
         "broker_id": registration.broker_id,
         "epoch": registration.epoch,
         "incarnation_id": str(registration.incarnation_id),
@@ -64,6 +84,11 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
         "fenced": registration.fenced,
         "features": {name: list(levels) for name, levels in registration.features.items()},
     }
+    if registration.previous_epoch >= 0:
+        value["previous_epoch"] = registration.previous_epoch
+    if registration.log_dirs:
+        value["log_dirs"] = [str(directory) for directory in registration.log_dirs]
+    return value
 
 
 def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
@@ -76,6 +101,8 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
         rack=value["rack"],
         fenced=value["fenced"],
         features={name: (levels[0], levels[1]) for name, levels in value["features"].items()},
+        previous_epoch=value.get("previous_epoch", -1),
+        log_dirs=tuple(map(UUID, value.get("log_dirs", ()))),
     )
 
 

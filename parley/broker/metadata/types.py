@@ -13,6 +13,11 @@ NO_LEADER = -1
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
+UNASSIGNED_DIRECTORY = UUID(int=0)
+"""Directory id of a replica that is in its broker's only log directory, or in one that is not known (KIP-858)."""
+LOST_DIRECTORY = UUID(int=1)
+"""Directory id of a replica whose log directory is offline (KIP-858)."""
+
 
 class ResourceType(IntEnum):
     """Kinds of resource that have a configuration, with the numbers of the DescribeConfigs API (KIP-133)."""
@@ -48,6 +53,10 @@ class BrokerRegistration:
 
     ``epoch`` rises with every registration of a broker id, so that messages of an earlier incarnation are recognised.
     ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads no partition.
+
+    ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found at its start, -1 if it
+    found none (KIP-966). ``log_dirs`` has the ids of the broker's online log directories (KIP-858); it is empty if the
+    broker does not report them.
     """
 
     broker_id: int
@@ -57,6 +66,8 @@ class BrokerRegistration:
     rack: str | None = None
     fenced: bool = False
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    previous_epoch: int = -1
+    log_dirs: tuple[UUID, ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address of a listener, or None if the broker has no listener of this name."""
@@ -65,11 +76,17 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The replicas of a partition, its ISR and its leader.
+    """The replicas of a partition, those that may lead it, and its leader.
 
     ``replicas`` is in order of preference; the first one is the preferred leader. ``leader_epoch`` rises with every
     change of leader, ``partition_epoch`` with every change of this value (KIP-497). ``adding`` and ``removing`` are
     the replicas that a reassignment in progress adds and removes (KIP-455).
+
+    ``elr`` has the eligible leader replicas (KIP-966): replicas outside the ISR that have every committed record.
+    ``last_known_elr`` has the last replicas that were in the ISR or the ELR; it is empty unless both are.
+    ``directories`` has, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
+    unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, -1 if
+    none did.
     """
 
     replicas: tuple[int, ...]
@@ -79,6 +96,16 @@ class PartitionState:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    directories: tuple[UUID, ...] = ()
+    unclean_epoch: int = -1
+
+    def directory(self, broker_id: int) -> UUID:
+        """Return the id of the log directory of a broker's replica; ``UNASSIGNED_DIRECTORY`` if none is known."""
+        if not self.directories or broker_id not in self.replicas:
+            return UNASSIGNED_DIRECTORY
+        return self.directories[self.replicas.index(broker_id)]
 
 
 @dataclass(frozen=True, slots=True)

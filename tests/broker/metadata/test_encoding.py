@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,8 @@ from parley.broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes
+from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes, state_from_json, state_to_json
+from parley.broker.metadata.types import PartitionState
 from tests.broker.metadata.test_image import entries, registrations, resources, states, topics
 
 changes: st.SearchStrategy[Change] = st.one_of(
@@ -46,3 +49,15 @@ def test_round_trip(some: list[Change]) -> None:
 def test_bytes_that_are_not_changes_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         changes_from_bytes(wrong)
+
+
+@pytest.mark.parametrize(
+    ("stored", "state"),
+    [
+        ([[1, 2], [1], 1, 4, 5], PartitionState((1, 2), (1,), 1, 4, 5)),
+        ([[1, 2], [1], 1, 4, 5, [2], [1]], PartitionState((1, 2), (1,), 1, 4, 5, (2,), (1,))),
+    ],
+)
+def test_states_of_older_stores_are_read_and_keep_their_form(stored: list[Any], state: PartitionState) -> None:
+    assert state_from_json(stored) == state
+    assert state_to_json(state) == stored

@@ -32,11 +32,15 @@ ids = st.integers(0, 5)
 states = st.builds(
     PartitionState,
     replicas=st.lists(ids, min_size=1, max_size=3, unique=True).map(tuple),
-    isr=st.lists(ids, min_size=1, max_size=3, unique=True).map(tuple),
+    isr=st.lists(ids, max_size=3, unique=True).map(tuple),
     leader=ids,
     leader_epoch=ids,
     partition_epoch=ids,
     adding=st.lists(ids, max_size=1).map(tuple),
+    elr=st.lists(ids, max_size=1).map(tuple),
+    last_known_elr=st.lists(ids, max_size=1).map(tuple),
+    directories=st.lists(st.uuids(), max_size=2).map(tuple),
+    unclean_epoch=st.integers(-1, 3),
 )
 NAMES = ["a", "b", "c", "with.dot"]
 
@@ -60,6 +64,8 @@ registrations = st.builds(
     rack=st.none() | st.just("r"),
     fenced=st.booleans(),
     features=st.just({"metadata.version": (1, 20)}),
+    previous_epoch=st.integers(-1, 2),
+    log_dirs=st.lists(st.uuids(), max_size=2).map(tuple),
 )
 resources = st.builds(ConfigResource, st.sampled_from(ResourceType), st.sampled_from(["", "a", "x/y", "="]))
 entries = st.dictionaries(st.sampled_from(["k", "l"]), st.text(max_size=3))
