@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,9 @@ from parley.consensus.recipes.elections import Elections, Leader
 from parley.consensus.recipes.groups import INCARNATIONS, Groups
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.listeners import KeyChange, Listeners, View
+from parley.consensus.recipes.settled_write import wrap
+from tests.consensus.test_settled_write import AlwaysOne
+from tests.support.virtual_time import run
 
 if TYPE_CHECKING:
     from tests.consensus.conftest import Connect
@@ -69,6 +73,21 @@ async def test_keys_are_relative_and_values_plain(backend: Backend) -> None:
     assert await kv.delete("a/b") is False
     with pytest.raises(NotFound):
         await kv.delete("a/b", expect=PRESENT)
+
+
+@pytest.mark.parametrize("guarding", ["a/leader", "z/leader"])
+async def test_a_conflict_under_a_guard_names_the_relative_key(backend: Backend, guarding: str) -> None:
+    """Whether the guard's key comes before or after the others in the store."""
+    guard = Check(guarding, At(await backend.put(guarding, b"")), fences=True)
+    kv = KeyValue(backend)
+    await kv.put("k", b"1", guard=guard)
+    with pytest.raises(AlreadyExists) as refused:
+        await kv.put("k", b"2", expect=ABSENT, guard=guard)
+    assert refused.value.key == "k"
+    await backend.delete(guarding)
+    with pytest.raises(Fenced) as fenced:
+        await kv.put("k", b"2", guard=guard)
+    assert fenced.value.key == guarding
 
 
 async def test_listing_all(backend: Backend) -> None:
@@ -111,6 +130,34 @@ async def test_splitting_by_size() -> None:
             next(iter(kv.split([*ops, Put("k", bytes(CAPABILITIES.value_bytes_max))])))  # not when all else is written
 
 
+async def test_a_value_may_be_split_off_exactly_if_it_can_be_written() -> None:
+    async with MemoryBackend(MemoryStore(dataclasses.replace(CAPABILITIES, value_bytes_max=1000))) as backend:
+        kv = KeyValue(backend)
+        fits = []
+        for size in range(970, 1001):
+            op = Put("k", bytes(size))
+            try:
+                await kv.txn([], [op])
+            except TooLarge:
+                with pytest.raises(TooLarge):
+                    list(kv.split([op]))
+            else:
+                assert list(kv.split([op])) == [[op]]
+                fits.append(size)
+        assert 970 < max(fits) < 1000
+
+
+async def test_a_page_has_at_most_a_thousand_entries_unless_the_caller_says_otherwise() -> None:
+    store = MemoryStore()
+    for number in range(1001):
+        store.apply([], [Put(f"data/{number:04}", wrap(b"", ("aa",)))])
+    async with MemoryBackend(store) as backend:
+        kv = KeyValue(backend)
+        page = await kv.list()
+        assert (len(page.entries), page.next_after) == (1000, "0999")
+        assert len([entry async for entry in kv.entries()]) == 1001
+
+
 async def test_update(connect: Connect) -> None:
     one, two = KeyValue(await connect()), KeyValue(await connect())
     created = await one.update("a", lambda value: (value or b"") + b"x")
@@ -128,6 +175,25 @@ async def test_update(connect: Connect) -> None:
     assert await one.update("a", lambda _: None) is None
     assert await one.get("a") is None
     assert await one.update("a", lambda _: None) is None
+
+
+def test_update_pauses_longer_after_each_conflict() -> None:
+    async def update() -> float:
+        store, began = MemoryStore(), asyncio.get_running_loop().time()
+        conflicts = iter(range(3))
+
+        def change(value: bytes | None) -> bytes:
+            for number in itertools.islice(conflicts, 1):
+                store.apply([], [Put("data/k", wrap(b"%d" % number, ("aa",)))])
+            return (value or b"") + b"x"
+
+        async with MemoryBackend(store) as backend:
+            entry = await KeyValue(backend, AlwaysOne()).update("k", change)
+            assert entry is not None
+            assert entry.value == b"2x"
+        return asyncio.get_running_loop().time() - began
+
+    assert run(update()) == pytest.approx(0.001 + 0.002 + 0.004)
 
 
 async def test_update_passes_on_what_the_change_raises(backend: Backend) -> None:
@@ -460,6 +526,29 @@ async def test_a_gap_shows_as_the_differences_it_hid() -> None:
         assert set(changes) == {"data/changed", "data/created", "data/deleted"}
         assert changes["data/deleted"].new is None
         assert changes["data/created"].old is None
+
+
+async def test_a_gap_that_hid_nothing_is_not_reported() -> None:
+    store = MemoryStore()
+    async with MemoryBackend(store) as one, MemoryBackend(store) as two:
+        kv, theirs = KeyValue(two), Groups(two, await two.open_session(10_000))
+        await theirs.join("g", "1", b"")
+        leader = await elections(two)
+        first = await leader.campaign("e", b"")
+        watching = Groups(one, await one.open_session(10_000))
+        following, members = Listeners(one).follow("data/"), watching.watch("g")
+        leaders = Elections(one, watching.session).observe("e")
+        assert await anext(following) == []
+        assert set(await anext(members)) == {"1"}
+        assert await anext(leaders)
+        one.disconnect()
+        one.reconnect()
+        await kv.put("k", b"")
+        await theirs.join("g", "2", b"")
+        await first.resign()
+        assert [change.key for change in await anext(following)] == ["data/k"]
+        assert set(await anext(members)) == {"1", "2"}
+        assert await anext(leaders) is None
 
 
 async def test_an_empty_first_state_is_reported_too(backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from parley.consensus.errors import BadConfig, Conflict, Fenced, MaybeApplied, U
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer, unwrap, wrap
+from tests.support.virtual_time import run
 
 
 class Faulty(MemoryBackend):
@@ -111,6 +113,64 @@ async def test_settling_gives_up_after_a_while() -> None:
     backend.reads_fail = 10_000
     with pytest.raises(MaybeApplied, match="not settled"):
         await Writer(backend, settle_s=0.05).commit([], [Put("a", b"1")])
+
+
+class AlwaysOne(random.Random):
+    """Draws the longest pauses."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+def test_settling_takes_half_a_minute_if_nothing_else_is_asked_for() -> None:
+    async def settle() -> float:
+        backend = await faulty("L")
+        backend.reads_fail = 10_000
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(MaybeApplied, match="not settled"):
+            await Writer(backend, AlwaysOne()).commit([], [Put("a", b"1")])
+        return asyncio.get_running_loop().time() - began
+
+    assert run(settle()) == pytest.approx(30, abs=0.3)
+
+
+def test_pauses_double_from_a_millisecond_to_a_quarter_of_a_second() -> None:
+    async def pauses() -> list[float]:
+        writer, times = Writer(MemoryBackend(MemoryStore()), AlwaysOne()), []
+        for attempt in range(12):
+            times.append(asyncio.get_running_loop().time())
+            await writer.pause(attempt)
+        return [after - before for before, after in itertools.pairwise([*times, asyncio.get_running_loop().time()])]
+
+    doubled = [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128]
+    assert run(pauses()) == pytest.approx([*doubled, 0.25, 0.25, 0.25, 0.25])
+
+
+def test_a_write_is_settled_soon_after_the_store_can_be_read_again() -> None:
+    async def settle() -> float:
+        backend = await faulty("A")
+        backend.reads_fail = 3
+        began = asyncio.get_running_loop().time()
+        await Writer(backend, AlwaysOne()).commit([], [Put("a", b"1")])
+        return asyncio.get_running_loop().time() - began
+
+    assert run(settle()) == pytest.approx(0.001 + 0.002 + 0.004)
+
+
+async def test_a_write_among_too_many_later_ones_cannot_be_settled() -> None:
+    """The nonces of the value that it was to replace have been pushed out: nothing shows whether it was applied."""
+    store = MemoryStore()
+    kv = KeyValue(await faulty(".L", store))
+    await kv.next_id("n")
+
+    def compete() -> None:
+        store.apply([], [Put("data/n", wrap(b"99", tuple(f"{number:016x}" for number in range(16))))])
+
+    backend = kv._backend
+    assert isinstance(backend, Faulty)
+    backend.before_answer = compete
+    with pytest.raises(MaybeApplied, match="other clients have written"):
+        await kv.next_id("n")
 
 
 async def test_an_overwritten_value_cannot_be_settled() -> None:

@@ -1,0 +1,104 @@
+"""Functions of the mutated files: which one a line lies in, which tests call it, and how it gets other code."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType, FrameType, FunctionType
+from typing import NamedTuple
+
+from tests.mutation.mutants import ROOT, Mutant
+
+
+class Place(NamedTuple):
+    """A function by its file and first line, that of its first decorator."""
+
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The functions around a line."""
+
+    outermost: Place
+    innermost: Place
+    is_header: bool
+    """True if the line is a decorator or parameter of the outermost function, evaluated when the module is imported."""
+
+
+def functions_around(mutant: Mutant) -> Around | None:
+    """Return the functions around a mutant's line; None if it is outside of all functions."""
+    line = mutant.line
+    around = [each for each in _definitions(ast.parse((ROOT / mutant.path).read_text())) if _spans(each, line)]
+    if not around:
+        return None
+    path = str(ROOT / mutant.path)
+    outermost, innermost = around[0], around[-1]
+    return Around(
+        Place(path, _first_line(outermost)), Place(path, _first_line(innermost)), line < outermost.body[0].lineno
+    )
+
+
+def _definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions, outer ones before inner ones."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        yield from _definitions(child)
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
+
+
+def _spans(function: ast.FunctionDef | ast.AsyncFunctionDef, line: int) -> bool:
+    return _first_line(function) <= line <= (function.end_lineno or function.lineno)
+
+
+class Calls:
+    """Records which functions of some files are called; a function for ``sys.settrace``."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = frozenset(files)
+        self._codes: set[CodeType] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code.co_filename in self._files:
+            self._codes.add(frame.f_code)
+
+    def take(self) -> set[Place]:
+        """Return the functions called since the last time."""
+        codes, self._codes = self._codes, set()  # threads may add to it
+        return {Place(code.co_filename, code.co_firstlineno) for code in codes}
+
+
+def functions_at(place: Place) -> list[FunctionType]:
+    """Return the function objects, imported already, of a place."""
+    return _imported_functions().get(place, [])
+
+
+@cache
+def _imported_functions() -> dict[Place, list[FunctionType]]:
+    found: dict[Place, list[FunctionType]] = {}
+    gc.unfreeze()
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            found.setdefault(Place(each.__code__.co_filename, each.__code__.co_firstlineno), []).append(each)
+    gc.freeze()
+    return found
+
+
+def mutated_code(mutant: Mutant, place: Place) -> CodeType | None:
+    """Return the code that a mutant gives to the function at a place; None if it has moved."""
+    waiting = [compile(mutant.source, place.path, "exec")]
+    while waiting:
+        for constant in waiting.pop().co_consts:
+            if isinstance(constant, CodeType):
+                if constant.co_firstlineno == place.line and constant.co_name not in ("<lambda>", "<genexpr>"):
+                    return constant
+                waiting.append(constant)
+    return None

@@ -1,0 +1,109 @@
+"""Mutants: one change of one file each, made by cosmic-ray's operators, drawn by a seed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROVE_NOTHING = ("_BitOr_", "_Is_Eq", "_IsNot_NotEq", "_Eq_Is", "_NotEq_IsNot", "Variable", "RemoveDecorator")
+"""Parts of the names of operators whose mutants are the same program (``int | None``), or no program."""
+
+GUARDS = re.compile(r"(frozen|slots)=(True|False)")
+"""Flags of dataclasses that guard against mistakes and change no result: their mutants do not count."""
+
+EQUIVALENT = {
+    (
+        "parley/consensus/recipes/groups.py",
+        "page = await self.backend.list(_group_prefix(group), limit=1000, after=after)",
+    ): "all pages are read, however many there are",
+    (
+        "parley/consensus/recipes/keyvalue.py",
+        'async def entries(self, prefix: str = "", *, page: int = 1000) -> AsyncIterator[Entry]:',
+    ): "all pages are read, however many there are",
+}
+"""Lines of files in which a changed number gives the same program, each with the reason: their mutants do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one file."""
+
+    path: Path
+    operator: str
+    line: int
+    source: str
+    was: str
+    becomes: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def operators() -> dict[str, list[str]]:
+    """The operators by what they change: a kind is drawn as often as it has places, however many operators it has."""
+    from cosmic_ray.plugins import operator_names
+
+    families: dict[str, list[str]] = {}
+    for name in operator_names():
+        if not any(part in name for part in PROVE_NOTHING):
+            words = name.split("_")
+            families.setdefault("_".join(words[:2]), []).append(name)
+    return families
+
+
+def places_in(path: Path, rng: Random) -> list[tuple[Path, str, int]]:
+    """A file, an operator and the number of a place: one operator of each kind for each place that it can change."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator
+
+    tree = get_ast((ROOT / path).read_text())
+    nodes = list(ast_nodes(tree))
+    found = []
+    for names in operators().values():
+        name = rng.choice(names)
+        operator = get_operator(name)()
+        count = sum(1 for node in nodes for _ in operator.mutation_positions(node))
+        found += [(path, name, number) for number in range(count)]
+    return found
+
+
+def mutant_at(path: Path, name: str, occurrence: int) -> Mutant | None:
+    """The mutant of a place; None if it is no program, or the same."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    source = (ROOT / path).read_text()
+    mutated = mutate_code(source, get_operator(name)(), occurrence)
+    if mutated is None or GUARDS.sub("", mutated) == GUARDS.sub("", source) or not _is_program(mutated):
+        return None
+    before, after = source.splitlines(), mutated.splitlines()
+    changed = next(n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
+    was, becomes = before[changed].strip(), after[changed].strip()
+    if name == "core/NumberReplacer" and (str(path), was) in EQUIVALENT:
+        return None
+    return Mutant(path, name, changed + 1, mutated, was, becomes)
+
+
+def _is_program(source: str) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def sample(target: str, count: int, seed: int) -> list[Mutant]:
+    """So many mutants of a target. The same for a seed as long as the files are the same."""
+    rng = Random(f"{seed} {target}")
+    whole = ROOT / target
+    files = sorted(whole.rglob("*.py")) if whole.is_dir() else [whole]
+    places = [place for file in files for place in places_in(file.relative_to(ROOT), rng)]
+    rng.shuffle(places)
+    made = (mutant for place in places if (mutant := mutant_at(*place)) is not None)
+    return list(itertools.islice(made, count))
