@@ -1,15 +1,18 @@
 """Clean shutdown of a log directory: closes all its logs in several threads, and reads and writes the marker.
 
 The marker (``.kafka_cleanshutdown``, as in Kafka) says that every log was closed and is on disk, so the next start
-scans nothing.
+scans nothing. It holds the epoch under which the broker was registered (KIP-966): a marker of an earlier epoch, in a
+directory that was restored from a copy, proves nothing about the last stop.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from parley.protocol.errors import KafkaError
@@ -22,20 +25,51 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _log = logging.getLogger(__name__)
 
 
-def take_marker(directory: Path) -> bool:
-    """Remove the marker of a clean shutdown and return True if it was there. Raises ``OSError``."""
+UNKNOWN_EPOCH = -1
+"""The broker epoch in a marker that was written without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """A marker: the directory was shut down cleanly by a broker registered under ``broker_epoch``."""
+
+    broker_epoch: int
+
+
+def take_marker(directory: Path) -> CleanShutdown | None:
+    """Remove the marker of a clean shutdown and return it; None if there is none. Raises ``OSError``."""
+    path = directory / CLEAN_SHUTDOWN_FILE
     try:
-        os.unlink(directory / CLEAN_SHUTDOWN_FILE)
+        data = path.read_bytes()
     except FileNotFoundError:
-        return False
+        return None
+    os.unlink(path)
     sync_directory(directory)
-    return True
+    return CleanShutdown(_broker_epoch(data))
 
 
-def write_marker(directory: Path) -> None:
-    """Mark the directory as shut down cleanly: every log in it is closed and on disk. Raises ``OSError``."""
-    # Kafka 3.8 and later look for the broker's epoch here; -1 means that it is not known.
-    write_atomically(directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
+def _broker_epoch(data: bytes) -> int:
+    """The broker epoch in a marker; older brokers wrote none."""
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return UNKNOWN_EPOCH
+    return epoch if isinstance(epoch, int) and epoch >= 0 else UNKNOWN_EPOCH
+
+
+def write_marker(directory: Path, broker_epoch: int) -> None:
+    """Mark the directory as shut down cleanly: every log in it is closed and on disk. Raises ``OSError``.
+
+    ``broker_epoch`` is that of the broker's registration, ``UNKNOWN_EPOCH`` if it never had one.
+    """
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(directory / CLEAN_SHUTDOWN_FILE, text.encode())
+
+
+def common_epoch(markers: Sequence[CleanShutdown | None]) -> int:
+    """The broker epoch of a clean shutdown of all directories: that in all markers, or ``UNKNOWN_EPOCH``."""
+    epochs = {UNKNOWN_EPOCH if marker is None else marker.broker_epoch for marker in markers}
+    return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
 
 
 class DirectoryCloser:

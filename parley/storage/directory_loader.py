@@ -20,7 +20,7 @@ from random import Random
 from uuid import UUID
 
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import take_marker
+from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
@@ -79,10 +79,13 @@ class DirectoryLoader:
         """The directories of deleted partitions that still have to be removed."""
         self.copies: dict[TopicPartition, Path] = {}
         """Unfinished copies of logs in other directories (``parley.storage.future_log``)."""
+        self.lost_below: dict[Log, int] = {}
+        """The persisted high watermarks of logs that end below them."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
-        self._clean = False
+        self.marker: CleanShutdown | None = None
+        """The marker of a clean shutdown that ``prepare`` found."""
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
@@ -94,12 +97,12 @@ class DirectoryLoader:
         """
         directory = self.directory
         try:
-            directory.open(cluster_id, broker_id)
+            directory.open(cluster_id, broker_id, self._settings.random)
             contents = directory.contents()
             self._recovery_points = directory.recovery_points.read()
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
-            self._clean = take_marker(directory.path)
+            self.marker = take_marker(directory.path)
         except OSError as error:
             self._failed(error)
             return
@@ -107,7 +110,7 @@ class DirectoryLoader:
         self.copies = contents.copies
         self.partitions = list(contents.partitions)
         self._waiting.extend(contents.partitions.items())
-        if self.partitions and not self._clean:
+        if self.partitions and self.marker is None:
             _log.warning("%s was not shut down cleanly: recovering its %d logs", directory, len(self.partitions))
 
     def work(self) -> None:
@@ -138,9 +141,15 @@ class DirectoryLoader:
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
         (path / REPLACES).unlink(missing_ok=True)  # the log that it replaced no longer exists
-        known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
+        known = LastKnown(
+            self.marker is not None, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0)
+        )
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
-        log.high_watermark = self._high_watermarks.get(partition, 0)
+        log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)
+        if log.log_end_offset < high_watermark:
+            self.lost_below[log] = high_watermark
+            facts = {"log_end": log.log_end_offset, "high_watermark": high_watermark, "path": str(path)}
+            _log.error("a log has lost committed records: it ends below its persisted high watermark", extra=facts)
         return log
 
     def _failed(self, error: OSError) -> None:

@@ -20,7 +20,7 @@ import re
 import shutil
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -34,8 +34,8 @@ from parley.storage.checkpoints import (
     OffsetCheckpoint,
     sync_directory,
 )
-from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
-from parley.storage.partition_metadata import write_topic_id
+from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity, MalformedIdentity
+from parley.storage.partition_metadata import decode_id, encode_id, write_topic_id
 
 LOCK_FILE = ".lock"
 NAME_MAX = 255
@@ -122,6 +122,10 @@ class LogDirectory:
         self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS)
         self.error: OSError | None = None
         """Why the directory is offline, or None if it is online."""
+        self.id: UUID | None = None
+        """The directory's id (``directory.id`` in ``meta.properties``, KIP-858); None until ``open``."""
+        self.is_new = False
+        """True if no broker had used the directory before this start: it is new, or was emptied."""
         self._lock_fd = -1
         self._renames = 0
         self._synced = 0
@@ -135,28 +139,37 @@ class LogDirectory:
         """True if the directory can be used."""
         return self.error is None
 
-    def open(self, cluster_id: str, broker_id: int) -> None:
+    def open(self, cluster_id: str, broker_id: int, random: Random) -> None:
         """Create the directory if it is missing, lock it, and check that it belongs to this broker; claim a new one.
 
-        Raises ``DirectoryInUse``, ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker;
-        ``OSError`` if the disk fails.
+        A directory without an id gets one, made from ``random``, and keeps it for good. Raises ``DirectoryInUse``,
+        ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker; ``OSError`` if the disk fails.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
         try:
-            self._claim(cluster_id, broker_id)
+            self._claim(cluster_id, broker_id, random)
         except BaseException:
             self.close()
             raise
 
-    def _claim(self, cluster_id: str, broker_id: int) -> None:
-        identity = DirectoryIdentity.read(self.path)
-        if identity is None:
-            DirectoryIdentity(cluster_id, broker_id).write(self.path)
-            return
+    def _claim(self, cluster_id: str, broker_id: int, random: Random) -> None:
+        found = DirectoryIdentity.read(self.path)
+        self.is_new = found is None
+        identity = found or DirectoryIdentity(cluster_id, broker_id)
         identity.require(self.path, cluster_id, broker_id)
-        if identity.cluster_id is None:
-            DirectoryIdentity(cluster_id, broker_id, identity.version, identity.directory_id).write(self.path)
+        known_id = identity.directory_id or encode_id(UUID(int=random.getrandbits(128), version=4))
+        identity = replace(identity, cluster_id=cluster_id, directory_id=known_id)
+        try:
+            self.id = decode_id(known_id)
+        except MalformedIdentity as error:
+            raise MalformedIdentity(
+                f"directory.id in {self.path / DIRECTORY_FILE} is malformed: {error}. Restore the file from a backup; "
+                "or remove that line: the directory gets a new id, and its replicas count as lost until they have "
+                "caught up"
+            ) from None
+        if identity != found:
+            identity.write(self.path)
 
     def _lock(self) -> None:
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

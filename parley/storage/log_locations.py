@@ -7,7 +7,7 @@ partition whose directory is offline keeps its place, although its log is not av
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -41,6 +41,11 @@ class LogLocations:
     def home(self, key: TopicPartition) -> LogDirectory | None:
         """The directory of the partition's log, online or not; None if it has no log."""
         return self._homes.get(key)
+
+    @property
+    def homes(self) -> Mapping[TopicPartition, LogDirectory]:
+        """The directory of every log, online or not."""
+        return self._homes
 
     def home_of(self, key: TopicPartition) -> LogDirectory:
         """The directory of an existing log of a partition."""

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import DirectoryCloser, release_all, write_marker
+from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
@@ -97,6 +97,13 @@ class LogManager:
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
         """
+        self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_EPOCH
+        """Returns the epoch under which the metadata shows this process as registered, ``UNKNOWN_EPOCH`` before that. A
+        clean shutdown writes it into the markers (KIP-966)."""
+        self.previous_broker_epoch = UNKNOWN_EPOCH
+        """The broker epoch in the markers of the last shutdown; ``UNKNOWN_EPOCH`` if that was not clean everywhere."""
+        self.lost_below: dict[Log, int] = {}
+        """Logs that ended below their persisted high watermark at this start, and that high watermark."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
 
@@ -124,6 +131,8 @@ class LogManager:
                 loader.release()
             raise
         self._open = True
+        used = [loader for loader in loaders if loader.directory.online and not loader.directory.is_new]
+        self.previous_broker_epoch = common_epoch([loader.marker for loader in used])
         self._maintenance.start(self.directories)
         for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online ones win
             self._adopt(loader)
@@ -136,6 +145,7 @@ class LogManager:
             return
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
+        self.lost_below.update(loader.lost_below)
         for partition, path in loader.copies.items():
             if self._locations.home(partition) is not None:
                 self.copies_begun[partition] = directory
@@ -148,13 +158,16 @@ class LogManager:
         """Flush and close every log, and mark each directory as cleanly shut down. Idempotent."""
         if not await self._end():
             return
+        epoch = self.broker_epoch()
+        if epoch == UNKNOWN_EPOCH:  # nothing was appended, so the shutdown before this start still counts
+            epoch = self.previous_broker_epoch
         closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
         await self._threads.run_all([each.work for each in closing for _ in range(self._threads_per_directory)])
         for each in closing:
             if each.clean and each.directory.online:
                 try:
                     await self._maintenance.checkpoint(each.directory)
-                    await self.run(each.directory, write_marker, each.directory.path)
+                    await self.run(each.directory, write_marker, each.directory.path, epoch)
                 except KafkaError as error:
                     _log.error("%s cannot be shut down cleanly: %s", each.directory, error)
         self._forget()
@@ -196,6 +209,15 @@ class LogManager:
     def online(self) -> list[LogDirectory]:
         """The directories that are online."""
         return [directory for directory in self.directories if directory.online]
+
+    def online_ids(self) -> tuple[UUID, ...]:
+        """The ids of the directories that are online (KIP-858)."""
+        return tuple(directory.id for directory in self.online() if directory.id is not None)
+
+    @property
+    def homes(self) -> Mapping[TopicPartition, LogDirectory]:
+        """The directory of every log, also of those that are not available because their directory is offline."""
+        return self._locations.homes
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory; none if it is offline."""

@@ -30,7 +30,7 @@ def decode_id(text: str) -> UUID:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         return UUID(bytes=data)
     except (binascii.Error, ValueError):
-        raise MalformedIdentity(f"{text[:40]!r} is not a topic id of 22 base64url characters") from None
+        raise MalformedIdentity(f"{text[:40]!r} is not an id of 22 base64url characters") from None
 
 
 def read_topic_id(partition_directory: Path) -> UUID | None:

@@ -197,6 +197,11 @@ class ProducerState:
         return len(self._producers)
 
     @property
+    def highest_id(self) -> int:
+        """The highest id of a known producer; -1 if none is known."""
+        return max(list(self._producers), default=-1)
+
+    @property
     def entries(self) -> list[ProducerEntry]:
         """The current state of each producer."""
         return _entries(self._producers.items())

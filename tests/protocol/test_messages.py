@@ -29,7 +29,6 @@ LEFT_OUT = {
     "BrokerHeartbeat": CONTROLLERS,
     "AllocateProducerIds": CONTROLLERS,
     "ControllerRegistration": CONTROLLERS,
-    "AssignReplicasToDirs": CONTROLLERS,
     "UpdateRaftVoter": CONTROLLERS,
     "InitializeShareGroupState": SHARE_STATE,
     "ReadShareGroupState": SHARE_STATE,
@@ -100,7 +99,9 @@ OWN = {
     "ReportOfflineReplicasResponse",
 }
 """Messages that Kafka does not have, which Parley's brokers use among themselves."""
-KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN}
+LATER = {"GetReplicaLogInfoRequest", "GetReplicaLogInfoResponse"}
+"""Messages that no release of Kafka up to 4.3 has; a test compares them with Kafka's development version."""
+KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN | LATER}
 
 
 def api_name(message: str) -> str:
@@ -233,6 +234,33 @@ def test_keys_of_stored_records(name: str, kafka_messages: Mapping[str, Referenc
         newest = kafka_messages[source].definitions[0]
         kinds[newest.source["apiKey"]] = list(newest.fields(0))
     assert {version: list(our_fields(MESSAGES[name], version)) for version in MESSAGES[name].VERSIONS} == kinds
+
+
+def test_replica_log_info_has_the_fields_of_kafkas_development_version() -> None:
+    """And tagged ones of Parley's, with tags that Kafka does not reach: another implementation ignores them."""
+    request, response = MESSAGES["GetReplicaLogInfoRequest"], MESSAGES["GetReplicaLogInfoResponse"]
+    assert request.API_KEY == 93  # type: ignore[attr-defined]
+    assert [path for path, each in our_fields(request, 0) if each.tag is None] == [
+        "topic_partitions",
+        "topic_partitions.topic_id",
+        "topic_partitions.partitions",
+    ]
+    lists = "topic_partition_log_info_list"
+    assert [(path, each.type) for path, each in our_fields(response, 0) if each.tag is None] == [
+        ("throttle_time_ms", "int32"),
+        ("broker_epoch", "int64"),
+        ("truncated", "bool"),
+        (lists, "[]TopicPartitionLogInfo"),
+        (f"{lists}.topic_id", "uuid"),
+        (f"{lists}.partition_log_info", "[]PartitionLogInfo"),
+        (f"{lists}.partition_log_info.partition", "int32"),
+        (f"{lists}.partition_log_info.last_written_leader_epoch", "int32"),
+        (f"{lists}.partition_log_info.current_leader_epoch", "int32"),
+        (f"{lists}.partition_log_info.log_end_offset", "int64"),
+        (f"{lists}.partition_log_info.error_code", "int16"),
+    ]
+    tags = [each.tag for message in (request, response) for _, each in our_fields(message, 0) if each.tag is not None]
+    assert min(tags) >= 10000
 
 
 def test_each_version_has_its_reason() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.storage.clean_shutdown import take_marker, write_marker
+from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, common_epoch, take_marker, write_marker
 from parley.storage.log_directory import (
     DirectoryInUse,
     LogDirectory,
@@ -40,7 +40,7 @@ topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda name: n
 
 def opened(path: Path) -> LogDirectory:
     directory = LogDirectory(path)
-    directory.open("cluster", 1)
+    directory.open("cluster", 1, Random(1))
     return directory
 
 
@@ -49,16 +49,52 @@ def opened(path: Path) -> LogDirectory:
 
 def test_a_new_directory_becomes_ours(tmp_path: Path) -> None:
     opened(tmp_path / "new" / "logs").close()
-    assert (tmp_path / "new/logs/meta.properties").read_text() == "version=0\nbroker.id=1\ncluster.id=cluster\n"
+    path = tmp_path / "new/logs/meta.properties"
+    text = path.read_text()
+    assert text.startswith("version=0\nbroker.id=1\ncluster.id=cluster\ndirectory.id=")
     opened(tmp_path / "new" / "logs").close()
+    assert path.read_text() == text
+
+
+def test_a_directory_keeps_its_id_and_an_emptied_one_gets_another(tmp_path: Path) -> None:
+    random = Random(1)
+    first = LogDirectory(tmp_path)
+    first.open("cluster", 1, random)
+    first.close()
+    again = LogDirectory(tmp_path)
+    again.open("cluster", 1, random)
+    again.close()
+    assert (first.is_new, again.is_new) == (True, False)
+    assert first.id == again.id is not None
+    (tmp_path / "meta.properties").unlink()
+    emptied = LogDirectory(tmp_path)
+    emptied.open("cluster", 1, random)
+    emptied.close()
+    assert emptied.is_new
+    assert emptied.id not in (None, first.id)
+
+
+def test_kafkas_directory_id_is_kept(tmp_path: Path) -> None:
+    identity = "node.id=1\ndirectory.id=Ynlx7-YETRmvDWQvWBzJ2A\nversion=1\ncluster.id=cluster\n"
+    (tmp_path / "meta.properties").write_text(identity)
+    directory = opened(tmp_path)
+    assert directory.id == decode_id("Ynlx7-YETRmvDWQvWBzJ2A")
+    assert not directory.is_new
+    assert (tmp_path / "meta.properties").read_text() == identity
+
+
+def test_a_malformed_directory_id_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1\ncluster.id=cluster\ndirectory.id=x5_C\n")
+    with pytest.raises(MalformedIdentity, match=r"directory\.id in .*meta\.properties is malformed.* remove that line"):
+        opened(tmp_path)
 
 
 def test_another_cluster_or_broker_is_refused_with_advice(tmp_path: Path) -> None:
     opened(tmp_path).close()
     with pytest.raises(InconsistentClusterId, match=r"belongs to cluster cluster.* coordination\.url"):
-        LogDirectory(tmp_path).open("other", 1)
+        LogDirectory(tmp_path).open("other", 1, Random(1))
     with pytest.raises(InconsistentBrokerId, match=r"belongs to broker 1, but this is broker 2.* broker\.id"):
-        LogDirectory(tmp_path).open("cluster", 2)
+        LogDirectory(tmp_path).open("cluster", 2, Random(1))
     opened(tmp_path).close()
 
 
@@ -72,8 +108,9 @@ def test_kafkas_identities_are_read(tmp_path: Path) -> None:
 
 def test_an_old_directory_without_a_cluster_joins_ours(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1\n")
-    opened(tmp_path)
-    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("cluster", 1)
+    directory = opened(tmp_path)
+    assert directory.id is not None
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("cluster", 1, directory_id=encode_id(directory.id))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +129,7 @@ def test_an_old_directory_without_a_cluster_joins_ours(tmp_path: Path) -> None:
 def test_a_malformed_identity_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.properties").write_text(text)
     with pytest.raises(MalformedIdentity, match=r"meta\.properties is malformed"):
-        LogDirectory(tmp_path).open("cluster", 1)
+        LogDirectory(tmp_path).open("cluster", 1, Random(1))
 
 
 @given(st.binary(max_size=200) | st.text("version=01.brokeidcluster\n\\u# :", max_size=80).map(str.encode))
@@ -268,9 +305,23 @@ def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
 def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     assert not take_marker(directory.path)
-    write_marker(directory.path)
-    assert take_marker(directory.path)
+    write_marker(directory.path, 7)
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).read_text() == '{"version":0,"brokerEpoch":7}'
+    assert take_marker(directory.path) == CleanShutdown(7)
     assert not take_marker(directory.path)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"brokerEpoch":"1"}', b'{"brokerEpoch":-1}'])
+def test_a_marker_without_an_epoch_still_marks_a_clean_shutdown(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / CLEAN_SHUTDOWN_FILE).write_bytes(data)
+    assert take_marker(tmp_path) == CleanShutdown(-1)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "common"), [([], -1), ([3], 3), ([3, 3], 3), ([3, 4], -1), ([3, None], -1), ([None], -1)]
+)
+def test_a_shutdown_is_clean_if_all_directories_have_the_same_epoch(epochs: list[int | None], common: int) -> None:
+    assert common_epoch([None if epoch is None else CleanShutdown(epoch) for epoch in epochs]) == common
 
 
 def test_a_directory_fails_once(tmp_path: Path) -> None:
@@ -286,7 +337,7 @@ def test_a_directory_fails_once(tmp_path: Path) -> None:
 def test_the_lock_does_not_outlive_a_failed_start(tmp_path: Path) -> None:
     opened(tmp_path).close()
     with pytest.raises(InconsistentClusterId):
-        LogDirectory(tmp_path).open("other", 1)
+        LogDirectory(tmp_path).open("other", 1, Random(1))
     assert os.path.exists(tmp_path / ".lock")
     opened(tmp_path).close()
 

@@ -51,6 +51,7 @@ class Home:
 
     paths: list[Path]
     now_ms: int = NOW
+    random: Random = field(default_factory=lambda: Random(1))
     offline: list[tuple[LogDirectory, list[Log]]] = field(default_factory=list)
     all_offline: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: TaskSet = field(default_factory=TaskSet)
@@ -60,7 +61,7 @@ class Home:
             self.paths,
             default_config=CONFIG,
             now_ms=lambda: self.now_ms,
-            random=Random(1),
+            random=self.random,
             start_task=self.tasks.start,
             intervals=intervals,
             on_offline=lambda directory, logs: self.offline.append((directory, logs)),
@@ -141,6 +142,58 @@ async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCa
         assert again is not None
         assert (again.log_end_offset, again.high_watermark) == (2, 1)
     assert "was not shut down cleanly: recovering its 1 logs" in caplog.text
+
+
+async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> None:
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == -1
+        manager.broker_epoch = lambda: 5
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == 5
+    async with home.opened() as manager:  # the process before this was never registered, and so wrote nothing
+        assert manager.previous_broker_epoch == 5
+    crashed = home.manager()
+    await crashed.open("cluster", 1)
+    await home.crash(crashed)
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == -1
+
+
+async def test_a_stop_is_not_clean_if_one_directory_was_shut_down_otherwise(home: Home) -> None:
+    async with home.opened() as manager:
+        manager.broker_epoch = lambda: 5
+    (home.paths[1] / ".kafka_cleanshutdown").unlink()
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == -1
+
+
+async def test_a_directory_that_was_emptied_does_not_make_the_stop_unclean_for_the_others(home: Home) -> None:
+    async with home.opened() as manager:
+        manager.broker_epoch = lambda: 5
+        ids = manager.online_ids()
+    for path in home.paths[1].iterdir():
+        path.unlink()
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == 5
+        assert manager.online_ids()[0] == ids[0]
+        assert manager.online_ids()[1] not in ids
+
+
+async def test_a_log_that_ends_below_its_persisted_high_watermark_is_named(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"first")
+        append(log, b"second")
+        first = log.read(0, 1, up_to=1)
+        end_of_first = first.size
+        segment = log.segments[0].paths[0]
+        assert not manager.lost_below
+    os.truncate(segment, end_of_first)
+    async with home.opened() as manager:
+        assert [(log.log_end_offset, high_watermark) for log, high_watermark in manager.lost_below.items()] == [(1, 2)]
+    assert "a log has lost committed records" in caplog.text
 
 
 async def test_many_logs_are_opened_by_several_threads(home: Home) -> None:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller, store_unavailable
@@ -173,6 +174,18 @@ class BrokerLifecycle:
         if lasts_s is None:
             return None
         return store_unavailable(store, f"has not responded for {lasts_s:.0f} s", is_uncertain=False)
+
+    @property
+    def incarnation_id(self) -> UUID:
+        """The id of this process in its registration."""
+        return self._broker.incarnation_id
+
+    @property
+    def registered_epoch(self) -> int:
+        """The epoch under which the metadata shows this process as registered; ``NO_EPOCH`` if it does not."""
+        known = self._metadata.image.brokers.get(self._broker.broker_id)
+        is_this = known is not None and known.incarnation_id == self._broker.incarnation_id
+        return known.epoch if known is not None and is_this else NO_EPOCH
 
     async def until_registered(self) -> None:
         """Wait until the metadata shows this very incarnation of the broker as alive."""

@@ -13,9 +13,9 @@ NO_LEADER = -1
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
-UNASSIGNED_DIRECTORY = UUID(int=0)
+UNASSIGNED_DIRECTORY = UUID(int=1)
 """Directory id of a replica that is in its broker's only log directory, or in one that is not known (KIP-858)."""
-LOST_DIRECTORY = UUID(int=1)
+LOST_DIRECTORY = UUID(int=2)
 """Directory id of a replica whose log directory is offline (KIP-858)."""
 
 

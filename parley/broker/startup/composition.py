@@ -34,6 +34,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.replication.partition import Purgatories
+from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.environment import Environment
@@ -68,6 +69,7 @@ class Parts:
     lifecycle: BrokerLifecycle
     fetchers: ReplicaFetchers
     offline_replicas: OfflineReplicas
+    replica_reports: ReplicaReports
     isr: IsrMaintenance
     sessions: FetchSessions
 
@@ -91,7 +93,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
     unclean_allowed = _unclean_allowed(config)
-    lifecycle = _lifecycle(environment, bound, joined, config, metadata, publisher, peers, unclean_allowed)
+    lifecycle = _lifecycle(environment, bound, joined, opened, config, metadata, publisher, peers, unclean_allowed)
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
@@ -117,6 +119,9 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             broker_id, partitions, peers, config, environment.tasks, epoch=broker_epoch, rng=environment.rng
         ),
         offline_replicas=OfflineReplicas(broker_id, partitions, peers.ask_controller, epoch=broker_epoch),
+        replica_reports=ReplicaReports(
+            opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
+        ),
         isr=IsrMaintenance(
             broker_id,
             partitions,
@@ -128,6 +133,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         ),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
     )
+    opened.manager.broker_epoch = lambda: lifecycle.registered_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
     _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks))
@@ -204,6 +210,7 @@ def _lifecycle(
     environment: Environment,
     bound: Bound,
     joined: Joined,
+    opened: OpenedLogs,
     config: DynamicConfig,
     metadata: Metadata,
     publisher: MetadataPublisher,
@@ -220,6 +227,8 @@ def _lifecycle(
             incarnation_id=UUID(int=rng.getrandbits(128), version=4),
             endpoints=bound.endpoints,
             rack=static.broker_rack,
+            previous_epoch=opened.manager.previous_broker_epoch,
+            log_dirs=opened.manager.online_ids(),
         ),
         metadata,
         publisher,

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.assign_replicas import AssignReplicasApi
 from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.api.configs import ConfigsApi
 from parley.broker.api.delete_records import DeleteRecordsApi
@@ -23,6 +24,7 @@ from parley.broker.api.outages import Outages
 from parley.broker.api.produce import ProduceApi
 from parley.broker.api.producers import ProducersApi
 from parley.broker.api.reassignment import ReassignmentApi
+from parley.broker.api.replica_log_info import ReplicaLogInfoApi
 from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.controller.administration import Administration
@@ -135,10 +137,12 @@ def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
     controller, metadata = parts.lifecycle.controller, parts.metadata
     return (
         AlterPartitionApi(controller, metadata),
+        AssignReplicasApi(controller),
         BrokerLifecycleApi(controller, parts.unclean_allowed),
         DescribeClusterApi(metadata),
         StoreMoveApi(parts.store_move, parts.store_move_driver),
         ElectLeadersApi(controller),
         FetchMetadataApi(metadata, parts.publisher, parts.metadata_fetches, parts.lifecycle.silence),
         ReassignmentApi(controller, parts.unclean_allowed),
+        ReplicaLogInfoApi(parts.replica_reports),
     )

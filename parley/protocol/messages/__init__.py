@@ -95,7 +95,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
     "quotas": {48: "DescribeClientQuotas", 49: "AlterClientQuotas"},
     "scram": {50: "DescribeUserScramCredentials", 51: "AlterUserScramCredentials"},
     "quorum": {55: "DescribeQuorum", 64: "UnregisterBroker", 80: "AddRaftVoter", 81: "RemoveRaftVoter"},
-    "replication": {56: "AlterPartition"},
+    "replication": {56: "AlterPartition", 73: "AssignReplicasToDirs", 93: "GetReplicaLogInfo"},
     "features": {57: "UpdateFeatures"},
     "consumer_groups": {68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe"},
     "telemetry": {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},

@@ -1,4 +1,8 @@
-"""AlterPartition: a leader reports the replicas in sync to the controller (KIP-497)."""
+"""AlterPartition: a leader reports the replicas in sync to the controller (KIP-497).
+
+GetReplicaLogInfo: the controller asks a broker for the state of its logs (KIP-966). AssignReplicasToDirs: a broker
+reports the log directories of its replicas to the controller (KIP-858).
+"""
 
 from __future__ import annotations
 
@@ -75,3 +79,120 @@ class AlterPartitionResponse(Response, key=56, versions="0-3", flexible="0+"):
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     topics: list[TopicData]
+
+
+class AssignReplicasToDirsRequest(Request, key=73, versions="0", flexible="0+"):
+    """Tell the controller which log directories of the sender have which replicas (KIP-858)."""
+
+    class DirectoryData(Struct):
+        """One log directory."""
+
+        id: UUID
+        topics: list[AssignReplicasToDirsRequest.TopicData]
+
+    class TopicData(Struct):
+        """The replicas of one topic in the directory."""
+
+        topic_id: UUID
+        partitions: list[AssignReplicasToDirsRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One replica."""
+
+        partition_index: i32
+
+    broker_id: i32
+    broker_epoch: i64 = -1
+    directories: list[DirectoryData]
+
+
+class AssignReplicasToDirsResponse(Response, key=73, versions="0", flexible="0+"):
+    """The outcome for each replica, and an error for the request as a whole.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH; for a replica UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+    NOT_LEADER_OR_FOLLOWER (the sender is not among the partition's replicas).
+    """
+
+    class DirectoryData(Struct):
+        """One log directory."""
+
+        id: UUID
+        topics: list[AssignReplicasToDirsResponse.TopicData]
+
+    class TopicData(Struct):
+        """The replicas of one topic in the directory."""
+
+        topic_id: UUID
+        partitions: list[AssignReplicasToDirsResponse.PartitionData]
+
+    class PartitionData(Struct):
+        """The outcome for one replica."""
+
+        partition_index: i32
+        error_code: i16
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    directories: list[DirectoryData]
+
+
+class GetReplicaLogInfoRequest(Request, key=93, versions="0", flexible="0+"):
+    """Ask a broker how far its logs reach (KIP-966). A broker responds before it is registered, too.
+
+    The tagged fields are Parley's: the response to a request for all logs comes in pages, in the order of topic name
+    and partition, and each request names the last log of the page before.
+    """
+
+    class TopicPartitions(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID = field("0+", default=ZERO_UUID, ignorable=True)
+        partitions: list[i32]
+
+    topic_partitions: list[TopicPartitions] | None = field("0+", nullable="0+")  # None: all logs
+    after_topic: str = field("0+", tag=10000, tagged="0+", default="", ignorable=True)
+    after_partition: i32 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
+
+
+class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
+    """The logs of the broker, at most 1,000 of them (KIP-966).
+
+    A log that is missing in a complete response to a request for all logs does not exist on the broker, or its log
+    directory is offline and cannot be read. Errors of a log: KAFKA_STORAGE_ERROR (its log directory is offline),
+    UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log).
+
+    The tagged fields are Parley's. Before the broker is registered, a log whose ``high_watermark`` is above its
+    ``log_end_offset`` has lost committed records: its end was damaged since the high watermark was persisted.
+    """
+
+    class TopicPartitionLogInfo(Struct):
+        """The logs of one topic."""
+
+        topic_id: UUID  # zero: the log does not know it
+        partition_log_info: list[GetReplicaLogInfoResponse.PartitionLogInfo]
+        topic_name: str = field("0+", tag=10000, tagged="0+", default="", ignorable=True)
+
+    class PartitionLogInfo(Struct):
+        """One log."""
+
+        partition: i32
+        last_written_leader_epoch: i32  # of the last record; -1: there is none
+        current_leader_epoch: i32  # the highest that the broker knows of the partition; -1: none
+        log_end_offset: i64  # -1: unknown
+        error_code: i16
+        directory_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
+        log_start_offset: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
+        high_watermark: i64 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)
+        partition_epoch: i32 = field("0+", tag=10003, tagged="0+", default=-1, ignorable=True)  # -1: unknown
+
+    throttle_time_ms: i32 = 0
+    broker_epoch: i64  # of the sender's registration; -1: it is not registered
+    truncated: bool  # there are more logs than this response has
+    topic_partition_log_info_list: list[TopicPartitionLogInfo]
+    # of the broker's process: the same as in its registration
+    incarnation_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
+    # the highest id of a producer in the logs of this response; -1: none
+    highest_producer_id: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
+    # the highest epochs that the broker has persisted; -1: none
+    highest_broker_epoch: i64 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)
+    highest_controller_epoch: i32 = field("0+", tag=10003, tagged="0+", default=-1, ignorable=True)

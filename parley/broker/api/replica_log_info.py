@@ -1,0 +1,23 @@
+"""GetReplicaLogInfo: the controller asks how far this broker's logs reach (KIP-966)."""
+
+from __future__ import annotations
+
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.replication.replica_reports import ReplicaReports
+from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
+
+
+class ReplicaLogInfoApi:
+    """Handler of GetReplicaLogInfo."""
+
+    def __init__(self, reports: ReplicaReports) -> None:
+        self._reports = reports
+
+    def routes(self) -> dict[int, Handler]:
+        return {GetReplicaLogInfoRequest.API_KEY: self.get_replica_log_info}
+
+    def get_replica_log_info(
+        self, context: RequestContext, request: GetReplicaLogInfoRequest
+    ) -> GetReplicaLogInfoResponse:
+        """Report the requested logs, one page of them."""
+        return self._reports.page(request)

@@ -1,0 +1,57 @@
+"""Decision about the log directories of replicas: what a broker reports with AssignReplicasToDirs (KIP-858)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from parley.broker.controller.brokers import check_broker_epoch
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import Change, PartitionChanged
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryAssignment:
+    """One replica of the reporting broker, and the id of the log directory that it is in."""
+
+    topic_id: UUID
+    partition: int
+    directory: UUID
+
+
+def assign_directories(
+    image: MetadataImage, broker_id: int, epoch: int, assignments: Sequence[DirectoryAssignment]
+) -> Decision[list[ErrorCode]]:
+    """Note in which log directories the replicas of a broker are. Each assignment has its own error.
+
+    Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
+    """
+    check_broker_epoch(image, broker_id, epoch)
+    changed: dict[tuple[str, int], PartitionState] = {}
+    errors = []
+    for assignment in assignments:
+        topic = image.topic_names.get(assignment.topic_id)
+        if topic is None:
+            errors.append(ErrorCode.UNKNOWN_TOPIC_ID)
+            continue
+        key = (topic, assignment.partition)
+        state = changed.get(key) or image.partition(*key)
+        if state is None:
+            errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif broker_id not in state.replicas:
+            errors.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            errors.append(ErrorCode.NONE)
+            if state.directory(broker_id) != assignment.directory:
+                changed[key] = _moved(state, broker_id, assignment.directory)
+    changes: list[Change] = [PartitionChanged(topic, index, state) for (topic, index), state in changed.items()]
+    return Decision(tuple(changes), errors)
+
+
+def _moved(state: PartitionState, broker_id: int, directory: UUID) -> PartitionState:
+    directories = [directory if each == broker_id else state.directory(each) for each in state.replicas]
+    return replace(state, directories=tuple(directories), partition_epoch=state.partition_epoch + 1)

@@ -1,0 +1,129 @@
+"""Reports of this broker's logs to the controller: how far each reaches, and in which log directory it lies (KIP-966).
+
+The controller asks for them before it registers this broker, and when it must choose a leader among replicas that were
+not in sync. So they come from the logs on disk and need no metadata.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from uuid import UUID
+
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
+from parley.protocol.schema import ZERO_UUID
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.storage.checkpoints import TopicPartition
+from parley.storage.log import Log
+from parley.storage.log_manager import LogManager
+
+PAGE_LOGS = 1000
+"""The most logs in one response (KIP-966)."""
+NO_PRODUCER = -1
+
+_Info = GetReplicaLogInfoResponse.PartitionLogInfo
+_Topic = GetReplicaLogInfoResponse.TopicPartitionLogInfo
+
+
+class ReplicaReports:
+    """Makes the reports of one broker."""
+
+    def __init__(
+        self, logs: LogManager, partitions: HostedPartitions, incarnation_id: UUID, registered_epoch: Callable[[], int]
+    ) -> None:
+        """``registered_epoch`` returns the epoch under which this process is registered, -1 before that."""
+        self._logs = logs
+        self._partitions = partitions
+        self._incarnation_id = incarnation_id
+        self._registered_epoch = registered_epoch
+
+    def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
+        """Report the requested logs, at most ``PAGE_LOGS`` of them."""
+        response = GetReplicaLogInfoResponse(
+            broker_epoch=self._registered_epoch(),
+            truncated=False,
+            topic_partition_log_info_list=[],
+            incarnation_id=self._incarnation_id,
+        )
+        wanted: list[tuple[UUID | None, str, int]]
+        if request.topic_partitions is None:
+            keys = sorted(self._logs.homes)
+            keys = keys[bisect_right(keys, (request.after_topic, request.after_partition)) :]
+            wanted = [(None, *key) for key in keys]
+        else:
+            wanted = self._named(request.topic_partitions)
+        response.truncated = len(wanted) > PAGE_LOGS
+        for topic_id, topic, index in wanted[:PAGE_LOGS]:
+            self._add(response, topic_id, (topic, index))
+        return response
+
+    def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> list[tuple[UUID | None, str, int]]:
+        """The requested topic ids and partitions, each with the topic's name; "" if no log has this id."""
+        names = {log.topic_id: log.topic for log in self._logs.logs}
+        names.update((partition.topic_id, partition.topic) for partition in self._partitions)
+        return [(each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions]
+
+    def _add(self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition) -> None:
+        """Add the report of one log. Without a ``topic_id``, report that of the log."""
+        info, known_id, highest_producer_id = self._info(key, topic_id)
+        topics = response.topic_partition_log_info_list
+        reported_id = known_id if topic_id is None else topic_id
+        if not topics or (topics[-1].topic_id, topics[-1].topic_name) != (reported_id, key[0]):
+            topics.append(_Topic(topic_id=reported_id, topic_name=key[0], partition_log_info=[]))
+        topics[-1].partition_log_info.append(info)
+        response.highest_producer_id = max(response.highest_producer_id, highest_producer_id)
+
+    def _info(self, key: TopicPartition, topic_id: UUID | None) -> tuple[_Info, UUID, int]:
+        """The report of one log, its topic's id (zero if unknown), and the highest id of a producer in it."""
+        try:
+            log = self._logs.get(*key)
+        except KafkaError as error:
+            return self._without_log(key, error.code)
+        if log is None or topic_id not in (None, log.topic_id):
+            return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        hosted = self._partitions.by_topic.get(log.topic, {}).get(log.partition)
+        is_hosted = hosted is not None and log.topic_id in (None, hosted.topic_id)
+        latest = log.leader_epochs.latest_epoch
+        info = _Info(
+            partition=log.partition,
+            last_written_leader_epoch=_last_written_epoch(log),
+            current_leader_epoch=max(
+                NO_EPOCH if latest is None else latest,
+                hosted.leader_epoch if hosted is not None and is_hosted else NO_EPOCH,
+            ),
+            log_end_offset=log.log_end_offset,
+            error_code=ErrorCode.NONE,
+            directory_id=self._logs.directory_of(log).id or ZERO_UUID,
+            log_start_offset=log.log_start_offset,
+            high_watermark=self._persisted_high_watermark(log),
+            partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
+        )
+        return info, log.topic_id or ZERO_UUID, log.producers.highest_id
+
+    def _persisted_high_watermark(self, log: Log) -> int:
+        """The log's high watermark; until this process is registered, also one that the log does not reach any more."""
+        is_registered = self._registered_epoch() != NO_EPOCH
+        return log.high_watermark if is_registered else self._logs.lost_below.get(log, log.high_watermark)
+
+    def _without_log(self, key: TopicPartition, code: ErrorCode) -> tuple[_Info, UUID, int]:
+        home = self._logs.homes.get(key)
+        hosted = self._partitions.by_topic.get(key[0], {}).get(key[1])
+        info = _Info(
+            partition=key[1],
+            last_written_leader_epoch=NO_EPOCH,
+            current_leader_epoch=NO_EPOCH if hosted is None else hosted.leader_epoch,
+            log_end_offset=NO_OFFSET,
+            error_code=code,
+            directory_id=ZERO_UUID if home is None else home.id or ZERO_UUID,
+        )
+        return info, ZERO_UUID if hosted is None else hosted.topic_id, NO_PRODUCER
+
+
+def _last_written_epoch(log: Log) -> int:
+    """The leader epoch of the log's last record; that of the last deleted one if the log is empty."""
+    last = log.leader_epochs.epoch_at(log.log_end_offset - 1)
+    if last is None and log.log_start_offset == log.log_end_offset:
+        last = log.leader_epochs.latest_epoch
+    return NO_EPOCH if last is None else last
