@@ -6,6 +6,8 @@ Rules:
    trusts what lies below and scans the rest.
 2. A sync runs in another thread, beside appends and without the log's lock. If batches or segments are removed
    meanwhile, it proves nothing about the current log: the recovery point stays, and the caller repeats it.
+3. A name that was created, renamed or removed is not on disk until the directory is synced after that. The sync that
+   moves the recovery point includes it; a name that changes during a sync waits for the next one.
 """
 
 from __future__ import annotations
@@ -33,16 +35,19 @@ class Durability:
         self._unsynced = list(unsynced)
         self._lock = lock
         self._synced_ms = now_ms
-        self._new_names = True
+        self._changes = 1
+        """How often the names of segments have changed, or batches were cut off."""
+        self._changes_synced = 0
 
     def sealed(self, segment: Segment) -> None:
         """Note that the segment takes no more appends because another has begun."""
         self._unsynced.append(segment)
-        self._new_names = True
+        self._changes += 1
 
     def removed(self, segments: Iterable[Segment]) -> None:
         """Note that the segments are about to be removed."""
         self.removals += 1
+        self._changes += 1
         for segment in segments:
             if segment in self._unsynced:
                 self._unsynced.remove(segment)
@@ -53,11 +58,15 @@ class Durability:
         self.recovery_point = min(self.recovery_point, end_offset)
         self.checkpointed = min(self.checkpointed, end_offset)
 
+    def begins_at(self, offset: int) -> None:
+        """Note that the log begins at ``offset``: below it, nothing has to be on disk."""
+        self.recovery_point = max(self.recovery_point, offset)
+
     def restart(self, offset: int) -> None:
         """Note that the log is empty and begins at ``offset``."""
         self.recovery_point = offset
         self.checkpointed = min(self.checkpointed, offset)
-        self._new_names = True
+        self._changes += 1
 
     def written(self, offset: int) -> None:
         """Note that the checkpoint has ``offset``, which was the recovery point a moment ago."""
@@ -83,18 +92,18 @@ class Durability:
         reads the log end again and repeats the call. Raises ``OSError``.
         """
         with self._lock:
-            sealed, removals, new_names = list(self._unsynced), self.removals, self._new_names
+            sealed, removals, changes = list(self._unsynced), self.removals, self._changes
         try:
             # First, because recovery learns nothing from batches below the recovery point.
             producers.flush()
             epochs.flush()
-            if end_offset <= self.recovery_point:
+            if end_offset <= self.recovery_point and changes == self._changes_synced:
                 return True
             for segment in sealed:
                 segment.sync(indexes=True)
             if end_offset > active.base_offset and active not in sealed:
                 active.sync(indexes=False)
-            if new_names:
+            if changes != self._changes_synced:
                 sync_directory(directory)
         except OSError:
             if removals != self.removals:
@@ -104,7 +113,7 @@ class Durability:
             if removals != self.removals:
                 return False
             self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
-            self._new_names = self._new_names and not new_names
+            self._changes_synced = max(self._changes_synced, changes)
             self.recovery_point = max(self.recovery_point, end_offset)
             self._synced_ms = now_ms
             return True

@@ -255,6 +255,9 @@ class LogMaintenance:
                 removed.append((log.config.file_delete_delay_ms, paths))
 
         await self._in_chunks(directory, delete_old_segments)
+        if removed:
+            # Recovery takes the removed segments for lost ones if neither their files nor the checkpoint say more.
+            await self._recovery_points[directory].write()
         for delay_ms, paths in removed:
             self.remove_later(directory, paths, delay_ms)
 

@@ -5,6 +5,7 @@ Rules (docs/storage.md has them all):
 1. After a clean shutdown nothing is scanned. After a crash, every segment that reaches beyond the recovery point is,
    and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
 2. A segment is cut at its first bad batch. Above the recovery point the log ends there, and later segments are deleted.
+   What is cut is synced at once: otherwise the next crash could bring it back, beside batches appended since.
 3. Leader epochs and producers are learned from the batches again.
 """
 
@@ -31,6 +32,7 @@ from parley.protocol.records.batch_header import (
 )
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.checkpoints import sync_directory
 from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
@@ -84,8 +86,10 @@ def load(
 
     Brings ``producers`` and ``epochs`` to their state at the log end. Blocks for the disk. Raises ``OSError``.
     """
-    settle(directory)
+    deleted = settle(directory)
     loader = _Loader(directory, config, known, producers, epochs, now_ms)
+    if not deleted:
+        loader.remove_what_follows_nothing()
     segments = loader.open_segments()
     loader.repair(segments)
     log_start, log_end = known.log_start_offset, loader.log_end
@@ -171,6 +175,20 @@ class _Loader:
         """The base offsets of the segments that must be scanned."""
         self.log_end = known.log_start_offset
 
+    def remove_what_follows_nothing(self) -> None:
+        """Remove all segments of a log that was never synced, if a crash took its first segment.
+
+        Retention, too, removes the first segments; until the recovery point is written, it leaves ``.deleted`` files.
+        """
+        bases, start = _bases(self._directory), self._known.log_start_offset
+        if self._known.clean or self._known.recovery_point > start or not bases or bases[0] <= start:
+            return
+        _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
+        for path in sorted(self._directory.iterdir()):
+            if base_offset_of(path.name) in bases:
+                path.unlink()
+        sync_directory(self._directory)
+
     def open_segments(self) -> list[Segment]:
         """The segments whose files can be trusted; the others are returned empty, to be scanned."""
         bases = _bases(self._directory)
@@ -224,8 +242,9 @@ class _Loader:
             return
         start = max(self._known.log_start_offset, segments[0].base_offset)
         known_to = min(self.scanned, default=self.log_end)
-        if not self._known.clean and self.scanned:
-            self._epochs.truncate_from_end(known_to)
+        in_doubt = [each.base_offset for each in segments if self._unflushed(each.end_offset)]
+        if in_doubt:
+            self._epochs.truncate_from_end(in_doubt[0])
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
         for number, segment in enumerate(segments):  # becomes shorter at a bad batch
@@ -248,6 +267,7 @@ class _Loader:
             dropped = segments.pop()
             _log.warning("deleting %r behind the end of %s", dropped, self._directory)
             dropped.delete()
+        sync_directory(self._directory)
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
         latest = self._epochs.latest_epoch
@@ -334,6 +354,7 @@ class _Scan:
         lost = self._file_bytes - segment.size
         _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), error)
         os.ftruncate(self._file.fd, segment.size)
+        os.fsync(self._file.fd)
         self.whole = False
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from parley.storage.checkpoints import sync_directory
 from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import Failed, LogEnd, LogReader
@@ -81,6 +82,7 @@ class Segments:
         """Remove the ``count`` oldest, sealed segments; return their renamed files. Raises ``OSError``."""
         dropped, kept = self.all[:count], self.all[count:]
         self._show(kept)
+        self._durability.begins_at(kept[0].base_offset)
         return self._set_aside(dropped)
 
     def replace(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
@@ -112,6 +114,9 @@ class Segments:
         for segment in reversed(dropped):
             segment.delete()
         self.end_offset = kept[-1].truncate_to(offset, config)
+        # Otherwise a crash could bring back what was cut, beside batches appended since.
+        kept[-1].sync(indexes=False)
+        sync_directory(self.directory)
         self._durability.cut(self.end_offset, kept[-1])
         self._show(kept)
         return self.end_offset
@@ -123,7 +128,9 @@ class Segments:
             segment.delete()
         self.end_offset = offset
         self._durability.restart(offset)
-        self._show([Segment.create(self.directory, offset, config, now_ms)])
+        begun = Segment.create(self.directory, offset, config, now_ms)
+        sync_directory(self.directory)
+        self._show([begun])
 
     def moved(self, directory: Path) -> None:
         """Note that the directory was renamed."""
