@@ -214,6 +214,15 @@ async def test_ids_are_given_once(connect: Connect) -> None:
     assert sorted(taken) == list(range(1000, 1300, 10))
 
 
+async def test_a_counter_is_raised_above_ids_that_are_in_use(backend: Backend) -> None:
+    kv = KeyValue(backend)
+    assert await kv.reserve_below("ids", 5) == 0
+    assert await kv.next_id("ids", block=3) == 5
+    assert await kv.reserve_below("ids", 8) is None
+    assert await kv.reserve_below("ids", 9) == 8
+    assert await kv.next_id("ids") == 9
+
+
 async def test_watching_key_values(connect: Connect) -> None:
     one, two = KeyValue(await connect()), KeyValue(await connect())
     await one.put("t/1", b"a")
@@ -439,6 +448,13 @@ async def test_an_id_taken_is_refused_unless_replaced(connect: Connect) -> None:
         await first.join("brokers", "1", b"again", replace=observed)
     await old.leave()
     assert (await first.members("brokers"))["1"].data == b"new"
+
+
+async def test_incarnations_rise_from_min_incarnation(backend: Backend) -> None:
+    """A store that was restored to an older state has lost the latest ones."""
+    groups = Groups(backend, await backend.open_session(10_000))
+    assert (await groups.join("g", "m", b"", min_incarnation=7)).incarnation == 7
+    assert (await groups.join("g", "m", b"", min_incarnation=3)).incarnation == 8
 
 
 async def test_joining_again_in_the_same_session(backend: Backend) -> None:

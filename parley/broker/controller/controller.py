@@ -21,11 +21,12 @@ from parley.broker.controller.controller_state import ControllerEvent, Controlle
 from parley.broker.controller.decision import Decide
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.controller.stored_metadata import PREFIXES, Writes, read_image, writes_for
+from parley.broker.controller.stored_metadata import PREFIXES, TERMS, Writes, read_image, writes_for
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import ControllerElected, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import Term, terms_from_bytes, terms_to_bytes, with_term
 from parley.consensus.backend import Delete, Op, Put
 from parley.consensus.errors import CoordinationError, Fenced, LeadershipLost, LimitExceeded, Retriable
 from parley.consensus.recipes.elections import Elections, Leader, Leadership
@@ -48,6 +49,17 @@ STORE_PATIENCE_S = 5.0
 """How long a request waits while the store does not respond: as long as requests wait for another controller."""
 STORE_CHECK_S = 0.25
 """How often the controller looks for requests that have waited too long for the store."""
+
+
+class Outranked(Exception):
+    """A broker has seen a controller epoch that is not below this controller's: the store was set back.
+
+    Raised by what runs in office. It ends the term; the next campaign is for an epoch above ``epoch``.
+    """
+
+    def __init__(self, broker_id: int, epoch: int) -> None:
+        super().__init__(f"broker {broker_id} has seen controller epoch {epoch}")
+        self.epoch = epoch
 
 
 class Controller:
@@ -77,6 +89,8 @@ class Controller:
         self._metadata = metadata
         self._queue: asyncio.Queue[DecisionRequest] = asyncio.Queue(QUEUE_MAX)
         self._state = ControllerState.IDLE
+        self._terms: tuple[Term, ...] = ()  # those before the present one
+        self._min_epoch = 0
         self._leadership: Leadership | None = None  # of the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
         self._store_error = ""  # the latest one of the write in progress
@@ -86,6 +100,19 @@ class Controller:
     def is_active(self) -> bool:
         """True if this broker is the controller, as far as it knows."""
         return self._state is ControllerState.ACTIVE
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The latest terms as the store knows them, the present one last. Only during a term."""
+        image = self._metadata.image
+        return with_term(self._terms, Term(image.controller_epoch, image.controller_id, image.version))
+
+    def forget_earlier_terms(self) -> None:
+        """Remove the terms before the present one from the store, together with the next change of the metadata.
+
+        No broker that has seen metadata of those terms then contradicts the store.
+        """
+        self._terms = ()
 
     def _enter(self, event: ControllerEvent) -> None:
         self._state = next_state(self._state, event)
@@ -148,6 +175,12 @@ class Controller:
             await self._serve(await self._campaign(elections), in_office)
         except (Fenced, LeadershipLost) as lost:
             _log.warning("the controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
+        except Outranked as outranked:
+            self._min_epoch = outranked.epoch + 1
+            _log.error(
+                "the coordination store was restored to an older state: the controller takes a higher epoch",
+                extra={"broker": self._broker_id, "epoch": self._min_epoch, "reason": str(outranked)},
+            )
         except Retriable as error:
             self._log_store_failure("the coordination store does not respond", error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -178,7 +211,7 @@ class Controller:
                 elections.campaign(
                     ELECTION,
                     self._candidate,
-                    min_epoch=self._metadata.image.controller_epoch + 1,
+                    min_epoch=max(self._metadata.image.controller_epoch + 1, self._min_epoch),
                     depose=self._dead,
                 )
             )
@@ -235,6 +268,7 @@ class Controller:
         try:
             stored = await self._load()
             image = _with_controller(stored, self._broker_id, leadership.epoch)
+            await self._begin_term(leadership)
             changes = image.changes_since(self._metadata.image)
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
@@ -253,6 +287,15 @@ class Controller:
             async for entry in self._store.entries(prefix):
                 stored[entry.key] = entry.value
         return read_image(self._metadata.image.cluster_id, stored)
+
+    async def _begin_term(self, leadership: Leadership) -> None:
+        """Enter this term in the store, before any broker sees metadata of it."""
+        stored = await self._store.get(TERMS)
+        self._terms = terms_from_bytes(stored.value) if stored is not None else ()
+        await self._store.put(TERMS, self._terms_with_own(leadership, 0), guard=leadership.guard())
+
+    def _terms_with_own(self, leadership: Leadership, version: int) -> bytes:
+        return terms_to_bytes(with_term(self._terms, Term(leadership.epoch, self._broker_id, version)))
 
     # --- One round of decisions ---
 
@@ -285,7 +328,8 @@ class Controller:
             before = self._metadata.image
             batch, after = decide_batch(before, requests)
             if batch.changes:
-                await self._commit(leadership, writes_for(batch.changes, after, before))
+                terms = {TERMS: self._terms_with_own(leadership, before.version + 1)}
+                await self._commit(leadership, {**writes_for(batch.changes, after, before), **terms})
                 self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
             for request, outcome in batch.outcomes:
                 request.finish(outcome)

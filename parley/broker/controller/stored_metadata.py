@@ -8,6 +8,7 @@
     partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions a chunk
     configs/<type>/<name>        {"key": "value", ...}
     deleted-topics/ids           [topic id, ...]      the topics deleted last, oldest first
+    terms                        [[epoch, controller, version], ...]   see ``parley.broker.metadata.terms``
 
 A topic's own key is written after its chunks and deleted before them, and each chunk has the topic's id. If a change is
 too large for one transaction and is cut off in the middle, the chunks left over belong to no topic and are ignored.
@@ -46,6 +47,7 @@ from parley.broker.metadata.types import ConfigResource, PartitionState, Resourc
 CHUNK_PARTITIONS = 100
 CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"
 DELETED_TOPICS = "deleted-topics/"
+TERMS = "terms"
 PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS, DELETED_TOPICS)
 _DELETED_TOPICS_KEY = f"{DELETED_TOPICS}ids"
 

@@ -1,29 +1,40 @@
 """Producer ids (KIP-98): each is allocated once in the life of a cluster.
 
 A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of its
-block is lost; there are 2^63 ids.
+block is lost; there are 2^63 ids. The end of the block is on the broker's own disk before the first id of it is
+allocated: a store that was restored to an older state would otherwise give the block out a second time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from parley.broker.membership.known_epochs import EpochFile, KnownEpochs
 from parley.consensus.errors import CoordinationError
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_PRODUCER_ID
+from parley.storage.log import Log
 
 BLOCK = 1000
 """Ids taken at a time, as in Kafka."""
-KEY = "producer-ids"
+PRODUCER_IDS = "producer-ids"
+"""The key of the counter in the store."""
+
+
+def highest_producer_id(logs: Iterable[Log]) -> int:
+    """Return the highest producer id that is known in these logs; NO_PRODUCER_ID if there is none."""
+    return max((log.producers.highest_id for log in logs), default=NO_PRODUCER_ID)
 
 
 class ProducerIds:
     """Allocates producer ids that no other broker allocates."""
 
-    def __init__(self, store: Callable[[], KeyValue]) -> None:
+    def __init__(self, store: Callable[[], KeyValue], epochs: EpochFile) -> None:
         """``store()`` returns the store that is in charge now."""
         self._store = store
+        self._epochs = epochs
         self._next = 0
         self._end = 0
         self._lock = asyncio.Lock()
@@ -34,9 +45,11 @@ class ProducerIds:
             async with self._lock:
                 if self._next == self._end:
                     try:
-                        first = await self._store().next_id(KEY, block=BLOCK)
+                        first = await self._store().next_id(PRODUCER_IDS, block=BLOCK)
                     except CoordinationError as error:
                         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+                    self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
+                    await self._epochs.save()
                     self._next, self._end = first, first + BLOCK
         self._next += 1
         return self._next - 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.controller_silence import ControllerSilence
+from parley.broker.membership.known_epochs import EpochFile, KnownEpochs
 from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.membership.registration import BROKERS_GROUP, Registration
 from parley.broker.membership.store_outage import StoreOutage
@@ -69,13 +70,16 @@ class BrokerLifecycle:
         listener: str,
         session_ttl_ms: int,
         heartbeat_ms: int,
+        epochs: EpochFile,
+        ids_in_use: Callable[[], Mapping[str, int]],
         unclean: UncleanAllowed,
         duties: Sequence[Callable[[Controller], Coroutine[Any, Any, None]]],
         monotonic: Callable[[], float],
         rng: Random,
     ) -> None:
-        """``listener`` is the name of the listener that brokers use among themselves. ``duties`` run during each term
-        of this broker as controller, until they are cancelled."""
+        """``listener`` is the name of the listener that brokers use among themselves. ``ids_in_use()`` returns, for
+        counters in the store, one more than the highest id that this broker knows to be in use. ``duties`` run during
+        each term of this broker as controller, until they are cancelled."""
         broker_id = registration.broker_id
         self._silence_s = session_ttl_ms / 1000
         self.state = BrokerState.CONNECTING
@@ -86,6 +90,8 @@ class BrokerLifecycle:
         self.store_move = store_move
         self.outage = StoreOutage(monotonic)
         self._store_move_driver = store_move_driver
+        self._epochs = epochs
+        self._ids_in_use = ids_in_use
         self._broker = registration
         self._registration = Registration(registration, listener)
         self._metadata = metadata
@@ -146,7 +152,7 @@ class BrokerLifecycle:
         this broker's id.
         """
         try:
-            await race(self._controller_follower.run(), self._keep_session())
+            await race(self._controller_follower.run(), self._keep_session(), self._epochs.run())
         finally:
             self._on(BrokerEvent.STOP)
             await self._unfreezing.close()
@@ -299,9 +305,11 @@ class BrokerLifecycle:
     async def _stay_member(self, groups: Groups, session: Session, joined: asyncio.Event) -> None:
         """Be a member until the session ends; join again under a new epoch whenever this broker has been fenced."""
         while True:
-            membership = await self._registration.join(groups)
+            await self._raise_counters()
+            membership = await self._registration.join(groups, self._epochs.known)
             self._rejoin.clear()
             self.broker_epoch = membership.incarnation
+            self._epochs.note(KnownEpochs(broker_epoch=membership.incarnation))
             self._on(BrokerEvent.JOINED)
             joined.set()
             self._compare_with_metadata()
@@ -309,6 +317,16 @@ class BrokerLifecycle:
             session.require()
             await self._registration.refuse_successor(groups)
             self._on(BrokerEvent.MEMBERSHIP_ENDED)
+
+    async def _raise_counters(self) -> None:
+        """Raise the counters of ids in the store above the ids in use, if the store was restored to an older state."""
+        for counter, end in self._ids_in_use().items():
+            was = await self.store.reserve_below(counter, end)
+            if was is not None:
+                _log.warning(
+                    "a counter in the coordination store was below ids in use and has been raised",
+                    extra={"counter": counter, "was": was, "now": end},
+                )
 
     async def _until_over(self, membership: Membership) -> None:
         """Wait until this membership is over, or useless because this broker was fenced."""
@@ -321,6 +339,7 @@ class BrokerLifecycle:
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Follow a change of the metadata (a subscriber)."""
+        self._epochs.note_image(image)
         self._compare_with_metadata()
         self.store_move.controller_elected(image.controller_epoch)
 

@@ -18,12 +18,13 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.brokers import UncleanAllowed, fence_broker, register_broker
-from parley.broker.controller.controller import Controller
+from parley.broker.controller.controller import Controller, Outranked
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
+from parley.broker.metadata.terms import NO_TERM, contradicts
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.runtime.tasks import TaskSet, race
 from parley.consensus.recipes.groups import Groups, Member
@@ -105,10 +106,18 @@ class LiveBrokers:
         await self._fence_the_absent()
         self._seen |= live.keys()
         for registration in live.values():
+            self._refuse_if_outranked(registration)
+            joined = replace(registration, seen=NO_TERM)
             await self._controller.submit(
-                lambda image, joined=registration: register_broker(image, joined, self._unclean),  # type: ignore[misc]
+                lambda image, joined=joined: register_broker(image, joined, self._unclean),  # type: ignore[misc]
                 waits_for_store=True,
             )
+
+    def _refuse_if_outranked(self, joining: BrokerRegistration) -> None:
+        """Raise Outranked if the broker has seen metadata of a term that this controller's epoch is not above."""
+        terms = self._controller.terms
+        if joining.seen.epoch >= terms[-1].epoch and contradicts(terms, joining.seen):
+            raise Outranked(joining.broker_id, joining.seen.epoch)
 
     async def _fence_the_absent(self) -> None:
         if self._present is None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from parley.broker.membership.dead_process_detection import is_gone
+from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.metadata.encoding import registration_from_bytes, registration_to_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.errors import AlreadyExists
@@ -38,19 +40,22 @@ class Registration:
         self._listener = listener
         self._member_id = str(broker.broker_id)
 
-    async def join(self, groups: Groups) -> Membership:
-        """Join the group, and wait for the id to become free if necessary.
+    async def join(self, groups: Groups, known: KnownEpochs) -> Membership:
+        """Join the group under a broker epoch above the ``known`` one. Wait for the id to become free if necessary.
 
         Raises DuplicateBrokerId if another broker holds the id and is alive; CoordinationError.
         """
         loop = asyncio.get_running_loop()
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
         deadline: float | None = None
+        data = registration_to_bytes(replace(self.broker, seen=known.metadata))
         while True:
             present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
             replaced = present if present is not None and await self._is_dead(present) else None
             try:
-                return await groups.join(BROKERS_GROUP, self._member_id, self.data, replace=replaced)
+                return await groups.join(
+                    BROKERS_GROUP, self._member_id, data, replace=replaced, min_incarnation=known.broker_epoch + 1
+                )
             except AlreadyExists:
                 address = self._address_of(present)
             if deadline is None:

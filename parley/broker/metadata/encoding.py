@@ -23,6 +23,7 @@ from parley.broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
+from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.metadata.types import (
     BrokerRegistration,
     ConfigResource,
@@ -88,6 +89,8 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
         value["previous_epoch"] = registration.previous_epoch
     if registration.log_dirs:
         value["log_dirs"] = [str(directory) for directory in registration.log_dirs]
+    if registration.seen != NO_TERM:
+        value["seen"] = list(registration.seen)
     return value
 
 
@@ -103,6 +106,7 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
         features={name: (levels[0], levels[1]) for name, levels in value["features"].items()},
         previous_epoch=value.get("previous_epoch", -1),
         log_dirs=tuple(map(UUID, value.get("log_dirs", ()))),
+        seen=Term(*value.get("seen", NO_TERM)),
     )
 
 

@@ -8,6 +8,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from uuid import UUID
 
+from parley.broker.metadata.terms import NO_TERM, Term
+
 NO_LEADER = -1
 """The leader of a partition without an eligible live replica (Kafka's value in the protocol)."""
 
@@ -56,7 +58,8 @@ class BrokerRegistration:
 
     ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found at its start, -1 if it
     found none (KIP-966). ``log_dirs`` has the ids of the broker's online log directories (KIP-858); it is empty if the
-    broker does not report them.
+    broker does not report them. ``seen`` is the newest metadata that the broker had applied when it joined, in this
+    process or an earlier one; only a registration on its way to the controller has it.
     """
 
     broker_id: int
@@ -68,6 +71,7 @@ class BrokerRegistration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     previous_epoch: int = -1
     log_dirs: tuple[UUID, ...] = ()
+    seen: Term = NO_TERM
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address of a listener, or None if the broker has no listener of this name."""

@@ -6,7 +6,7 @@ defines the order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from parley.broker.api.fetch.sessions import FetchSessions
@@ -19,10 +19,13 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
-from parley.broker.membership.identity import Identity
+from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, highest_producer_id
+from parley.broker.membership.identity import BROKER_IDS, Identity
+from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.configured_limits import limits_of
@@ -72,13 +75,14 @@ class Parts:
     replica_reports: ReplicaReports
     isr: IsrMaintenance
     sessions: FetchSessions
+    producer_ids: ProducerIds
 
 
 def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
     """Make the parts and subscribe each of them to what it follows."""
     environment.health.starting("putting its parts together")
     broker_id, static, clock = joined.identity.broker_id, environment.config, environment.clock
-    metadata = Metadata(MetadataImage(joined.identity.cluster_id))
+    metadata = Metadata(_first_image(joined))
     config = DynamicConfig(broker_id, static)
     purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
     partitions = _hosted_partitions(environment, joined, opened, config, purgatories)
@@ -93,6 +97,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
     unclean_allowed = _unclean_allowed(config)
+    joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
     lifecycle = _lifecycle(environment, bound, joined, opened, config, metadata, publisher, peers, unclean_allowed)
 
     def broker_epoch() -> int:
@@ -132,6 +137,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             monotonic=clock.monotonic,
         ),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
+        producer_ids=ProducerIds(lambda: lifecycle.store, joined.epochs),
     )
     opened.manager.broker_epoch = lambda: lifecycle.registered_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
@@ -237,6 +243,8 @@ def _lifecycle(
         session_ttl_ms=static.session_timeout_ms,
         heartbeat_ms=static.broker_heartbeat_interval_ms,
         unclean=unclean_allowed,
+        epochs=joined.epochs,
+        ids_in_use=lambda: _ids_in_use(static, joined),
         duties=(
             lambda controller: rebalance_leaders_periodically(controller, config),
             lambda controller: reconcile_leaders_periodically(controller, config, unclean_allowed),
@@ -244,3 +252,21 @@ def _lifecycle(
         monotonic=environment.clock.monotonic,
         rng=rng,
     )
+
+
+def _first_image(joined: Joined) -> MetadataImage:
+    """Return an empty image that comes before the next one, and after any of an earlier controller.
+
+    This broker then refuses controllers below the epoch that it has seen before, and takes office only above it.
+    """
+    seen = joined.epochs.known.metadata
+    image = MetadataImage(joined.identity.cluster_id)
+    return image if seen == NO_TERM else replace(image, controller_epoch=seen.epoch, version=-1)
+
+
+def _ids_in_use(config: BrokerConfig, joined: Joined) -> dict[str, int]:
+    """Return, by counter in the store, one more than the highest id that this broker knows to be in use."""
+    ids = {PRODUCER_IDS: joined.epochs.known.producer_ids_end}
+    if config.broker_id < 0:
+        ids[BROKER_IDS] = joined.identity.broker_id + 1
+    return {counter: end for counter, end in ids.items() if end > 0}

@@ -29,7 +29,6 @@ from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
-from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
@@ -93,7 +92,7 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
-        ProducersApi(partitions, ProducerIds(lambda: parts.lifecycle.store)),
+        ProducersApi(partitions, parts.producer_ids),
         DeleteRecordsApi(partitions, purgatories.produce),
     )
 

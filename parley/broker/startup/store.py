@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.membership.identity import Identity, identify, read_identities
+from parley.broker.membership.known_epochs import EpochFile, read_known_epochs
 from parley.broker.membership.known_stores import read_known_stores, record_store, with_advice
 from parley.broker.startup.environment import Environment
 from parley.broker.store_move.driver import StoreMoveDriver
@@ -25,6 +26,8 @@ class Joined:
     """Holds the store that is in charge, and follows the cluster when it moves to another one."""
     store_move_driver: StoreMoveDriver
     """Moves the cluster to another store while this broker is the controller."""
+    epochs: EpochFile
+    """The highest epochs and ids that this broker has seen."""
     identity: Identity
 
 
@@ -51,6 +54,8 @@ async def join_store(environment: Environment) -> Joined:
 
     store_move = StoreMoveParticipant(store, backend_at, remember, rng)
     environment.undo.push_async_callback(store_move.close)
+    epochs = EpochFile(directories, await loop.run_in_executor(None, read_known_epochs, directories))
+    environment.undo.push_async_callback(epochs.save)
     identity = await identify(
         KeyValue(store, rng),
         found,
@@ -59,7 +64,7 @@ async def join_store(environment: Environment) -> Joined:
         may_generate=config.broker_id_generation_enable,
         rng=rng,
     )
-    return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), identity)
+    return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), epochs, identity)
 
 
 async def remember_in(directories: list[Path], store: str) -> None:

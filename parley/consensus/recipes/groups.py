@@ -42,7 +42,7 @@ class Membership(HeldKey):
         super().__init__(key, member.revision, groups)
         self.member = member
         self.incarnation = member.incarnation
-        """Higher than at any earlier join of this member."""
+        """Higher than at any earlier join of this member, and at least the ``min_incarnation`` of this one."""
 
     async def leave(self) -> None:
         """Leave the group now. Does nothing if the membership is already over. ``lost`` is set in any case.
@@ -55,11 +55,15 @@ class Membership(HeldKey):
 class Groups(KeyHolder):
     """Joins groups and watches their members, in one session."""
 
-    async def join(self, group: str, member: str, data: bytes, *, replace: Member | None = None) -> Membership:
+    async def join(
+        self, group: str, member: str, data: bytes, *, replace: Member | None = None, min_incarnation: int = 1
+    ) -> Membership:
         """Become a member. Replaces a member with the same id that joined in this session before.
 
         :param replace: a member (from ``members`` or ``watch``) to replace without waiting for its session to end:
             one that is known to be dead.
+        :param min_incarnation: the lowest incarnation to take. Pass the highest one ever seen plus one, so that
+            incarnations rise even if the store has lost its own.
 
         Raises AlreadyExists if the id is taken by another session (wait until that ends, or ``replace`` the member),
         SessionLost if the session is over, and Retriable if the store cannot be reached: join again.
@@ -72,7 +76,11 @@ class Groups(KeyHolder):
                 present = None  # expect the key to be absent, so that the store refuses unless it just became so
             try:
                 incarnation, revision = await self._take(
-                    key, counter, lambda incarnation: _member_value(data, incarnation), present
+                    key,
+                    counter,
+                    lambda incarnation: _member_value(data, incarnation),
+                    present,
+                    number_min=min_incarnation,
                 )
             except Conflict:
                 continue  # another client wrote between the read and the write

@@ -178,6 +178,22 @@ class KeyValue:
         assert entry is not None
         return int(entry.value) - block
 
+    async def reserve_below(self, key: str, end: int) -> int | None:
+        """Let ``next_id`` of this key return no number below ``end`` from now on.
+
+        Writes only if the counter is lower, and returns then where it was (0 if it was absent), otherwise None.
+        """
+        entry = await self.get(key)
+        found = 0 if entry is None else int(entry.value)
+        if found >= end:
+            return None
+
+        def lift(value: bytes | None) -> bytes:
+            return b"%d" % max(int(value or 0), end)
+
+        await self.update(key, lift)
+        return found
+
     def watch(self, prefix: str = "") -> KeyValueWatch:
         """Watch the keys that start with a prefix; see ``Watch``."""
         return KeyValueWatch(self._backend.watch(self._folder + prefix), self._out, len(self._folder))

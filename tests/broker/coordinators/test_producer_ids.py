@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from parley.broker.coordinators.producer_ids import BLOCK, ProducerIds
+from parley.broker.coordinators.producer_ids import BLOCK, PRODUCER_IDS, ProducerIds
+from parley.broker.membership.known_epochs import EpochFile, KnownEpochs, read_known_epochs
 from parley.consensus.backend import Backend
 from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue
@@ -24,12 +26,16 @@ async def backend() -> AsyncIterator[Backend]:
         yield opened
 
 
+def epochs(*directories: Path) -> EpochFile:
+    return EpochFile(directories, KnownEpochs())
+
+
 async def test_producer_ids_are_given_out_once(backend: Backend) -> None:
-    givers = [ProducerIds(partial(KeyValue, backend, Random(i))) for i in range(3)]
+    givers = [ProducerIds(partial(KeyValue, backend, Random(i)), epochs()) for i in range(3)]
     taken = await asyncio.gather(*(givers[i % 3].take() for i in range(3 * BLOCK + 30)))
     assert len(set(taken)) == len(taken)
     assert min(taken) == 0
-    again = ProducerIds(lambda: KeyValue(backend, Random(9)))
+    again = ProducerIds(lambda: KeyValue(backend, Random(9)), epochs())
     assert await again.take() > max(taken), "also after a restart"
 
 
@@ -39,10 +45,23 @@ async def test_no_producer_id_while_the_store_is_away(backend: Backend) -> None:
             raise Unavailable("gone")
 
     stores: list[Any] = [Away(), KeyValue(backend, Random(1))]
-    giver = ProducerIds(lambda: stores[0])
+    giver = ProducerIds(lambda: stores[0], epochs())
     with pytest.raises(KafkaError) as refused:
         await giver.take()
     assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refused.value.code.retriable
     del stores[0]
     assert await giver.take() == 0
+
+
+async def test_a_block_is_on_the_brokers_disk_before_its_first_id_is_allocated(
+    backend: Backend, tmp_path: Path
+) -> None:
+    """A store that is restored to an older state later would give the block out again."""
+    store = KeyValue(backend, Random(1))
+    assert await ProducerIds(lambda: store, epochs(tmp_path)).take() == 0
+    assert read_known_epochs([tmp_path]).producer_ids_end == BLOCK
+    await store.put(PRODUCER_IDS, b"0")
+    assert await store.reserve_below(PRODUCER_IDS, BLOCK) == 0
+    assert await ProducerIds(lambda: store, epochs()).take() == BLOCK
+    assert await store.reserve_below(PRODUCER_IDS, BLOCK) is None, "it is above that already"

@@ -1,0 +1,54 @@
+"""The terms of the controllers, by which the controller recognises that the coordination store was set back.
+
+The store lists the latest terms: the epoch and the id of each controller, and the last metadata version of its term.
+Every write of the controller's also writes its own entry of the list. Every broker remembers on disk the newest
+metadata that it has applied, as a ``Term``. The store had that metadata before any broker saw it. So if the list
+contradicts what a broker has seen, the store has lost writes: it was restored to an older state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from parley.protocol.sentinels import NO_EPOCH
+
+TERMS_KEPT = 50
+
+
+class Term(NamedTuple):
+    """The term of a controller, and a metadata version in it. Later metadata compares greater."""
+
+    epoch: int
+    controller_id: int
+    version: int
+
+
+NO_TERM = Term(NO_EPOCH, -1, -1)
+
+
+def contradicts(terms: Sequence[Term], seen: Term) -> bool:
+    """True if a broker has seen metadata that the store with these terms does not have.
+
+    ``terms`` are in order. Nothing is known about metadata before the first of them.
+    """
+    if not terms or seen.epoch < terms[0].epoch:
+        return False
+    known = next((term for term in terms if term.epoch == seen.epoch), None)
+    return known is None or known.controller_id != seen.controller_id or known.version < seen.version
+
+
+def with_term(terms: Sequence[Term], term: Term) -> tuple[Term, ...]:
+    """Return the terms with ``term`` as the last one, in place of any entry of its epoch or of a later one."""
+    return (*(each for each in terms if each.epoch < term.epoch), term)[-TERMS_KEPT:]
+
+
+def terms_to_bytes(terms: Sequence[Term]) -> bytes:
+    """Encode the terms as they are stored."""
+    return json.dumps(terms, separators=(",", ":")).encode()
+
+
+def terms_from_bytes(data: bytes) -> tuple[Term, ...]:
+    """The inverse of ``terms_to_bytes``."""
+    return tuple(Term(*map(int, each)) for each in json.loads(data))

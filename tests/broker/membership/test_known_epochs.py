@@ -1,0 +1,55 @@
+"""What a broker remembers on disk of the epochs and ids that it has seen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from parley.broker.membership.known_epochs import EPOCHS_FILE, EpochFile, KnownEpochs, read_known_epochs
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import Term
+
+
+def test_each_field_only_rises() -> None:
+    one = KnownEpochs(Term(5, 1, 9), 3, 1000)
+    assert one.raised_to(KnownEpochs(Term(4, 2, 99), 4, 0)) == KnownEpochs(Term(5, 1, 9), 4, 1000)
+    assert one.raised_to(KnownEpochs(Term(5, 1, 10))) == KnownEpochs(Term(5, 1, 10), 3, 1000)
+    assert KnownEpochs.from_bytes(one.to_bytes()) == one
+
+
+async def test_every_directory_gets_the_file_and_any_of_them_is_enough(tmp_path: Path) -> None:
+    first, second, missing = tmp_path / "first", tmp_path / "second", tmp_path / "missing"
+    first.mkdir()
+    second.mkdir()
+    assert read_known_epochs([first, second, missing]) == KnownEpochs()
+    epochs = EpochFile([first, second, missing], KnownEpochs())
+    epochs.note_image(MetadataImage("c", controller_id=2, controller_epoch=7, version=31))
+    epochs.note(KnownEpochs(broker_epoch=12))
+    await epochs.save()
+    (first / EPOCHS_FILE).unlink()
+    assert read_known_epochs([first, second, missing]) == KnownEpochs(Term(7, 2, 31), 12)
+    assert not missing.exists()
+
+
+async def test_a_change_is_written_at_once(tmp_path: Path) -> None:
+    changed = EpochFile([tmp_path], KnownEpochs())
+    running = asyncio.ensure_future(changed.run())
+    for version in range(3):
+        changed.note(KnownEpochs(Term(1, 1, version)))
+        await asyncio.wait_for(written(tmp_path, changed.known), 10)
+    running.cancel()
+
+
+async def written(directory: Path, known: KnownEpochs) -> None:
+    while read_known_epochs([directory]) != known:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def test_a_damaged_file_counts_as_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / EPOCHS_FILE).write_text('{"controller_epoch": 7}')
+    with caplog.at_level(logging.WARNING):
+        assert read_known_epochs([tmp_path]) == KnownEpochs()
+    assert "a file of known epochs is damaged" in caplog.text
