@@ -70,7 +70,21 @@ def test_the_backend_that_is_shown_can_be_run_by_name(package: Path) -> None:
     assert "2 passed, 0 failed" in result.stdout
 
 
-LONG = ("election-hundred-kills", "model-agreement")
+LONG = (
+    "election-hundred-kills",
+    "history-linearizable",
+    "kv-paging",
+    "model-agreement",
+    "session-cut-off",
+    "session-leaks-nothing",
+    "session-renewed",
+    "session-stopped-process",
+    "store-wall-clock",
+    "watch-burst",
+    "watch-loses-nothing",
+    "watch-slow-consumer",
+)
+"""Checks that take most of the time, mostly by waiting. The page's backend passes them in ``make soak``."""
 TEST = "test_directory_store.py::TestDirectoryStore::test_property"
 
 

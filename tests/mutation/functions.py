@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import NamedTuple
 
 from tests.mutation.mutants import ROOT, Mutant
+
+_NOTE = "_parley_mutation_note"
 
 
 class Place(NamedTuple):
@@ -59,21 +63,49 @@ def _spans(function: ast.FunctionDef | ast.AsyncFunctionDef, line: int) -> bool:
     return _first_line(function) <= line <= (function.end_lineno or function.lineno)
 
 
-class Calls:
+class ImportCalls:
     """Records which functions of some files are called; a function for ``sys.settrace``."""
 
     def __init__(self, files: Iterable[str]) -> None:
         self._files = frozenset(files)
-        self._codes: set[CodeType] = set()
+        self.places: set[Place] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         if frame.f_code.co_filename in self._files:
-            self._codes.add(frame.f_code)
+            self.places.add(Place(frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
-    def take(self) -> set[Place]:
+
+class Calls:
+    """Records which functions of some files are called, by a call at the beginning of each."""
+
+    def __init__(self) -> None:
+        self._places: set[Place] = set()
+
+    def observe(self, path: str) -> None:
+        """Change the functions of an imported file so that their calls are recorded."""
+        setattr(builtins, _NOTE, self._note)
+        tree = ast.parse(Path(path).read_text())
+        functions = list(_definitions(tree))
+        for function in functions:
+            note = ast.parse(f"{_NOTE}({path!r}, {_first_line(function)})").body[0]
+            for node in ast.walk(note):
+                ast.copy_location(node, function.body[0])
+            function.body.insert(0, note)
+        observing = compile(tree, path, "exec")
+        for function in functions:
+            place = Place(path, _first_line(function))
+            code = code_at(observing, place)
+            for each in functions_at(place):
+                if code is not None and code.co_freevars == each.__code__.co_freevars:
+                    each.__code__ = code
+
+    def _note(self, path: str, line: int) -> None:
+        self._places.add(Place(path, line))
+
+    def take(self) -> frozenset[Place]:
         """Return the functions called since the last time."""
-        codes, self._codes = self._codes, set()  # threads may add to it
-        return {Place(code.co_filename, code.co_firstlineno) for code in codes}
+        places, self._places = self._places, set()  # threads may add to it
+        return frozenset(places)
 
 
 def functions_at(place: Place) -> list[FunctionType]:
@@ -94,11 +126,16 @@ def _imported_functions() -> dict[Place, list[FunctionType]]:
 
 def mutated_code(mutant: Mutant, place: Place) -> CodeType | None:
     """Return the code that a mutant gives to the function at a place; None if it has moved."""
-    waiting = [compile(mutant.source, place.path, "exec")]
+    return code_at(compile(mutant.source, place.path, "exec"), place)
+
+
+def code_at(module: CodeType, place: Place) -> CodeType | None:
+    """Return the code of the function at a place, from the code of its module."""
+    waiting = [module]
     while waiting:
         for constant in waiting.pop().co_consts:
             if isinstance(constant, CodeType):
-                if constant.co_firstlineno == place.line and constant.co_name not in ("<lambda>", "<genexpr>"):
+                if constant.co_firstlineno == place.line and not constant.co_name.startswith("<"):
                     return constant
                 waiting.append(constant)
     return None

@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,10 +24,11 @@ from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
-from tests.mutation.functions import Calls, Place, functions_around, functions_at, mutated_code
+from tests.mutation.functions import Calls, ImportCalls, Place, functions_around, functions_at, mutated_code
 from tests.mutation.mutants import ROOT, Mutant
 
 QUICK = "not slow and not system and not spark"
+TEST_HANGS = "--timeout=60"
 SHORT_S = 0.2
 HANGS_AFTER_S = 60.0
 TIMES_LONGER = 10
@@ -159,12 +159,12 @@ def try_all(tests: Sequence[str], mutants: Sequence[Mutant], jobs: int) -> Itera
 def _collect_and_try(tests: Sequence[str], mutants: Sequence[Mutant], jobs: int, out: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     plugin = _TrialsOfFunctions(mutants, jobs, out)
-    sys.settrace(plugin.calls)
+    sys.settrace(plugin.import_calls)
     sys.exit(_run_pytest(tests, plugin))
 
 
 def _run_pytest(tests: Sequence[str], plugin: object) -> int:
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK, TEST_HANGS]
     # With plain asserts pytest imports no module of this distribution in its own way.
     return int(pytest.main([*words, "--assert=plain", *tests], plugins=[plugin]))
 
@@ -176,7 +176,9 @@ class _TrialsOfFunctions:
         self._mutants = mutants
         self._jobs = jobs
         self._out = out
-        self.calls = Calls(str(ROOT / mutant.path) for mutant in mutants)
+        self._files = sorted({str(ROOT / mutant.path) for mutant in mutants})
+        self.import_calls = ImportCalls(self._files)
+        self._calls = Calls()
         self._seconds: dict[str, float] = {}
         self._called: dict[str, frozenset[Place]] = {}
 
@@ -196,9 +198,8 @@ class _TrialsOfFunctions:
 
     def _seen(self, session: pytest.Session) -> Program:
         """Run all tests, and see what they call."""
-        imports = frozenset(self.calls.take())
         receiving, sending = Pipe(duplex=False)
-        process = _fork(lambda: self._run_traced(session, imports, sending))
+        process = _fork(lambda: self._run_observed(session, sending))
         sending.close()
         try:
             program = receiving.recv()
@@ -209,12 +210,12 @@ class _TrialsOfFunctions:
         assert isinstance(program, Program)
         return program
 
-    def _run_traced(self, session: pytest.Session, imports: frozenset[Place], out: Connection) -> int:
-        threading.settrace(self.calls)
-        sys.settrace(self.calls)
+    def _run_observed(self, session: pytest.Session, out: Connection) -> int:
+        for path in self._files:
+            self._calls.observe(path)
         if not _all_pass(session, session.items):
             return 1
-        out.send(Program(self._seconds, self._called, imports))
+        out.send(Program(self._seconds, self._called, frozenset(self.import_calls.places)))
         return 0
 
     @pytest.hookimpl(wrapper=True)
@@ -224,7 +225,7 @@ class _TrialsOfFunctions:
             return (yield)
         finally:
             self._seconds[item.nodeid] = time.monotonic() - began
-            self._called[item.nodeid] = frozenset(self.calls.take())
+            self._called[item.nodeid] = self._calls.take()
 
 
 def _all_pass(session: pytest.Session, items: Sequence[pytest.Item]) -> bool:

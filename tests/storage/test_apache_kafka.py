@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -63,8 +63,8 @@ class Written:
     """A log directory that Kafka wrote, and what its consumers read from each topic in it."""
 
     log_dir: Path
-    topics: dict[str, list[Consumed]] = field(default_factory=dict)
-    committed: dict[str, list[Consumed]] = field(default_factory=dict)
+    topics: dict[str, list[Consumed]]
+    committed: dict[str, list[Consumed]]
 
     def copied(self, to: Path) -> Path:
         return Path(shutil.copytree(self.log_dir, to / "logs"))
@@ -74,23 +74,29 @@ def topics_in(log_dir: Path) -> list[str]:
     return sorted(path.name.rpartition("-")[0] for path in log_dir.glob("*-0"))
 
 
-@pytest.fixture(scope="module", params=["stopped", "killed"])
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    """Everything that Kafka wrote, after a clean shutdown and after a crash of Kafka."""
+@pytest.fixture(scope="module")
+def writings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Written]]:
+    """Everything that one Kafka wrote, as a crash would have left it and after a clean shutdown."""
     directory = tmp_path_factory.mktemp("kafka")
+    topics: dict[str, list[Consumed]] = {}
+    committed: dict[str, list[Consumed]] = {}
     with kafka_39_zk(directory, OVERRIDES) as kafka:
         write_everything(kafka)
-        result = Written(kafka.log_dir)
         consume(kafka, "codecs")  # the first consumer makes the topic of offsets
         for topic in topics_in(kafka.log_dir):
-            result.topics[topic] = consume(kafka, topic)
-            result.committed[topic] = consume(kafka, topic, committed=True)
-        if request.param == "stopped":
-            kafka.stop()
-        else:
-            kafka.kill()
-    yield result
+            topics[topic] = consume(kafka, topic)
+            committed[topic] = consume(kafka, topic, committed=True)
+        with kafka.standing_still():
+            crashed = Path(shutil.copytree(kafka.log_dir, directory / "crashed"))
+        kafka.stop()
+        stopped = kafka.log_dir
+    yield {"killed": Written(crashed, topics, committed), "stopped": Written(stopped, topics, committed)}
     shutil.rmtree(directory)
+
+
+@pytest.fixture(params=["stopped", "killed"])
+def written(request: pytest.FixtureRequest, writings: dict[str, Written]) -> Written:
+    return writings[request.param]
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -165,6 +165,15 @@ class JavaServer:
             if text in line:
                 return
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop the process where it is, and let it go on afterwards."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ask the process to end (SIGTERM) and wait for it."""
         self._end(signal.SIGTERM)
@@ -248,6 +257,11 @@ class KafkaWithZooKeeper:
         # It says so before it knows its controller, without which admin clients wait for their next refresh.
         while _controller_of(self.bootstrap_servers) < 0:
             pass
+
+    def standing_still(self) -> AbstractContextManager[None]:
+        """Stop the broker's process where it is: its files are those that a crash would leave."""
+        assert self._broker is not None
+        return self._broker.standing_still()
 
     def stop(self) -> list[str]:
         """Shut the broker down in order; what it wrote since it was started."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.follower_decisions import Truncate, TruncateFully, step_for_range, truncation_offset
+from parley.broker.replication.follower_decisions import (
+    AskForRange,
+    Backoff,
+    Step,
+    Truncate,
+    TruncateFully,
+    step_for,
+    step_for_range,
+    truncation_offset,
+)
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, has_arrived, is_eligible, wanted_isr
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
 
 LAG_MAX_S = 10.0
@@ -30,6 +42,21 @@ LAG_MAX_S = 10.0
 )
 def test_the_truncation_offset(own: tuple[int, int], leader: tuple[int, int], log_end: int, cut: int) -> None:
     assert truncation_offset(*own, *leader, log_end) == cut
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, AskForRange()),
+        (ErrorCode.FENCED_LEADER_EPOCH, Backoff.METADATA),
+        (ErrorCode.UNKNOWN_TOPIC_ID, Backoff.METADATA),
+        (ErrorCode.KAFKA_STORAGE_ERROR, Backoff.LEADER),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, Backoff.LEADER),
+    ],
+)
+def test_a_follower_s_step_after_an_error(code: ErrorCode, step: Step) -> None:
+    unused: Any = None  # the log
+    assert step_for(unused, FetchResponse.PartitionData(error_code=code)) == step
 
 
 def test_back_into_the_leader_s_range() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.replication.isr_decisions import LeaderSnapshot, wanted_isr
@@ -40,6 +42,13 @@ def test_a_follower_whose_session_dropped_the_partition_joins_with_another_fetch
     assert wanted_isr(view, BROKERS, 1.0, LAG_S) is outside.isr, "the session fetches other partitions"
     follower.fetched(5, 0, 5, clock)
     assert wanted_isr(view, BROKERS, 1.0, LAG_S) == (1, 2)
+
+
+@pytest.mark.parametrize("leader", [1, 3])
+def test_a_leader_never_lags_and_other_members_do_whatever_their_ids(leader: int) -> None:
+    inside = PartitionState(replicas=(1, 2, 3), isr=(leader, 2), leader=leader)
+    view = LeaderSnapshot(leader, inside, {2: FollowerProgress()}, 5, high_watermark=5, epoch_start_offset=0)
+    assert wanted_isr(view, BROKERS, LAG_S + 1, LAG_S) == (leader,)
 
 
 def test_a_member_of_the_isr_that_drops_an_idle_partition_stays_a_member() -> None:
