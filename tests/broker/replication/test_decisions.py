@@ -55,8 +55,9 @@ def test_the_truncation_offset(own: tuple[int, int], leader: tuple[int, int], lo
     ],
 )
 def test_a_follower_s_step_after_an_error(code: ErrorCode, step: Step) -> None:
-    unused: Any = None  # the log
-    assert step_for(unused, FetchResponse.PartitionData(error_code=code)) == step
+    log: Any = None  # an error says nothing about it
+    failed = FetchResponse.PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=None)
+    assert step_for(log, failed) == step
 
 
 def test_back_into_the_leader_s_range() -> None:
