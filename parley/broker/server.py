@@ -28,7 +28,7 @@ from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, register
-from parley.broker.startup.serving import Serving, serve
+from parley.broker.startup.serving import Serving, accept, serve
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 
@@ -141,13 +141,14 @@ class BrokerServer:
         joined = await join_store(environment)
         opened = await open_logs(environment, joined)
         self._parts = parts = compose(environment, bound, joined, opened)
-        await register(environment, bound, parts)
+        listening = await accept(environment, bound, parts)
+        await register(environment, parts)
         if joined.identity.is_new:
             await adopt_topics(environment, parts)
         self.health.starting("opening its partitions")
         await parts.partitions.opened()
         await parts.logs.set_strays_aside(parts.partitions.wants)
-        self._serving = await serve(environment, bound, parts)
+        self._serving = await serve(environment, parts, listening)
 
     async def stop(self) -> None:
         """Stop: hand over leadership, complete the requests in progress, close the logs. Idempotent."""

@@ -239,6 +239,9 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(future := pending[-1].future, Delayed):
                 future.next_request_arrived()
             return False
+        only = self._owner.dispatcher.only
+        if only is not None and frame[:2] not in only:
+            return False
         if self._owner.load.is_full:
             self._wait_for_load()
             return False
@@ -248,6 +251,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._next_turn)
             return False
         return True
+
+    def proceed(self) -> None:
+        """Begin the requests that waited for ``Dispatcher.serve_all``."""
+        if self._state is not _LOST:
+            self._advance()
 
     def _next_turn(self) -> None:
         self._waiting_for_turn = False

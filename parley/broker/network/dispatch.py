@@ -13,7 +13,7 @@ Rules of this module:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -98,7 +98,17 @@ class Dispatcher:
     def __init__(self, routes: Mapping[int, Handler], *, monotonic: Callable[[], float]) -> None:
         self.routes = {api_key: Route(api_key, handler) for api_key, handler in sorted(routes.items())}
         self.monotonic = monotonic
+        self.only: tuple[bytes, ...] | None = None
+        """The keys of the APIs whose requests begin, as in a request's first two bytes; the others wait. None: all."""
         self._failures = FailureLog(_log)
+
+    def serve_only(self, api_keys: Iterable[int]) -> None:
+        """Let only the requests of these APIs begin. Connections keep the others until ``serve_all``."""
+        self.only = tuple(key.to_bytes(2, "big") for key in api_keys)
+
+    def serve_all(self) -> None:
+        """Let all requests begin. The caller then calls ``Listener.proceed`` for the requests that wait."""
+        self.only = None
 
     def handle(
         self, client: ConnectedClient, frame: memoryview, received_at: float

@@ -110,6 +110,11 @@ class Listener:
         self._entered -= 1
         self._quotas.leave(client.client_host)
 
+    def proceed(self) -> None:
+        """Begin the requests that waited for ``Dispatcher.serve_all``."""
+        for connection in tuple(self._connections):
+            connection.proceed()
+
     def stop_accepting(self) -> None:
         """Close the listening socket; open connections stay."""
         if self._acceptor is not None:

@@ -4,8 +4,9 @@
 2. ``store`` opens the coordination store and settles which broker of which cluster this is.
 3. ``logs`` opens the logs in the data directories.
 4. ``composition`` makes the parts of the broker and connects them.
-5. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
-6. ``serving`` makes the request handlers (``routes``) and accepts connections.
+5. ``serving`` makes the request handlers (``routes``) and accepts connections; most requests wait.
+6. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
+7. ``serving`` begins the requests that wait.
 
 A phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
 how to undo its work in ``Environment.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.

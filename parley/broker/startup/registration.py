@@ -1,4 +1,4 @@
-"""Fifth phase of a start: become a member of the cluster, and adopt the topics found on disk if the cluster is new."""
+"""Sixth phase of a start: become a member of the cluster, and adopt the topics found on disk if the cluster is new."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from parley.broker.controller.log_adoption import FoundPartition, adopt_partitio
 from parley.broker.membership.known_stores import with_advice
 from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
-from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
@@ -22,15 +21,13 @@ COORDINATION = "coordination"
 """The name under which ``/healthz`` reports trouble with the membership in the cluster."""
 
 
-async def register(environment: Environment, bound: Bound, parts: Parts) -> None:
+async def register(environment: Environment, parts: Parts) -> None:
     """Join the cluster, and wait until the metadata contains this broker as alive.
 
     Raises what ends the membership before that, for example DuplicateBrokerId if another live broker has this id.
     """
     environment.health.starting("registering with the controller")
     tasks, undo = environment.tasks, environment.undo
-    for sock in bound.sockets.values():  # peers take a broker that refuses connections for dead
-        sock.listen(environment.config.socket_listen_backlog_size)
     undo.push_async_callback(parts.peers.close)
     undo.push_async_callback(environment.membership.close)
     undo.push_async_callback(tasks.close)

@@ -1,4 +1,8 @@
-"""Last phase of a start: make the request handlers and the listeners, export the metrics, accept connections."""
+"""Two phases of a start: make the request handlers and accept connections; later, begin to serve clients.
+
+The controller asks a broker for its logs before it registers it. So a broker accepts connections before it registers,
+but until it serves, all requests wait except those in ``SERVED_FIRST``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,26 @@ from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
+from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.replication import GetReplicaLogInfoRequest
 
 if TYPE_CHECKING:
     from parley.broker.metrics.exporter import Exporter
 
 STOP_GRACE_S = 5.0
 """How long a stop waits for requests in progress, and for clients to read their responses."""
+
+
+SERVED_FIRST = (ApiVersionsRequest.API_KEY, GetReplicaLogInfoRequest.API_KEY)
+"""The APIs that a broker serves before it is registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The network side of a broker that accepts connections, but does not serve clients yet."""
+
+    dispatcher: Dispatcher
+    listeners: tuple[Listener, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +49,14 @@ class Serving:
     """Serves ``metrics.listener``; None if that is not set."""
 
 
-async def serve(environment: Environment, bound: Bound, parts: Parts) -> Serving:
-    """Accept connections. Raises OSError if ``metrics.listener`` or a listener cannot be opened."""
+async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listening:
+    """Accept connections, and let all requests wait except those that come before a registration.
+
+    Raises OSError if a listener cannot be opened.
+    """
+    environment.health.starting("accepting connections")
     dispatcher = Dispatcher(routes(environment, parts), monotonic=environment.clock.monotonic)
+    dispatcher.serve_only(SERVED_FIRST)
     listeners = tuple(
         Listener(
             name,
@@ -46,12 +69,20 @@ async def serve(environment: Environment, bound: Bound, parts: Parts) -> Serving
         )
         for name in bound.sockets
     )
+    for listener, sock in zip(listeners, bound.sockets.values(), strict=True):
+        environment.undo.push_async_callback(listener.close, 0)
+        await listener.start(sock, backlog=environment.config.socket_listen_backlog_size)
+    return Listening(dispatcher, listeners)
+
+
+async def serve(environment: Environment, parts: Parts, listening: Listening) -> Serving:
+    """Export the metrics, and begin the requests that wait. Raises OSError if ``metrics.listener`` cannot be opened."""
     watch(
         environment.metrics,
         Observed(
             broker_id=parts.identity.broker_id,
-            requests=dispatcher.routes,
-            listeners=listeners,
+            requests=listening.dispatcher.routes,
+            listeners=listening.listeners,
             load=parts.load,
             purgatories=parts.purgatories,
             sessions=parts.sessions,
@@ -64,15 +95,15 @@ async def serve(environment: Environment, bound: Bound, parts: Parts) -> Serving
         ),
     )
     environment.health.starting("opening metrics.listener")
-    serving = Serving(dispatcher, listeners, _export_metrics(environment))
+    serving = Serving(listening.dispatcher, listening.listeners, _export_metrics(environment))
 
     async def close() -> None:
         await close_listeners(parts, serving)
 
     environment.undo.push_async_callback(close)
-    environment.health.starting("accepting connections")
-    for listener, sock in zip(listeners, bound.sockets.values(), strict=True):
-        await listener.start(sock, backlog=environment.config.socket_listen_backlog_size)
+    serving.dispatcher.serve_all()
+    for listener in serving.listeners:
+        listener.proceed()
     return serving
 
 
