@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED
 
 if TYPE_CHECKING:
+    from parley.tools.simulation.faults import Kind
     from parley.tools.simulation.scenario import Outcome, Settings
 
 app = App(
@@ -27,6 +30,7 @@ app = App(
         ("parley simulate --seed 4711", "repeat one seed, and show what happened if it fails"),
         ("parley simulate --seeds 1000 --jobs 4", "a thousand seeds in four processes"),
         ("parley simulate --seed 4711 --shrink", "reduce the faults to those that cause the failure"),
+        ('parley simulate --seeds 100 --faults kill --faults "lose disk"', "only faults of these kinds"),
     ],
 )
 
@@ -45,10 +49,16 @@ def simulate(
         bool, typer.Option("--shrink", help="Remove faults that the failure does not depend on.")
     ] = False,
     events: Annotated[int, typer.Option(help="Number of events to show before the failure.", min=0)] = 60,
+    faults: Annotated[
+        list[str] | None,
+        typer.Option(help="A kind of faults, such as kill; may be repeated. By default the seed chooses the kinds."),
+    ] = None,
 ) -> None:
     from parley.tools.simulation.scenario import Settings
 
-    settings = Settings(brokers=brokers, partitions=partitions, seconds=minutes * 60)
+    settings = Settings(
+        brokers=brokers, partitions=partitions, seconds=minutes * 60, kinds=tuple(map(_kind, faults or ()))
+    )
     first = seed if seed is not None else int.from_bytes(os.urandom(3), "big")
     wanted = seeds if seeds is not None else (50 if seed is None else 1)
     began, done = time.monotonic(), 0
@@ -64,6 +74,16 @@ def simulate(
             _show_progress(done, wanted, outcome)
     _erase_progress()
     print(f"{done} seeds from {first} on passed, in {time.monotonic() - began:.0f} s.")
+
+
+def _kind(name: str) -> Kind:
+    from parley.tools.simulation.faults import Kind
+
+    try:
+        return Kind(name)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Kind)
+        raise typer.BadParameter(f"{name!r} is not a kind of faults. The kinds are: {known}.") from None
 
 
 def _outcomes(seeds: range, settings: Settings, jobs: int) -> Iterator[Outcome]:
@@ -118,9 +138,10 @@ def _show_failure(outcome: Outcome, settings: Settings, *, shrink: bool, events:
         print(f"  {event}")
     options = (
         ""
-        if settings == type(settings)()
+        if replace(settings, kinds=()) == type(settings)()
         else (f" --minutes {settings.seconds / 60:g} --brokers {settings.brokers} --partitions {settings.partitions}")
     )
+    options += "".join(f" --faults {shlex.quote(kind.value)}" for kind in settings.kinds)
     print(f"\nTo repeat: parley simulate --seed {outcome.seed}{options}")
 
 

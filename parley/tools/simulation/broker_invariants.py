@@ -1,12 +1,14 @@
 """The invariants that are checked inside the brokers throughout a run. ``client_invariants.py`` has the others.
 
 * **SingleLeaderPerEpoch**: a leader epoch of a partition, and a controller epoch, belongs to one process.
-* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image, and no partition epoch has two states.
+* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image, no partition epoch has two states, and no
+  leader's epoch is below those in its log.
 * **ReplicasAgree**: below their high watermarks all replicas have the same batches at the same offsets.
 * **ISRSound**: every live ISR member has everything below the leader's high watermark, and everything acknowledged.
 * **NoCommittedLoss**: the leader's log reaches the end of what was acknowledged.
 * **HighWatermarkNeverBack**: it does not go back while one process leads in one epoch.
-* **Recovers**: in time after the last fault, everything is in sync and every record sent is acknowledged.
+* **Recovers**: in time after the last fault, everything is in sync and every record sent is acknowledged; in time after
+  a fault that destroyed data, every replica has all that is committed, unaltered.
 * **NoFailure**: no traceback appears in a broker's log, and asyncio reports no error.
 """
 
@@ -27,7 +29,9 @@ from parley.consensus.recipes.keyvalue import FOLDER
 from parley.consensus.recipes.settled_write import unwrap
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import headers
+from parley.protocol.records.crc import verify_crc
 from parley.storage.log import Log
+from parley.storage.segment import LOG_SUFFIX
 from parley.tools.simulation.client_invariants import Ledger, Violations
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.processes import Process
@@ -85,10 +89,52 @@ class Invariants:
         """True if the broker is in no ISR."""
         return not any(broker_id in state.isr for state in self._stored.values())
 
+    def damage(self) -> list[str]:
+        """What the files of replicas lack or have altered, below the high watermarks of their leaders."""
+        found: list[str] = []
+        for machine in self._world.machines.values():
+            for partition in _partitions(machine) if machine.serves else ():
+                found += self._damage_of(machine, partition)
+        return found
+
+    def _damage_of(self, machine: Machine, partition: Partition) -> Iterator[str]:
+        log = log_of(partition)
+        if log is None:
+            return
+        name = f"{partition.topic}-{partition.index} at {machine.host}"
+        expected, committed = log.log_start_offset, log.high_watermark
+        for segment in log.segments:
+            data = segment.path_of(LOG_SUFFIX).read_bytes()[: segment.size]
+            try:
+                for at, header in headers(data):
+                    verify_crc(data, at, header)
+                    if header.base_offset > expected:
+                        yield f"{name} lacks {expected} to {header.base_offset - 1}"
+                    expected = header.next_offset
+            except KafkaError as error:
+                yield f"{name} is damaged behind {expected}: {error}"
+                return
+        if expected < committed:
+            yield f"{name} ends at {expected}, below its high watermark {committed}"
+
     def describe(self) -> str:
         """A description of each partition's state, and of the brokers that serve."""
         stored = "; ".join(f"{key[1]}-{key[2]} {_short(state)}" for key, state in self._stored.items())
-        return f"{stored}; serving: {[each.host for each in self._world.machines.values() if each.serves]}"
+        serving = [each.host for each in self._world.machines.values() if each.serves]
+        return f"{stored}; serving: {serving}; damage: {self.damage()}"
+
+    def store_restored(self) -> None:
+        """Note that the store has an older state now, and that no broker runs.
+
+        Epochs may be used again that no log has; ``ReplicasAgree`` finds one that is used for other batches.
+        """
+        self._stored.clear()
+        self._registered.clear()
+        self._leaders.clear()
+        self._controllers.clear()
+        self._leader_of_epoch.clear()
+        for key in list(self._world.store.copy()):
+            self._check_entry(key)
 
     # --- Epochs ---
 
@@ -123,6 +169,10 @@ class Invariants:
             self._violations.report("SingleLeaderPerEpoch", text)
         log = log_of(partition)
         if log is not None:
+            newest = log.leader_epochs.latest_epoch
+            if newest is not None and newest > partition.leader_epoch:
+                text = f"{process.name} leads {name} in epoch {partition.leader_epoch}; its log has epoch {newest}"
+                self._violations.report("MonotonicEpoch", text)
             at = (process, *term)
             before = self._high_watermarks.get(at, 0)
             if log.high_watermark < before:
@@ -136,14 +186,18 @@ class Invariants:
     def _written(self, ops: Sequence[Op]) -> None:
         """Check the effect of a transaction that the store has applied."""
         for op in ops:
-            entry = self._world.store.get(op.key) if isinstance(op, Put) else None
-            if entry is not None and op.key.startswith(_PARTITION_CHUNKS):
-                chunk = json.loads(unwrap(entry).value)
-                topic, number = op.key.removeprefix(_PARTITION_CHUNKS).rsplit("/", 1)
-                for i, state in enumerate(chunk["partitions"], int(number) * CHUNK_PARTITIONS):
-                    self._check_stored((UUID(chunk["topic_id"]), topic, i), state_from_json(state))
-            elif entry is not None and op.key.startswith(_REGISTRATIONS):
-                self._check_registration(registration_from_json(json.loads(unwrap(entry).value)))
+            if isinstance(op, Put):
+                self._check_entry(op.key)
+
+    def _check_entry(self, key: str) -> None:
+        entry = self._world.store.get(key)
+        if entry is not None and key.startswith(_PARTITION_CHUNKS):
+            chunk = json.loads(unwrap(entry).value)
+            topic, number = key.removeprefix(_PARTITION_CHUNKS).rsplit("/", 1)
+            for i, state in enumerate(chunk["partitions"], int(number) * CHUNK_PARTITIONS):
+                self._check_stored((UUID(chunk["topic_id"]), topic, i), state_from_json(state))
+        elif entry is not None and key.startswith(_REGISTRATIONS):
+            self._check_registration(registration_from_json(json.loads(unwrap(entry).value)))
 
     def _check_stored(self, key: PartitionKey, state: PartitionState) -> None:
         before = self._stored.get(key, state)

@@ -1,6 +1,7 @@
 """The ledger of the records that clients sent and read, and the invariants that it checks.
 
 * **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset, for every reader and for ever.
+* **NoAlteredRecord**: no reader gets a batch with a wrong checksum.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.
 * **HighWatermarkNeverBack**: for one reader the end of a partition never goes back, and its position stays in range.
 """
@@ -101,6 +102,11 @@ class Ledger:
         self._reach(who, topic, partition, offset + 1)
         if who == FINAL_READER:
             self._read_by_final_reader[at][value] = None
+
+    def read_damaged(self, who: str, topic: str, partition: int, offset: int, node: int, error: str) -> None:
+        """A batch was read that is not what a producer sent."""
+        text = f"broker {node} serves {who} a damaged batch at {offset} in {topic}-{partition}: {error}"
+        self._violations.report("NoAlteredRecord", text)
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
         """A reader got the end offset of a partition."""

@@ -20,6 +20,7 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
+from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.record import Record
 from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.machines import EPOCH_MS
@@ -244,6 +245,11 @@ class Reader(_User):
             raise KafkaError(ErrorCode(found.error_code))
         data = bytes(found.records or b"")
         for at, header in headers(data):
+            try:
+                verify_crc(data, at, header)
+            except KafkaError as error:
+                self.ledger.read_damaged(self.name, topic, partition, header.base_offset, node, str(error))
+                raise
             for record in records(data[at : at + header.size_bytes]):
                 if record.offset >= position:
                     position = record.offset + 1

@@ -7,6 +7,7 @@ the content of the file, or the names in the directory, at that moment.
 * A crash keeps the synced content of each file. Of later writes it keeps all, nothing, a prefix, or single pages.
 * A name created, renamed or removed since the last sync of its directory exists or not. A rename is never half done.
 * Each start of a process gets a new folder, a copy of what is left, out of reach of an earlier process's open files.
+* While no process runs, ``disk_damage`` may change what is on the disk.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Self
 
 PAGE_BYTES = 512
 _SHADOW = "shadow"
+_COPIES = ("copy", "older copy")
 
 
 class Disks:
@@ -101,6 +103,38 @@ class Disk:
         if not shadow.exists() and not path.is_dir():
             os.link(path, shadow)
 
+    def keep_copy(self) -> None:
+        """Keep a copy of the disk as it is, and the copy before that."""
+        latest, older = (self._home / name for name in _COPIES)
+        shutil.rmtree(older, ignore_errors=True)
+        if latest.exists():
+            latest.rename(older)
+        shutil.copytree(self.path, latest)
+
+    def put_back_copy(self) -> bool:
+        """Replace the content of the disk by the older copy. Returns False if there is none."""
+        older = self._home / _COPIES[1]
+        if not older.exists():
+            return False
+        self.empty()
+        shutil.copytree(older, self.path, dirs_exist_ok=True)
+        return True
+
+    def empty(self) -> None:
+        """Replace the disk by a new one."""
+        self.path = self._new_folder()
+        self.all_is_synced()
+
+    def all_is_synced(self) -> None:
+        """Note that everything on the disk survives a crash."""
+        self._files, self._names = {}, {}
+        for path in (self.path, *_below(self.path)):
+            if path.is_dir():
+                self._names[path.stat().st_ino] = _names_in(path)
+            else:
+                self._files[path.stat().st_ino] = path.read_bytes()
+                self._keep(path, path.stat().st_ino)
+
     def process_died(self) -> None:
         """Copy everything to a new folder. What was not synced is still not synced there."""
         old, files, names = self.path, self._files, self._names
@@ -133,19 +167,13 @@ class Disk:
         lost: list[str] = []
         tree = self._survivors(old, Path(), sources, rng, lost)
         self.path = self._new_folder()
-        self._files, self._names = {}, {}
         for place, content in tree.items():
             path = self.path / place
             if content is None:
                 path.mkdir()
             else:
                 path.write_bytes(content)
-        for path in (self.path, *_below(self.path)):
-            if path.is_dir():
-                self._names[path.stat().st_ino] = _names_in(path)
-            else:
-                self._files[path.stat().st_ino] = path.read_bytes()
-                self._keep(path, path.stat().st_ino)
+        self.all_is_synced()
         return lost
 
     def _survivors(

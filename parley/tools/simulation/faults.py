@@ -4,7 +4,11 @@ A plan is a list of faults, each with its moment and duration, so that it can be
 
 A crash of a machine loses what was not synced; Kafka promises only that the *other* in-sync replicas have it. So unless
 every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the next fault waits
-until the cluster has removed the machine from its ISRs. All other faults may overlap.
+until the cluster has removed the machine from its ISRs.
+
+Faults of ``DESTRUCTIVE`` destroy data that was on disk, or the store's knowledge of it. Kafka's guarantee is that one
+machine's data may be destroyed at a time, so the next such fault waits until every replica is whole again. All other
+faults may overlap.
 """
 
 from __future__ import annotations
@@ -40,6 +44,31 @@ class Kind(Enum):
     """A broker gets no response to its next write to the store."""
     SKEW = "skew clock"
     """The wall clock of a machine jumps."""
+    LOSE_DISK = "lose disk"
+    """A broker is killed, and starts again on an empty disk."""
+    OLD_DISK = "old disk"
+    """A broker is killed, and starts again on a copy of its disk, made when it ended the time before."""
+    FLIP = "flip bytes"
+    """A broker is killed, and some bytes of a segment change before it starts again."""
+    LOSE_SEGMENT = "lose segment"
+    """A broker is killed, and the file of a segment is missing when it starts again."""
+    EMPTY_SEGMENT = "empty segment"
+    """A broker is killed, and the file of an active segment is empty when it starts again."""
+    LOSE_PARTITION = "lose partition"
+    """A broker is killed, and the folder of a partition is missing when it starts again."""
+    RESTORE_STORE = "restore store"
+    """All brokers are killed, and the store is restored from an older copy before they start again."""
+
+
+class Scope(Enum):
+    """The brokers that a destructive fault kills."""
+
+    ONE = ""
+    """The broker with the disk. It starts again at the end of the fault."""
+    ALL = ", all brokers killed"
+    """All of them at once. The broker with the disk starts first, the others at the end of the fault."""
+    IN_TURN = ", all brokers killed in turn"
+    """One after the other, the broker with the disk last. It starts first, the others at the end of the fault."""
 
 
 WEIGHTS = {
@@ -55,6 +84,28 @@ WEIGHTS = {
     Kind.LOSE_RESPONSE: 2,
     Kind.SKEW: 1,
 }
+ON_REQUEST = {
+    Kind.LOSE_DISK: 2,
+    Kind.OLD_DISK: 2,
+    Kind.FLIP: 2,
+    Kind.LOSE_SEGMENT: 2,
+    Kind.EMPTY_SEGMENT: 1,
+    Kind.LOSE_PARTITION: 1,
+    Kind.RESTORE_STORE: 2,
+}
+"""The kinds that a seed does not choose by itself: they must be asked for."""
+DAMAGE = frozenset(
+    {
+        Kind.LOSE_DISK,
+        Kind.OLD_DISK,
+        Kind.FLIP,
+        Kind.LOSE_SEGMENT,
+        Kind.EMPTY_SEGMENT,
+        Kind.LOSE_PARTITION,
+    }
+)
+"""The kinds that damage the disk of one machine."""
+DESTRUCTIVE = DAMAGE | {Kind.RESTORE_STORE}
 _INSTANT = frozenset({Kind.CUT, Kind.LOSE_RESPONSE, Kind.SKEW})
 
 
@@ -70,13 +121,25 @@ class Fault:
     lasts: float
     amount: float
     """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: above 0 if the write is applied. LOSE_STORE: above 0
-    if requests arrive late, else they fail."""
+    if requests arrive late, else they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE``: the
+    scope, in three equal parts."""
+
+    @property
+    def scope(self) -> Scope:
+        """The brokers that are killed."""
+        if self.kind is Kind.RESTORE_STORE:
+            return Scope.ALL
+        if abs(self.amount) <= 100.0:
+            return Scope.IN_TURN
+        return Scope.ALL if self.amount > 0 else Scope.ONE
 
     def __str__(self) -> str:
         between = f" and broker {self.other}" if self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT) else ""
         how_long = f" for {self.lasts:.2f} s" if self.lasts else ""
         how_much = f" by {self.amount:.0f} s" if self.kind is Kind.SKEW else ""
-        return f"{self.at:8.2f} s  {self.kind.value} broker {self.broker}{between}{how_much}{how_long}"
+        who = "" if self.kind is Kind.RESTORE_STORE else f" broker {self.broker}"
+        scope = self.scope.value if self.kind in DESTRUCTIVE else ""
+        return f"{self.at:8.2f} s  {self.kind.value}{who}{between}{how_much}{scope}{how_long}"
 
 
 def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kind] = ()) -> list[Fault]:
@@ -84,7 +147,7 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
     faults = []
     at = rng.uniform(0.5, 5.0)
     rate = rng.choice((1.0, 3.0, 8.0))  # average seconds between faults
-    weights_by_kind = {kind: WEIGHTS[kind] for kind in kinds_wanted} or _random_weights(rng)
+    weights_by_kind = {kind: (WEIGHTS | ON_REQUEST)[kind] for kind in kinds_wanted} or _random_weights(rng)
     kinds, weights = zip(*weights_by_kind.items(), strict=True)
     while at < seconds - 2.0:
         kind = rng.choices(kinds, weights)[0]

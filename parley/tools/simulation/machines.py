@@ -10,11 +10,13 @@ from typing import Any
 
 from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
-from parley.consensus.backend import Check, Op, TxnResult
+from parley.consensus.backend import Check, Delete, Op, Put, TxnResult
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.memory.store import StoreClient
 from parley.tools.simulation.disk import Disk
+from parley.tools.simulation.disk_damage import damage
 from parley.tools.simulation.event_history import History
+from parley.tools.simulation.faults import Kind
 from parley.tools.simulation.links import Links
 from parley.tools.simulation.network import Network
 from parley.tools.simulation.processes import CURRENT, Process
@@ -51,6 +53,17 @@ class SharedStore(MemoryStore):
         """The clients by the process that opened them."""
         self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
         """Called after each transaction with its operations."""
+
+    def copy(self) -> dict[str, bytes]:
+        """The entries that outlive sessions, as in a backup."""
+        return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
+
+    def restore(self, copy: Mapping[str, bytes]) -> None:
+        """End all sessions, and replace the content by that of a copy."""
+        for session in self.sessions:
+            self.expire(session)
+        gone = [Delete(key) for key in self._entries if key not in copy]
+        super().apply((), [*gone, *(Put(key, value) for key, value in copy.items())])
 
     def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         result = super().apply(checks, ops)
@@ -194,6 +207,7 @@ class Machine:
             self._history.note("world", f"{self.host} exits")
             self._forget(process, silently=False)
             self._disk.process_died()
+            self._disk.keep_copy()
 
     def kill(self) -> None:
         """SIGKILL. The broker's writes to its disk remain."""
@@ -201,6 +215,12 @@ class Machine:
             self._history.note("world", f"kill {self.host}")
             self._forget(process, silently=False)
             self._disk.process_died()
+            self._disk.keep_copy()
+
+    def damage_disk(self, kind: Kind, rng: Random) -> None:
+        """Damage the disk in one of the ways of ``faults.DAMAGE``. No broker may run."""
+        assert self.process is None
+        self._history.note("world", f"  {self.host} has {damage(self._disk, kind, rng) or 'nothing to damage'}")
 
     def crash(self, rng: Random) -> None:
         """The machine loses power. Its peers are not notified; unsynced writes may be lost. ``boot`` restarts it."""

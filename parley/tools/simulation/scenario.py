@@ -13,7 +13,7 @@ from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
 from parley.tools.simulation.event_history import HistoryEvent
-from parley.tools.simulation.faults import Fault, Kind, plan
+from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, plan
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.virtual_time_loop import Stuck
 from parley.tools.simulation.world import World
@@ -22,6 +22,10 @@ TOPIC = "records"
 CHECK_EVERY_S = 0.05
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
+IN_TURN_S = 4.0
+"""The pause between two kills of ``Scope.IN_TURN``."""
+COPY_EVERY_S = 1.0
+"""The pause between two copies of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ class _Run:
         self._rng = world.random("crashes")
         self._active: dict[Fault, None] = {}  # the faults that are going on
         self._crashing: Machine | None = None
+        self._destroyed: Fault | None = None
+        """The destructive fault whose damage may not be mended yet."""
+        self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
         self._users: list[Producer | Reader] = []
@@ -136,12 +143,14 @@ class _Run:
         await self._create_topic()
         producers, readers = self._start_users()
         begin = self._begin = world.loop.time()
+        copying = asyncio.ensure_future(self._copy_store())
         tasks = []
         for fault in self.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
             tasks.append(asyncio.ensure_future(self._inject(fault)))
         await asyncio.sleep(max(0.0, begin + self.settings.seconds - world.loop.time()))
         await asyncio.gather(*tasks)
+        copying.cancel()
         await self._end_faults()
         await self._finish(producers, readers)
 
@@ -191,6 +200,9 @@ class _Run:
     # --- Faults ---
 
     async def _inject(self, fault: Fault) -> None:
+        if fault.kind in DESTRUCTIVE:
+            await self._destroy_alone(fault)
+            return
         if fault.kind is Kind.CRASH and not self._flushes:
             await self._crash_alone(fault)
             return
@@ -253,7 +265,7 @@ class _Run:
     async def _crash_alone(self, fault: Fault) -> None:
         """Crash a machine when there is no other fault. Other faults wait until the cluster has noticed the crash."""
         machine = self.world.machines[fault.broker]
-        while not (self._crashing is None and not self._active and self._all_in_sync()):
+        while not (self._crashing is None and self._destroyed is None and not self._active and self._all_in_sync()):
             if self.world.loop.time() > self._begin + self.settings.seconds:
                 return  # there was no moment for it
             await asyncio.sleep(CHECK_EVERY_S)
@@ -268,6 +280,59 @@ class _Run:
             self._crashing = None
         await crash
 
+    # --- Destructive faults ---
+
+    async def _copy_store(self) -> None:
+        while True:
+            self._store_copies.append(self.world.store.copy())
+            await asyncio.sleep(COPY_EVERY_S)
+
+    async def _destroy_alone(self, fault: Fault) -> None:
+        """Carry out a destructive fault when the damage of the one before is mended."""
+        while self._destroyed is not None or self._crashing is not None:
+            if self.world.loop.time() > self._begin + self.settings.seconds:
+                return  # there was no moment for it
+            await asyncio.sleep(CHECK_EVERY_S)
+        self._destroyed = fault
+        self._active[fault] = None
+        self.world.history.note("world", f"FAULT {fault}")
+        await self._kill_all_of(fault)
+        if fault.kind in DAMAGE:
+            self.world.machines[fault.broker].damage_disk(fault.kind, self._rng)
+        else:
+            self._restore_store(fault)
+        if fault.scope is not Scope.ONE:
+            self.world.machines[fault.broker].start()
+        await asyncio.sleep(fault.lasts)
+        for machine in self.world.machines.values():
+            machine.boot()
+        self.world.history.note("world", f"MENDED {fault}")
+        del self._active[fault]
+        await self._until(self._is_whole, "all replicas are whole again after a destructive fault")
+        self._destroyed = None
+
+    async def _kill_all_of(self, fault: Fault) -> None:
+        machines = list(self.world.machines.values())
+        if fault.scope is not Scope.ONE:
+            for machine in machines:
+                if machine.broker_id != fault.broker:
+                    machine.kill()
+                    if fault.scope is Scope.IN_TURN:
+                        await asyncio.sleep(IN_TURN_S)
+            for machine in machines:
+                machine.kill()  # another fault may have ended and started one of them meanwhile
+        self.world.machines[fault.broker].kill()
+
+    def _restore_store(self, fault: Fault) -> None:
+        age = 1 + int(abs(fault.amount) / 10 / COPY_EVERY_S)
+        copy = self._store_copies[-min(age, len(self._store_copies))]
+        self.world.store.restore(copy)
+        self._invariants.store_restored()
+        self.world.history.note("world", f"  the store is as it was {age * COPY_EVERY_S:g} s before")
+
+    def _is_whole(self) -> bool:
+        return self._all_in_sync() and not self._invariants.damage()
+
     async def _end_faults(self) -> None:
         self.world.history.note("world", "everything is mended")
         self.world.links.heal()
@@ -281,7 +346,7 @@ class _Run:
     async def _finish(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
         machines = list(self.world.machines.values())
         await self._until(lambda: all(machine.serves for machine in machines), "every broker serves again")
-        await self._until(self._all_in_sync, "every replica is in sync again")
+        await self._until(self._is_whole, "every replica is in sync and whole again")
         for user in self._users:
             user.stopping = True
         await self._until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
