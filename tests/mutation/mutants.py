@@ -19,6 +19,7 @@ GUARDS = re.compile(r"(frozen|slots)=(True|False)")
 EQUIVALENT = [
     (r"== NO_EPOCH\b", "_Eq_LtE", "no epoch is below NO_EPOCH"),
     (r"!= NO_EPOCH\b", "_NotEq_Gt", "no epoch is below NO_EPOCH"),
+    (r"self\.first_request = 0", "Number", "the fetcher sets it before the state is FETCHING, and reads it only then"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]

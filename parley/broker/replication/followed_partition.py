@@ -15,7 +15,7 @@ The states::
 from __future__ import annotations
 
 import asyncio
-from enum import IntEnum
+from enum import IntEnum, auto
 
 from parley.broker.replication.follower_fetch_session import Key
 from parley.broker.replication.partition import Partition
@@ -25,26 +25,26 @@ from parley.broker.runtime.states import IllegalStep
 class FollowState(IntEnum):
     """What a fetcher is doing with a partition."""
 
-    NEW = 0
-    FETCHING = 1
-    TRUNCATING = 2
-    ASKING_RANGE = 3
-    BACKING_OFF = 4
-    THROTTLED = 5
-    SUPERSEDED = 6
-    LEFT = 7
+    NEW = auto()
+    FETCHING = auto()
+    TRUNCATING = auto()
+    ASKING_RANGE = auto()
+    BACKING_OFF = auto()
+    THROTTLED = auto()
+    SUPERSEDED = auto()
+    LEFT = auto()
 
 
 class FollowEvent(IntEnum):
     """What happens to a followed partition."""
 
-    FETCH = 0
-    TRUNCATE = 1
-    ASK_RANGE = 2
-    FAIL = 3
-    THROTTLE = 4
-    SUPERSEDE = 5
-    LEAVE = 6
+    FETCH = auto()
+    TRUNCATE = auto()
+    ASK_RANGE = auto()
+    FAIL = auto()
+    THROTTLE = auto()
+    SUPERSEDE = auto()
+    LEAVE = auto()
 
 
 _S, _E = FollowState, FollowEvent

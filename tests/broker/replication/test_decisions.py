@@ -48,6 +48,7 @@ def test_the_truncation_offset(own: tuple[int, int], leader: tuple[int, int], lo
     ("code", "step"),
     [
         (ErrorCode.OFFSET_OUT_OF_RANGE, AskForRange()),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Backoff.METADATA),
         (ErrorCode.FENCED_LEADER_EPOCH, Backoff.METADATA),
         (ErrorCode.UNKNOWN_TOPIC_ID, Backoff.METADATA),
         (ErrorCode.KAFKA_STORAGE_ERROR, Backoff.LEADER),

@@ -12,10 +12,7 @@ import pytest
 from parley.broker.replication import fetch_failures
 from parley.broker.replication.fetch_failures import FetchFailures
 from parley.broker.replication.followed_partition import _STEPS, FollowedPartition, FollowEvent, FollowState
-from parley.broker.replication.follower_decisions import AskForRange, Backoff, Step, step_for
 from parley.broker.runtime.states import IllegalStep
-from parley.protocol.errors import ErrorCode
-from parley.protocol.messages.fetch import FetchResponse
 from tests.broker.api.bench import OTHER, Bench
 
 
@@ -50,23 +47,6 @@ async def test_a_partition_is_followed_while_it_is_open_and_in_the_same_epoch(tm
     assert now.is_current
     bench.partitions.lose_logs([partition.log])
     assert not now.is_current, "the log is lost"
-    await bench.tasks.close()
-
-
-@pytest.mark.parametrize(
-    ("code", "step"),
-    [
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Backoff.METADATA),
-        (ErrorCode.FENCED_LEADER_EPOCH, Backoff.METADATA),
-        (ErrorCode.KAFKA_STORAGE_ERROR, Backoff.LEADER),
-        (ErrorCode.OFFSET_OUT_OF_RANGE, AskForRange()),
-    ],
-)
-async def test_what_a_follower_does_after_an_error(tmp_path: Path, code: ErrorCode, step: Step) -> None:
-    bench = Bench(tmp_path)
-    await bench.create("t", replicas=(OTHER, 1), leader=OTHER)
-    data = FetchResponse.PartitionData(partition_index=0, error_code=code, high_watermark=0, records=None)
-    assert step_for(bench.partition("t").log, data) == step
     await bench.tasks.close()
 
 
