@@ -26,6 +26,9 @@ RECORD_FOLDER = "charge/"
 RECORD_KEY = f"{RECORD_FOLDER}state"
 DRIVER_KEY = f"{RECORD_FOLDER}driver"
 READY_FOLDER = f"{RECORD_FOLDER}ready/"
+SET_BACK_KEY = f"{RECORD_FOLDER}set-back"
+"""Exists from the moment when the store is put back to an older state, by a restore or because it has lost its latest
+writes, until the user of the store has dealt with that. The value says in words what happened."""
 MOVED_HERE = "moved here"
 """The note of a finished move, in the record of the new store. Records older than ``StoreRecord.came_by`` show by this
 note that the move was finished."""

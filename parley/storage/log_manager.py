@@ -339,6 +339,14 @@ class LogManager:
                 if not is_wanted(log) or not self._locations.is_current(key, log):
                     await self._set_stray_aside(key, log, directory)
 
+    async def set_stray_aside(self, topic: str, partition: int, *, topic_id: UUID) -> None:
+        """Rename the log of this topic's partition to ``-stray``, if there is one, and keep it."""
+        key = (topic, partition)
+        for directory in self.online():
+            log = self._locations.logs_in(directory).get(key)
+            if log is not None and log.topic_id in (None, topic_id):
+                await self._set_stray_aside(key, log, directory)
+
     async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
         """If the partition has several logs, make the one of this topic the current one and set the others aside."""
         twins = self._locations.twins(key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -73,6 +75,21 @@ async def test_a_store_that_was_wiped_is_refused(tmp_path: Path) -> None:
         await produce(client, "t", b"precious")
     shutil.rmtree(tmp_path / "coordination")
     with pytest.raises(WrongStore, match=STORE_FILE):
+        async with Broker(data_dir=tmp_path):
+            pass
+    assert (tmp_path / "t-0").is_dir(), "nothing was touched"
+
+
+async def test_a_store_that_has_lost_everything_but_its_identity_is_refused(tmp_path: Path) -> None:
+    """A store whose latest writes were all in its WAL, and whose WAL was deleted. No new cluster begins in it."""
+    store = tmp_path / "coordination" / "store.db"
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "t")
+        await produce(client, "t", b"precious")
+    with closing(sqlite3.connect(store)) as connection:
+        connection.execute("DELETE FROM entries")
+        connection.commit()
+    with pytest.raises(WrongStore, match=r"the store is empty.* Restore the store from a backup"):
         async with Broker(data_dir=tmp_path):
             pass
     assert (tmp_path / "t-0").is_dir(), "nothing was touched"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ import uvloop
 
 from parley.consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
 from parley.consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
-from parley.consensus.local import LocalBackend
+from parley.consensus.local import LocalBackend, latest_change
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
+from parley.consensus.store_record import SET_BACK_KEY
 
 SCRIPT = Path(__file__).with_name("local_process.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
@@ -126,6 +127,45 @@ async def test_another_boot_ends_all_sessions(directory: Path, backend: LocalBac
     await session.lost.wait()
 
 
+@pytest.mark.parametrize("how", ["WAL deleted", "older copy"])
+async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revision_twice(
+    directory: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    async with LocalBackend(directory) as store:
+        identity = store.identity
+        await store.put("old", b"")
+        with closing(sqlite3.connect(directory / "store.db")) as connection:
+            if how == "WAL deleted":
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                shutil.copy(directory / "store.db", directory / "copy")  # what is there without the WAL
+            else:
+                with closing(sqlite3.connect(directory / "copy")) as copy:
+                    connection.backup(copy)
+        lost = [await store.put("lost", b"%d" % n) for n in range(3)]
+    assert "lost its latest changes" not in caplog.text
+    os.replace(directory / "copy", directory / "store.db")
+    async with LocalBackend(directory) as store, LocalBackend(directory) as other:
+        assert store.identity == other.identity == identity
+        assert [vars(record)["lost"] for record in caplog.records if "lost its latest changes" in record.message] == [3]
+        assert [each.key for each in (await store.list("", limit=9)).entries] == [SET_BACK_KEY, "old"]
+        assert await store.put("new", b"") not in lost
+    caplog.clear()
+    async with LocalBackend(directory) as store:
+        assert await store.delete(SET_BACK_KEY)
+    assert not caplog.records, "it says so once"
+
+
+@pytest.mark.parametrize("text", ["", "x", "another-store 99999"], ids=["empty", "damaged", "another store's"])
+async def test_an_unusable_note_of_the_latest_change_means_nothing(directory: Path, text: str) -> None:
+    async with LocalBackend(directory) as store:
+        await store.put("a", b"")
+    (directory / latest_change.FILE).write_text(text)
+    async with LocalBackend(directory) as store:
+        assert await store.get(SET_BACK_KEY) is None
+        await store.put("b", b"")
+        assert (directory / latest_change.FILE).read_text().split()[0] == store.identity
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced", "overwritten"])
 async def test_a_store_lost_underneath_is_noticed(directory: Path, backend: LocalBackend, how: str) -> None:
     await backend.put("a", b"")
@@ -184,7 +224,7 @@ async def test_directories_that_cannot_work(tmp_path: Path) -> None:
 async def test_odd_directory_names(tmp_path: Path) -> None:
     async with LocalBackend(tmp_path / "100%?a#b c") as backend:
         await backend.put("a", b"")
-    assert names(tmp_path / "100%?a#b c") == ["live", "store.db"]
+    assert names(tmp_path / "100%?a#b c") == ["live", "store.db", "store.latest"]
 
 
 async def test_clients_that_open_at_once_create_one_store(directory: Path) -> None:
@@ -193,7 +233,7 @@ async def test_clients_that_open_at_once_create_one_store(directory: Path) -> No
     assert len({client.identity for client in clients}) == 1
     for client in clients:
         await client.close()
-    assert names(directory) == ["live", "store.db"]
+    assert names(directory) == ["live", "store.db", "store.latest"]
     assert names(directory / "live") == []
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from parley.broker.controller.stored_metadata import CLUSTER
 from parley.consensus.backend import ABSENT
-from parley.consensus.errors import AlreadyExists
+from parley.consensus.errors import AlreadyExists, EmptyStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.storage.meta_properties import DirectoryIdentity
 from parley.storage.partition_metadata import encode_id
@@ -60,12 +60,16 @@ async def identify(
     broker_id: int,
     reserved_max: int,
     may_generate: bool,
+    may_begin: bool,
     rng: Random,
 ) -> Identity:
     """Agree with the store on the cluster's id, and settle this broker's; ``broker_id`` < 0 means none is configured.
 
-    The directories are checked against the result when they are opened. Raises NoBrokerId, CoordinationError.
+    Without ``may_begin`` no new cluster begins: the store has had one. The directories are checked against the result
+    when they are opened. Raises NoBrokerId, CoordinationError; EmptyStore if the store has lost its cluster.
     """
+    if not may_begin and await store.get(CLUSTER) is None:
+        raise EmptyStore("the store has lost everything that was in it")
     kept = next((identity.cluster_id for identity in found if identity.cluster_id), None)
     cluster_id, is_new = await _cluster_id(store, kept or encode_id(UUID(int=rng.getrandbits(128), version=4)))
     if broker_id < 0:

@@ -128,6 +128,7 @@ class HostedPartitions:
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
         is_new = self._image is not None  # the partitions of the first image may have been here before
+        is_whole = (delta.controller_epoch, delta.version) != (self.image.controller_epoch, self.image.version + 1)
         self._image = image
         added: list[Partition] = []
         for change in delta.changes:
@@ -142,7 +143,7 @@ class HostedPartitions:
                 case PartitionChanged(name, index, state):
                     added += self._change(name, index, state)
                 case TopicDeleted(name, topic_id):
-                    self._drop_topic(name, topic_id)
+                    self._drop_topic(name, topic_id, is_stray=is_whole and topic_id not in image.deleted_topics)
                 case BrokerRegistered(broker):
                     self._isr_policy.broker_changed(broker.broker_id)
                     for partition in self:
@@ -182,24 +183,33 @@ class HostedPartitions:
         if self._broker_id in state.replicas:
             partition.change(state)
         else:
-            self._drop(self.by_topic[topic].pop(index))
+            is_older = state.partition_epoch < partition.state.partition_epoch
+            self._drop(self.by_topic[topic].pop(index), is_stray=is_older)
             if not self.by_topic[topic]:
                 del self.by_topic[topic]
                 self._metrics.forget_topic(topic)
         return []
 
-    def _drop_topic(self, topic: str, topic_id: UUID) -> None:
+    def _drop_topic(self, topic: str, topic_id: UUID, *, is_stray: bool) -> None:
         partitions = self.by_topic.get(topic, {})
         if any(partition.topic_id == topic_id for partition in partitions.values()):
             del self.by_topic[topic]
             self._metrics.forget_topic(topic)
             for partition in partitions.values():
-                self._drop(partition)
+                self._drop(partition, is_stray=is_stray)
 
-    def _drop(self, partition: Partition) -> None:
-        """Stop hosting the partition. Its log is deleted: renamed at once, its files removed later."""
+    def _drop(self, partition: Partition, *, is_stray: bool) -> None:
+        """Stop hosting the partition. Its log is deleted: renamed at once, its files removed later.
+
+        With ``is_stray`` the log is kept under another name, because the cluster did not decide to remove it: the
+        coordination store was restored to an older state.
+        """
         partition.close()
-        self._tasks.start(self._delete(partition), name=f"deletion of {partition!r}")
+        work = self._set_aside(partition) if is_stray else self._delete(partition)
+        self._tasks.start(work, name=f"deletion of {partition!r}")
+
+    async def _set_aside(self, partition: Partition) -> None:
+        await self._logs.set_stray_aside(partition.topic, partition.index, topic_id=partition.topic_id)
 
     async def _delete(self, partition: Partition) -> None:
         try:

@@ -144,8 +144,13 @@ class Partition:
     # --- Role ---
 
     def change(self, state: PartitionState) -> None:
-        """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored."""
-        if state.partition_epoch < self.state.partition_epoch:
+        """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored.
+
+        A higher leader epoch is newer whatever the partition epoch, which starts again from a lower one if the
+        coordination store was restored to an older state.
+        """
+        known = self.state
+        if (state.leader_epoch, state.partition_epoch) < (known.leader_epoch, known.partition_epoch):
             return
         if self._is_truncating:
             self._deferred = state

@@ -12,7 +12,7 @@ from parley.broker.membership.known_stores import read_known_stores, record_stor
 from parley.broker.startup.environment import Environment
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
-from parley.consensus.errors import WrongStore
+from parley.consensus.errors import EmptyStore, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import backend_factory, configured_url
 from parley.consensus.store_lookup import find_store
@@ -56,14 +56,18 @@ async def join_store(environment: Environment) -> Joined:
     environment.undo.push_async_callback(store_move.close)
     epochs = EpochFile(directories, await loop.run_in_executor(None, read_known_epochs, directories))
     environment.undo.push_async_callback(epochs.save)
-    identity = await identify(
-        KeyValue(store, rng),
-        found,
-        broker_id=config.broker_id,
-        reserved_max=config.reserved_broker_max_id,
-        may_generate=config.broker_id_generation_enable,
-        rng=rng,
-    )
+    try:
+        identity = await identify(
+            KeyValue(store, rng),
+            found,
+            broker_id=config.broker_id,
+            reserved_max=config.reserved_broker_max_id,
+            may_generate=config.broker_id_generation_enable,
+            may_begin=not known,
+            rng=rng,
+        )
+    except EmptyStore as empty:
+        raise with_advice(empty, directories) from empty
     return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), epochs, identity)
 
 

@@ -5,6 +5,7 @@ Every write is one SQL statement, so that only C code runs while the write lock 
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +38,20 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
-from parley.consensus.local.schema import APPLICATION_ID, FORMAT, OUTCOME, SCHEMA, TRANSACTION_TABLES
+from parley.consensus.local.latest_change import LatestChange
+from parley.consensus.local.schema import (
+    APPLICATION_ID,
+    FORMAT,
+    MARK_LOST_WRITES,
+    OUTCOME,
+    SCHEMA,
+    TRANSACTION_TABLES,
+)
 from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
 from parley.consensus.store_identity import require_identity, wrong_store
+from parley.consensus.store_record import SET_BACK_KEY
+
+_log = logging.getLogger(__name__)
 
 FILE = "store.db"
 _BUSY_MS = 250
@@ -92,6 +104,7 @@ class Database:
         self._synced = -1
         self._forget_at = 0
         self._wal = -1
+        self._latest: LatestChange | None = None
         try:
             if not self._path.exists():
                 if expect_identity is not None:
@@ -106,6 +119,7 @@ class Database:
             raise BadConfig(str(error)) from error
         try:
             self.identity = self._identify(expect_identity)
+            self._notice_lost_writes()
         except BaseException:
             self.close()
             raise
@@ -117,6 +131,9 @@ class Database:
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
+        if self._latest is not None:
+            self._latest.close()
+            self._latest = None
 
     def take_news(self) -> News:
         """What this connection has changed since the last call."""
@@ -133,6 +150,9 @@ class Database:
         except OSError as error:
             raise MaybeApplied(f"{self._path}-wal: {error}") from error
         self._synced = self.sequence
+        if self._latest is not None:
+            with suppress(OSError):  # it only serves to notice lost writes
+                self._latest.write(self.sequence)
 
     def apply(
         self,
@@ -279,6 +299,31 @@ class Database:
         self._inode = (found.st_dev, found.st_ino)
         self._wal = os.open(f"{self._path}-wal", os.O_RDWR)
         return str(identity)
+
+    def _notice_lost_writes(self) -> None:
+        """If the store has lost its latest changes, log that, mark the store, and continue above their numbers.
+
+        So a lost change and a new one never have the same revision, and every watch begins with a Snapshot again.
+        """
+        try:
+            self._latest = LatestChange(self._path.parent, self.identity)
+            had = self._latest.read()  # before the database, which other processes may be writing
+        except OSError as error:
+            _log.warning(
+                "the file store.latest cannot be used: lost writes will not be noticed", extra={"reason": str(error)}
+            )
+            return
+        has = self._read("SELECT sequence FROM state")[0][0]
+        if had <= has:
+            return
+        _log.error(
+            "the coordination store has lost its latest changes: store.db-wal was deleted, or store.db replaced by an "
+            "older copy",
+            extra={"path": str(self._path), "lost": had - has, "sequence": has},
+        )
+        self._write(MARK_LOST_WRITES, (SET_BACK_KEY, b"%d changes were lost" % (had - has), had))
+        self.sequence = self._read("SELECT sequence FROM state")[0][0]
+        self.sync()
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> Sequence[Any]:
         return self._execute(sql, parameters, writing=False).fetchall()

@@ -67,6 +67,13 @@ CREATE TEMP TRIGGER request_granted AFTER INSERT ON applied BEGIN
     ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision, session = excluded.session;
   UPDATE state SET sequence = new.base + (SELECT count(*) FROM ops) WHERE EXISTS (SELECT 1 FROM ops);
 END;
+CREATE TEMP TABLE lost(key TEXT, value BLOB, sequence INTEGER);
+CREATE TEMP TRIGGER lost_writes AFTER INSERT ON lost BEGIN
+  UPDATE state SET sequence = new.sequence + 1, floor = new.sequence + 1 WHERE sequence < new.sequence;
+  INSERT INTO entries SELECT new.key, new.value, sequence, NULL FROM state WHERE sequence = new.sequence + 1
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision;
+  DELETE FROM removed WHERE revision <= (SELECT floor FROM state);
+END;
 CREATE TEMP TABLE forget(up_to INTEGER);
 CREATE TEMP TRIGGER forget_removed AFTER INSERT ON forget BEGIN
   UPDATE state SET floor = new.up_to WHERE floor < new.up_to;
@@ -79,3 +86,6 @@ OUTCOME = """
 SELECT (SELECT count(*) FROM ended), (SELECT min(position) FROM failed),
        (SELECT base FROM applied), (SELECT deleted FROM applied)
 """
+
+# The key and the value that mark the store, and the latest change that it had.
+MARK_LOST_WRITES = "INSERT INTO lost VALUES (?, ?, ?)"

@@ -17,13 +17,20 @@ from typing import Any
 
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.stored_metadata import CONFIGS
-from parley.consensus.backend import Backend, Entry, Revision
+from parley.consensus.backend import Backend, Entry, Put, Revision
 from parley.consensus.keys import check_key
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
 from parley.consensus.recipes.settled_write import unwrap, wrap
 from parley.consensus.store_claim import Claim
 from parley.consensus.store_copy import Content, carry_out, content, difference, everything, too_large
-from parley.consensus.store_record import IN_CHARGE_STATES, RECORD_FOLDER, StoreRecord, StoreState, read_record
+from parley.consensus.store_record import (
+    IN_CHARGE_STATES,
+    RECORD_FOLDER,
+    SET_BACK_KEY,
+    StoreRecord,
+    StoreState,
+    read_record,
+)
 
 FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
@@ -117,7 +124,8 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     claim = Claim(backend, move, ttl_ms=_HELD_MS, rng=secrets.SystemRandom(), settle_s=_SETTLE_S)
     await claim.make(decide)
     has = {each.key: each.value for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)}
-    await carry_out(backend, difference(has, wanted), claim.check)
+    mark = Put(SET_BACK_KEY, b"restored from a dump")
+    await carry_out(backend, [mark, *difference(has, wanted)], claim.check)
     await claim.take("restored from a dump")
     return len(wanted)
 

@@ -12,6 +12,7 @@ import pytest
 
 from parley.broker.membership.identity import NoBrokerId, identify, read_identities
 from parley.consensus.backend import Backend
+from parley.consensus.errors import EmptyStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
 from parley.storage.meta_properties import DirectoryIdentity
@@ -24,7 +25,7 @@ async def backend() -> AsyncIterator[Backend]:
 
 
 async def identity(backend: Backend, seed: int, found: Any = (), **options: Any) -> Any:
-    given = {"broker_id": 1, "reserved_max": 1000, "may_generate": True, **options}
+    given = {"broker_id": 1, "reserved_max": 1000, "may_generate": True, "may_begin": True, **options}
     return await identify(KeyValue(backend, Random(seed)), found, rng=Random(seed), **given)
 
 
@@ -48,3 +49,12 @@ async def test_broker_ids_are_generated_above_those_reserved(backend: Backend) -
     assert ids == [51, 52, 53]
     with pytest.raises(NoBrokerId):
         await identity(backend, 9, broker_id=-1, may_generate=False)
+
+
+async def test_no_cluster_begins_in_a_store_that_has_had_one(backend: Backend) -> None:
+    """The store has lost everything but its identity, as when the WAL of a young embedded store is deleted."""
+    with pytest.raises(EmptyStore):
+        await identity(backend, 1, may_begin=False)
+    assert await KeyValue(backend).get("cluster") is None
+    await identity(backend, 1)
+    assert not (await identity(backend, 2, may_begin=False)).is_new

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,8 @@ import pytest
 
 from parley import Broker
 from parley.broker.membership.registration import Registration
-from parley.broker.metadata.types import ResourceType
+from parley.broker.metadata.changes import Delta, PartitionChanged
+from parley.broker.metadata.types import PartitionState, ResourceType
 from parley.broker.replication.hosted_partitions import OPENED_AT_ONCE
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.clock import SYSTEM_CLOCK
@@ -167,6 +169,41 @@ async def test_a_topic_deleted_while_it_opens_leaves_no_log(tmp_path: Path, monk
         await deletions()
         assert broker.server.parts.logs.logs == []
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-") and not name.endswith("-delete")] == []
+
+
+async def test_a_topic_that_an_older_image_does_not_have_is_set_aside(tmp_path: Path) -> None:
+    """The coordination store was restored under a running broker: the cluster has not deleted the topic."""
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"old": 1, "deleted": 1})
+        metadata = broker.server.metadata
+        older = metadata.image
+        await create(client, {"new": 1})
+        assert await produce(client, "new") == ErrorCode.NONE
+        await delete(client, "deleted")
+        newer = metadata.image
+        forgotten = replace(older, version=newer.version + 9, deleted_topics=newer.deleted_topics)
+        metadata.replace(forgotten, Delta(newer.controller_epoch, forgotten.version, forgotten.changes_since(newer)))
+        await deletions()
+        (stray,) = [name for name in os.listdir(tmp_path) if name.endswith("-stray")]
+        assert stray.startswith("new-0.")
+        assert b"value" in (tmp_path / stray / "00000000000000000000.log").read_bytes()
+        assert {log.topic for log in broker.server.parts.logs.logs} >= {"old"}
+
+
+@pytest.mark.parametrize("is_older", [True, False], ids=["older state", "reassignment"])
+async def test_a_replica_that_only_an_older_state_does_not_have_is_set_aside(tmp_path: Path, is_older: bool) -> None:
+    """A finished reassignment removes the replica for good. A restored store has the replicas from before one."""
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"t": 1})
+        metadata, own = broker.server.metadata, broker.server.identity.broker_id
+        after = PartitionState((77,), (77,), 77, leader_epoch=9, partition_epoch=1)
+        before = replace(after, replicas=(own, 77), partition_epoch=2 if is_older else 0)
+        for state in (before, after):
+            change = PartitionChanged("t", 0, state)
+            metadata.apply(Delta(metadata.image.controller_epoch, metadata.image.version + 1, (change,)))
+        await deletions()
+        kept = [name.rpartition("-")[2] for name in os.listdir(tmp_path) if name.startswith("t-0.")]
+        assert kept == ["stray" if is_older else "delete"]
 
 
 async def test_a_topic_created_again_while_the_old_one_opens_keeps_its_records(
