@@ -56,10 +56,13 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Most tests wait for servers half of their time: three at a time keep two cores busy.
+# Most tests wait for servers half of their time: three at a time, and one with Spark, keep two cores busy.
 test: lint peers $(VENV)/.plot  ## everything
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"
-	$(BIN)/python -m pytest -m spark
+	@echo "The tests with Spark run beside the others; their output follows in the end."
+	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
+	trap "kill $$spark" INT TERM; \
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"; others=$$?; \
+	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"

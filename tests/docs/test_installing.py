@@ -5,7 +5,10 @@ Both are installed into environments of their own. The libraries they need come 
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -91,11 +94,33 @@ def _done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that ``make dist`` would fill: the wheel is built from the source distribution."""
-    folder = tmp_path_factory.mktemp("dist")
-    _done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
+def distributions() -> Path:
+    """The folder that ``make dist`` would fill: the wheel is built from the source distribution.
+
+    It is kept until a file that goes into it changes: to build takes half a minute, and the tests with Spark use the
+    same one.
+    """
+    folder = ROOT / ".cache" / "dist" / _digest_of_sources()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in folder.parent.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)
+            made = folder.with_suffix(".made")
+            _done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT))
+            made.rename(folder)
     return folder
+
+
+def _digest_of_sources() -> str:
+    """The digest of everything outside of the tests and the pages that a build may read."""
+    found = hashlib.sha256(sys.version.encode())
+    for path in sorted([*ROOT.glob("*"), *(file for name in TOP_LEVEL for file in (ROOT / name).rglob("*"))]):
+        if path.is_file() and path.suffix not in {".so", ".pyc"} and path.name != "_built.json":
+            found.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 @pytest.fixture(scope="module")

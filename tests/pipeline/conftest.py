@@ -2,7 +2,7 @@
 
 Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes its turn
 by a lock of this machine, because Spark's Java, its Python workers and the broker fill two cores. ``make test`` runs
-these tests in one process after the others, so that nobody waits; elsewhere a test waits for the one before. A test
+these tests in one process beside the others, so that none waits; elsewhere a test waits for the one before. A test
 marked ``spark(java=False)`` needs the Python package only, and waits for nobody.
 """
 

@@ -77,6 +77,9 @@ def test_nothing_is_lost_with_a_broker(
         trial.wait_for_acknowledged(60)
 
 
+@pytest.mark.parametrize(
+    "store", [pytest.param("consul", marks=pytest.mark.soak), "etcd", "zookeeper"], indirect=True, scope="module"
+)
 def test_data_flows_while_the_store_is_away(
     store: Servers, cluster: ClusterOfProcesses, new_name: Callable[..., str]
 ) -> None:
