@@ -97,7 +97,7 @@ class ReplicaFetchers:
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader
-        if self._closed or leader < 0 or partition.is_leader or not partition.is_open:
+        if self._closed or leader < 0 or partition.is_leader or not partition.is_open or partition.is_outdated:
             self._leave(key)
             return
         if fetcher is not None and fetcher.leader == leader and epoch == partition.leader_epoch:

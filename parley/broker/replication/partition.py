@@ -6,12 +6,13 @@ Rules of this module:
 * The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
   leads. While a proposed ISR is pending at the controller, the members of both count (KIP-497), and so does a follower
   that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
-* A log that is being truncated changes its role when that is done.
+* A log that is being truncated changes its role when that is done. A log that knows a higher leader epoch has no role.
 * Until the log is opened, and after its disk has failed, every request fails with a retriable error.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +30,8 @@ from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log import AppendInfo, Log, LogRead
 from parley.storage.log_config import NEVER, LogConfig
+
+_log = logging.getLogger(__name__)
 
 LOW_WATERMARK = "low watermark"
 """(partition, LOW_WATERMARK) is the key, in the produce purgatory, of requests that wait for the low watermark."""
@@ -158,7 +161,7 @@ class Partition:
             self._apply(state)
 
     def _apply(self, state: PartitionState) -> None:
-        leads = state.leader == self.broker_id
+        leads = state.leader == self.broker_id and not self._is_behind_log(state)
         new_term = state.leader_epoch != self.leader_epoch
         if new_term or state.partition_epoch != self.state.partition_epoch:
             self._proposed_isr = ()  # the same state may come twice, from a response and from the metadata
@@ -201,9 +204,26 @@ class Partition:
     def opened(self, log: Log) -> None:
         """Take the opened log, and begin to lead if this broker is the leader."""
         self._log = log
+        if self._is_behind_log(self.state):
+            self.is_leader = False
+            facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
+            _log.error("a log knows a higher leader epoch than the controller: the replica waits", extra=facts)
         if self.is_leader:
             self._begin_leader_epoch(log)
             self._advance_high_watermark(0)
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if the log knows a higher leader epoch than the present one: the coordination store was set back.
+
+        The replica neither leads nor follows until the controller has raised the epoch. It would truncate its log, or
+        forget which of its records belong to which epoch.
+        """
+        return self._is_behind_log(self.state)
+
+    def _is_behind_log(self, state: PartitionState) -> bool:
+        latest = None if self._log is None else self._log.leader_epochs.latest_epoch
+        return latest is not None and latest > state.leader_epoch
 
     def lose_log(self) -> None:
         """Drop the log, because its directory has failed."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from parley.broker.metadata.changes import PartitionsAdded
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.follower_progress import NEVER_S
-from parley.broker.replication.partition import Isolation
+from parley.broker.replication.partition import Isolation, Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
@@ -105,6 +107,44 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
     assert partition.leader_epoch == 2
     assert partition.log.end_offset_for_epoch(0) == (0, 2)
     assert partition.log.end_offset_for_epoch(2) == (2, 4)
+
+
+async def test_a_replica_waits_while_its_log_knows_a_higher_leader_epoch(bench: Bench) -> None:
+    """The coordination store was set back. To lead under a lower epoch, the log would forget where epochs began."""
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    log = bench.partition("t").log
+    log.leader_epochs.assign(7, 1)
+    metrics, state = bench.partition("t").counters, replace(bench.partition("t").state, leader_epoch=6)
+    purgatories = bench.partition("t")._purgatories
+    partition = Partition("t", UUID(int=1), 0, broker_id=BROKER, state=state, purgatories=purgatories, counters=metrics)
+    assert partition.is_leader
+    assert not partition.is_outdated, "nothing is known before the log is open"
+    partition.opened(log)
+    assert partition.is_outdated
+    assert not partition.is_leader
+    with pytest.raises(KafkaError) as refused:
+        partition.append(batch(), acks=1, now_ms=0)
+    assert code_of(refused) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log.leader_epochs.entries == (EpochStart(0, 0), EpochStart(7, 1))
+    partition.change(replace(state, partition_epoch=9))
+    assert not partition.is_leader
+    partition.change(replace(state, leader_epoch=8, partition_epoch=1))
+    assert partition.is_leader
+    assert not partition.is_outdated
+    assert log.leader_epochs.entries[-1] == EpochStart(8, 2)
+
+
+async def test_an_outdated_state_changes_nothing_and_the_leader_epoch_counts_first(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    partition = bench.partition("t")
+    present = replace(partition.state, leader_epoch=5, partition_epoch=40)
+    for state in (present, replace(present, partition_epoch=39), replace(present, leader_epoch=4, partition_epoch=41)):
+        partition.change(state)
+        assert partition.state == present
+    lifted = replace(present, leader_epoch=6, partition_epoch=3)
+    partition.change(lifted)
+    assert partition.state == lifted, "the controller of a restored store counts partition epochs from an older one"
 
 
 async def test_a_new_leader_must_learn_the_high_watermark(bench: Bench) -> None:
