@@ -26,7 +26,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 """The last known high watermark of each replica."""
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
-"""Log start offsets that lie above the first segment's base offset (after DeleteRecords)."""
+"""The log start offset of each log."""
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1

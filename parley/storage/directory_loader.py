@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from parley.storage.boot_id import note_boot
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
@@ -86,6 +87,7 @@ class DirectoryLoader:
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
         self.marker: CleanShutdown | None = None
         """The marker of a clean shutdown that ``prepare`` found."""
+        self._same_boot = False
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
@@ -102,6 +104,7 @@ class DirectoryLoader:
             self._recovery_points = directory.recovery_points.read()
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
+            self._same_boot = note_boot(directory.path)
             self.marker = take_marker(directory.path)
         except OSError as error:
             self._failed(error)
@@ -141,8 +144,13 @@ class DirectoryLoader:
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
         (path / REPLACES).unlink(missing_ok=True)  # the log that it replaced no longer exists
+        log_start = self._log_starts.get(partition)
         known = LastKnown(
-            self.marker is not None, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0)
+            self.marker is not None,
+            self._recovery_points.get(partition, 0),
+            log_start or 0,
+            knows_log_start=log_start is not None,
+            same_boot=self._same_boot,
         )
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)

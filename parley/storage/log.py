@@ -23,6 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention, timestamp_lookup
+from parley.storage.damage import DamagedRange
 from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
@@ -39,6 +40,7 @@ from parley.storage.log_append import (
     whole_batches,
 )
 from parley.storage.log_config import LogConfig
+from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
@@ -82,10 +84,22 @@ class Log:
         self._lock = threading.RLock()
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
         self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
+        self.on_damage: Callable[[Log, DamagedRange], None] = lambda log, damaged: None
+        """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
+        then read ``damage``."""
+        self._integrity = LogIntegrity(
+            f"{topic}-{partition}",
+            self._lock,
+            self._durability,
+            loaded.missing,
+            lambda damaged: self.on_damage(self, damaged),
+        )
         self._segments = Segments(
-            directory, loaded.segments, loaded.log_end_offset, self._durability, random, self._failed
+            directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
         )
         self._closed = False
+        for damaged in self.damage:
+            self._integrity.report(damaged)
 
     @classmethod
     def open(
@@ -146,6 +160,11 @@ class Log:
     def recovery_point(self) -> int:
         """The offset below which everything is on disk."""
         return self._durability.recovery_point
+
+    @property
+    def damage(self) -> tuple[DamagedRange, ...]:
+        """The ranges that are known to be damaged or missing, in order. A read into one raises CORRUPT_MESSAGE."""
+        return self._integrity.damage(self.segments, self.log_start_offset)
 
     @property
     def high_watermark(self) -> int:
@@ -339,6 +358,7 @@ class Log:
 
     def _start_at(self, offset: int) -> None:
         self.log_start_offset = offset
+        self._integrity.start_at(offset)
         self._high_watermark = max(self._high_watermark, offset)
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_advanced(offset)
@@ -353,11 +373,12 @@ class Log:
 
         Reads nothing yet, and usually touches no file. With ``nowait`` it raises ``BlockingIOError`` if finding the
         place must wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
-        OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
+        ``damage``), KAFKA_STORAGE_ERROR.
         """
         if self._closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
-        if offset > self.log_end_offset:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
             raise self._outside(offset)
         while True:
             removals = self._durability.removals
@@ -444,6 +465,7 @@ class Log:
             self.leader_epochs.flush()
 
     def _cut(self, offset: int) -> None:
+        self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset, self.log_end_offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
         self.log_start_offset = min(self.log_start_offset, end)
         self._high_watermark = min(self._high_watermark, end)
@@ -499,7 +521,7 @@ class Log:
                 with self._disk():
                     if self.log_end_offset:
                         self.producers.take_snapshot(self.log_end_offset)
-                    self._segments.active.trim()
+                    self._segments.active.trim(self.log_end_offset)
                     self._durability.sealed(self._segments.active)
                     self.flush()
             finally:

@@ -134,12 +134,8 @@ def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The log start offsets that differ from the first segment's base offset."""
-    return {
-        (log.topic, log.partition): log.log_start_offset
-        for log in logs
-        if log.log_start_offset > log.segments[0].base_offset
-    }
+    """The log start offset of each log. If its first segments are missing at the next start, this reveals it."""
+    return {(log.topic, log.partition): log.log_start_offset for log in logs}
 
 
 def high_watermarks(logs: Iterable[Log]) -> dict[TopicPartition, int]:
@@ -256,8 +252,9 @@ class LogMaintenance:
 
         await self._in_chunks(directory, delete_old_segments)
         if removed:
-            # Recovery takes the removed segments for lost ones if neither their files nor the checkpoint say more.
+            # Recovery takes the removed segments for lost ones if neither their files nor the checkpoints say more.
             await self._recovery_points[directory].write()
+            await self._log_starts[directory].write()
         for delay_ms, paths in removed:
             self.remove_later(directory, paths, delay_ms)
 

@@ -7,7 +7,8 @@ Rules (docs/storage.md has them all):
 2. Planning a read usually touches no file, because the log remembers the boundaries where consumers and followers
    stopped.
 3. A read keeps its file open, so its bytes stay readable if the segment is deleted meanwhile.
-4. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
+4. A read verifies bytes that this process has not verified yet. It begins behind damage and ends before it.
+5. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.log_integrity import DamagedOffset, LogIntegrity
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile
 
@@ -141,9 +143,10 @@ class View(NamedTuple):
 class LogReader:
     """Plans the reads of one log, over ``view`` and up to ``end``; the log replaces both."""
 
-    __slots__ = ("_failed", "_opened", "end", "view")
+    __slots__ = ("_failed", "_integrity", "_opened", "end", "view")
 
-    def __init__(self, segments: tuple[Segment, ...], end_offset: int, failed: Failed) -> None:
+    def __init__(self, segments: tuple[Segment, ...], end_offset: int, integrity: LogIntegrity, failed: Failed) -> None:
+        self._integrity = integrity
         self._failed = failed
         self._opened: list[Segment] = []
         self.show(segments, end_offset)
@@ -163,11 +166,31 @@ class LogReader:
         """The read that begins with the batch holding ``offset``, by the rules above.
 
         ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``; with ``nowait`` it raises
-        ``BlockingIOError`` if finding the place must wait for the disk: plan again in a thread, without ``nowait``.
+        ``BlockingIOError`` if finding the place, or verifying the bytes, must wait for the disk: plan again in a
+        thread, without ``nowait``.
         """
-        view, end = self.view, self.end
-        up_to = min(up_to, end.offset)
-        place = _locate(view, end, offset, nowait) if offset < up_to else None
+        while True:
+            view, end = self.view, self.end
+            try:
+                read = self._plan(view, end, offset, max_bytes, min(up_to, end.offset), min_one_batch, nowait)
+            except DamagedOffset:
+                raise
+            except CorruptRecord:
+                if nowait:
+                    raise BlockingIOError from None
+                if not self._finds_damage(view, end, offset):
+                    raise
+                continue
+            if read is not None:
+                return read
+
+    def _plan(
+        self, view: View, end: LogEnd, offset: int, max_bytes: int, up_to: int, min_one_batch: bool, nowait: bool
+    ) -> LogRead | None:
+        """The read as ``plan`` describes it, or None if it must be planned again: there is damage."""
+        if self._integrity.missing and offset < up_to:
+            self._integrity.refuse_missing(offset)
+        place = self._locate(view, end, offset, nowait) if offset < up_to else None
         if place is None:
             return LogRead(offset, offset, -1, None, 0, 0, self._failed)
         segment, start = place
@@ -176,11 +199,55 @@ class LogReader:
         limit, following = _limit(view, end, segment, up_to, nowait)
         if limit - start > max_bytes:
             limit, following = _cut(segment, start, start + max_bytes, limit, min_one_batch, nowait)
+        if segment.damage:
+            limit, following = _before_damage(segment, start, limit, following)
         if limit <= start:
             return LogRead(offset, offset, -1, None, 0, 0, self._failed)
+        if segment.unverified and self._integrity.is_unverified(segment, start, limit):
+            if nowait:
+                raise BlockingIOError
+            if self._integrity.verify_read(segment, start, limit, end.offset):
+                return None
         if following is not None:
             view.boundaries.remember(following, segment, limit)
         return LogRead(offset, following, segment.base_offset, segment.file, start, limit - start, self._failed)
+
+    def _locate(self, view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
+        """Where the first batch that ends at ``offset`` or later begins, or None at the log end.
+
+        Raises ``DamagedOffset`` if the offset lies in damage.
+        """
+        place = view.boundaries.get(offset)
+        if place is not None:
+            segment, position = place
+            if position < (end.size if segment is end.segment else segment.size):
+                return (segment, _behind_damage(segment, offset, position)) if segment.damage else place
+        for segment in view.from_offset(offset):
+            if offset <= segment.base_offset:
+                position = 0
+            else:
+                if segment.unverified:
+                    self._verify_around(segment, end, offset, nowait)
+                found = segment.find(offset, nowait=nowait)
+                position = found[0] if found is not None else segment.size
+            if segment.damage:
+                position = _behind_damage(segment, offset, position)
+            if position < (end.size if segment is end.segment else segment.size):
+                return segment, position
+        return None
+
+    def _verify_around(self, segment: Segment, end: LogEnd, offset: int, nowait: bool) -> None:
+        """Verify the batches among which ``offset`` is searched, so that no damaged header misleads the search."""
+        begin = segment.offset_index.lookup(offset).position
+        if self._integrity.is_unverified(segment, begin, begin + 1):
+            if nowait:
+                raise BlockingIOError
+            self._integrity.verify_read(segment, begin, begin + 1, end.offset)
+
+    def _finds_damage(self, view: View, end: LogEnd, offset: int) -> bool:
+        """Verify the segment whose headers cannot be read at ``offset``. True if that found damage."""
+        segment = view.from_offset(offset)[0]
+        return self._integrity.verify(segment, 0, segment.size, end.offset)[1]
 
     def _note_opened(self, segment: Segment) -> None:
         """Close the files of the sealed segment that was read longest ago, if too many are open."""
@@ -192,24 +259,22 @@ class LogReader:
             opened.pop(0).rest()
 
 
-def _locate(view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
-    """Where the first batch that ends at ``offset`` or later begins, or None at the log end."""
-    place = view.boundaries.get(offset)
-    if place is not None:
-        segment, position = place
-        if position < (end.size if segment is end.segment else segment.size):
-            return place
-    for segment in view.from_offset(offset):
-        if offset <= segment.base_offset:
-            position = 0
-        else:
-            found = segment.find(offset, nowait=nowait)
-            if found is None:
-                continue
-            position = found[0]
-        if position < (end.size if segment is end.segment else segment.size):
-            return segment, position
-    return None
+def _behind_damage(segment: Segment, offset: int, position: int) -> int:
+    """``position``, or the end of the damage that begins there. Raises ``DamagedOffset`` if ``offset`` lies in any."""
+    for damaged in segment.damage:
+        if damaged.first_offset <= offset <= damaged.last_offset:
+            raise DamagedOffset(offset, damaged.offsets)
+        if damaged.position == position:
+            position = damaged.end
+    return position
+
+
+def _before_damage(segment: Segment, start: int, limit: int, following: int | None) -> tuple[int, int | None]:
+    """The end of a read from ``start`` and the offset that follows, before the damage behind ``start``."""
+    for damaged in segment.damage:
+        if start <= damaged.position < limit:
+            return damaged.position, damaged.first_offset
+    return limit, following
 
 
 def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) -> tuple[int, int | None]:

@@ -4,8 +4,9 @@ Rules (docs/storage.md has them all):
 
 1. After a clean shutdown nothing is scanned. After a crash, every segment that reaches beyond the recovery point is,
    and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
-2. A segment is cut at its first bad batch. Above the recovery point the log ends there, and later segments are deleted.
-   What is cut is synced at once: otherwise the next crash could bring it back, beside batches appended since.
+2. What is bad or missing below the recovery point is damage: it is named, and what lies behind it is kept. Above the
+   recovery point that holds only if the machine did not restart. Otherwise the log ends at the first bad batch, since
+   systems write to disk in any order. What is cut is synced at once: the next crash could bring it back.
 3. Leader epochs and producers are learned from the batches again.
 """
 
@@ -13,38 +14,35 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
-from parley.protocol.records.batch_header import (
-    ATTRIBUTES_AT,
-    HEADER_SIZE,
-    MAGIC_AT,
-    MAGIC_V2,
-    BatchHeader,
-    Buffer,
-    read_header,
-)
-from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.checked_batches import CheckedBatches
 from parley.storage.checkpoints import sync_directory
-from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
+from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.index import CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
-from parley.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, UNSEALED, Segment, base_offset_of
-from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
+from parley.storage.segment import (
+    DIGEST_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    UNSEALED,
+    Segment,
+    base_offset_of,
+    file_name,
+)
+from parley.storage.segment_check import Extent, check
+from parley.storage.segment_digest import SegmentDigest, read_digest
+from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
-
-LARGE_BATCH: Final = 128 << 20
-"""A batch up to this size is read as a whole to check it."""
 
 RECALLED_BYTES: Final = 4 << 20
 """How far back from the log end a producer's batches are searched that were in flight when a broker stopped: a few
@@ -60,6 +58,10 @@ class LastKnown:
     clean: bool = False
     recovery_point: int = 0
     log_start_offset: int = 0
+    knows_log_start: bool = False
+    """True if a checkpoint has ``log_start_offset``, so that segments are missing if the first one begins above it."""
+    same_boot: bool = False
+    """True if the machine has not restarted since: then it has lost no write, and what is wrong is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class LoadedLog:
     recovery_point: int
     producers: ProducerState
     epochs: LeaderEpochCache
+    missing: tuple[DamagedRange, ...]
+    """The ranges between segments, or before the first one, whose batches are not in any file."""
 
 
 def load(
@@ -104,7 +108,12 @@ def load(
         epochs.clear()
     for segment in segments:
         segment.rest()
-    log_start = max(log_start, segments[0].base_offset)
+    missing = [each for each in loader.missing if log_start <= each.last_offset < log_end]
+    first = loader.first if loader.first is not None else log_start
+    if log_start < first and known.knows_log_start and not any(base < first for base in deleted):
+        missing.insert(0, DamagedRange(log_start, first - 1, "the first segments are missing"))
+    else:
+        log_start = max(log_start, first)
     epochs.truncate_from_end(log_end)
     epochs.truncate_from_start(log_start)
     producers.on_log_start_advanced(log_start)
@@ -113,7 +122,7 @@ def load(
         _log.error("%s: the disk has lost records, or files were removed", lost)
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
-    return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs)
+    return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs, tuple(missing))
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
@@ -173,7 +182,16 @@ class _Loader:
         self._now_ms = now_ms
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
+        self.missing: list[DamagedRange] = []
+        """The ranges between segments whose batches are not in any file."""
         self.log_end = known.log_start_offset
+        self.first: int | None = None
+        """The base offset of the first segment that was found."""
+        self._scans: dict[int, _Scan] = {}
+        self._whole: dict[int, SegmentDigest] = {}
+        """The digests of the segments that have as many bytes as their digest says, by base offset."""
+        self._shrunk: set[int] = set()
+        """The base offsets of flushed segments that do not."""
 
     def remove_what_follows_nothing(self) -> None:
         """Remove all segments of a log that was never synced, if a crash took its first segment.
@@ -183,6 +201,8 @@ class _Loader:
         bases, start = _bases(self._directory), self._known.log_start_offset
         if self._known.clean or self._known.recovery_point > start or not bases or bases[0] <= start:
             return
+        if self._known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
+            return  # files were removed; or the log began here, and only the checkpoints are lost
         _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
         for path in sorted(self._directory.iterdir()):
             if base_offset_of(path.name) in bases:
@@ -192,17 +212,48 @@ class _Loader:
     def open_segments(self) -> list[Segment]:
         """The segments whose files can be trusted; the others are returned empty, to be scanned."""
         bases = _bases(self._directory)
+        self.first = bases[0] if bases else None
         segments = []
-        for base, end in zip(bases, [*bases, UNSEALED][1:], strict=True):
-            segment = None if self._unflushed(end) else self._open(base)
-            if segment is not None and end == UNSEALED:
+        for base, following in zip(bases, [*bases, UNSEALED][1:], strict=True):
+            segment = None if self._unflushed(following) else self._open(base)
+            if segment is not None and following == UNSEALED:
                 segment = self._check_tail(segment)
+            end = following
+            if following != UNSEALED:
+                segment, end = self._check_sealed(base, segment, following)
             if segment is None:
                 self.scanned.add(base)
                 segment = Segment.open_unindexed(self._directory, base, self._config, self._now_ms)
             segment.end_offset = end
             segments.append(segment)
         return segments
+
+    def _in_doubt(self, end_offset: int) -> bool:
+        """True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
+        return self._unflushed(end_offset) and not self._known.same_boot
+
+    def _check_sealed(self, base: int, segment: Segment | None, following: int) -> tuple[Segment | None, int]:
+        """Compare a sealed segment's size and end with its digest. ``following`` is the base offset of the next one.
+
+        Returns None for the segment if it must be scanned, and the offset at which it ends: before ``following`` if the
+        segments between them are missing.
+        """
+        if self._in_doubt(following):
+            return segment, following
+        digest = read_digest(self._directory / file_name(base, DIGEST_SUFFIX))
+        if digest is None or not base < digest.end_offset <= following:
+            return segment, following
+        if digest.end_offset < following:
+            self.missing.append(DamagedRange(digest.end_offset, following - 1, "segments are missing"))
+        size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
+        if size == digest.size:
+            self._whole[base] = digest
+        elif segment is not None:
+            _log.warning("scanning %r: its digest is of %d bytes", segment, digest.size)
+            segment.release()
+            segment = None
+            self._shrunk.add(base)
+        return segment, digest.end_offset
 
     def _unflushed(self, end_offset: int) -> bool:
         """True if a crash may have damaged the segment that ends at ``end_offset``."""
@@ -236,8 +287,7 @@ class _Loader:
         return segment
 
     def repair(self, segments: list[Segment]) -> None:
-        """Scan the segments that must be scanned, learn epochs and producers, and delete what a crash left behind a bad
-        batch."""
+        """Scan the segments that must be scanned, learn epochs and producers, and settle where the log ends."""
         if not segments:
             return
         start = max(self._known.log_start_offset, segments[0].base_offset)
@@ -249,17 +299,20 @@ class _Loader:
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
         for number, segment in enumerate(segments):  # becomes shorter at a bad batch
             if segment.base_offset in self.scanned:
-                scan = _Scan(segment, self._config, self._learn)
-                end = scan.run()
-                is_followed = scan.whole and segment.end_offset in (end, UNSEALED)
-                if not is_followed and self._unflushed(segment.end_offset):
+                scan = self._scans[segment.base_offset] = _Scan(segment, self._config, self._learn)
+                ends_here = self._in_doubt(segment.end_offset)
+                scan.run(past_damage=not ends_here)
+                if ends_here and (scan.tail is not None or segment.end_offset not in (scan.end, UNSEALED)):
                     self._drop(segments, number + 1)
-                if segment.end_offset == UNSEALED:
-                    self.log_end = end
-                else:
-                    segment.trim()
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
                 replay(segment, replay_from, self._producers, self._now_ms)
+        self._settle_end(segments)
+        for segment in segments[:-1]:
+            if segment.base_offset in self._scans:
+                self._close_gap(self._scans[segment.base_offset])
+                if segment.end_offset == segment.base_offset:  # all of it is missing
+                    segment.delete()
+                    segments.remove(segment)
 
     def _drop(self, segments: list[Segment], keep: int) -> None:
         segments[keep - 1].end_offset = UNSEALED
@@ -268,6 +321,45 @@ class _Loader:
             _log.warning("deleting %r behind the end of %s", dropped, self._directory)
             dropped.delete()
         sync_directory(self._directory)
+
+    def _settle_end(self, segments: list[Segment]) -> None:
+        """End the log behind its last good batch."""
+        while len(segments) > 1 and self._is_left_over(segments[-2], segments[-1]):
+            self._drop(segments, len(segments) - 1)
+        last = self._scans.get(segments[-1].base_offset)
+        if last is not None:
+            last.cut()
+            self.log_end = last.end
+
+    def _is_left_over(self, previous: Segment, last: Segment) -> bool:
+        """True if the last segment has no good batch, and the one before lacks its last batches, too."""
+        before, scan = self._scans.get(previous.base_offset), self._scans.get(last.base_offset)
+        if before is None or scan is None or not scan.is_empty or not self._unflushed(previous.end_offset):
+            return False
+        return before.tail is not None or before.end < previous.end_offset
+
+    def _close_gap(self, scan: _Scan) -> None:
+        """Seal a scanned segment that others follow, and name what is lost at its end."""
+        segment = scan.segment
+        if scan.tail is not None:
+            segment.skip(scan.tail)
+        elif segment.base_offset in self._whole:
+            self._compare(segment, self._whole[segment.base_offset])
+        elif scan.end < segment.end_offset and self._must_continue(segment):
+            self.missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
+            segment.end_offset = scan.end
+        segment.trim(segment.end_offset)
+
+    def _compare(self, segment: Segment, digest: SegmentDigest) -> None:
+        """Find the damage that no checksum of a batch reveals: in its offsets, or its leader epoch."""
+        checked = check(segment, 0, segment.size, Extent(segment.size, segment.end_offset, digest))
+        segment.damage = joined(segment.damage, checked.damage)
+        segment.keep_digest(digest)
+
+    def _must_continue(self, segment: Segment) -> bool:
+        """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
+        base = segment.base_offset
+        return base in self._shrunk or (base not in self._whole and self._unflushed(segment.end_offset))
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
         latest = self._epochs.latest_epoch
@@ -279,83 +371,51 @@ class _Loader:
 
 
 class _Scan:
-    """Reads one segment from its beginning and adopts its batches; cuts the file at the first bad one."""
+    """Reads one segment from its beginning and adopts its good batches, past the damage between them."""
 
     def __init__(
         self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
     ) -> None:
-        self._segment = segment
-        self._file = segment.file
-        self._file_bytes = os.fstat(segment.file.fd).st_size
+        self.segment = segment
         self._interval = config.index_interval_bytes
         self._learn = learn
-        self._data: bytes | bytearray = b""
-        self._begin = 0
-        self.whole = True
-        """True if every byte of the file belongs to a good batch."""
+        self._file_bytes = os.fstat(segment.file.fd).st_size
+        self.end = segment.base_offset
+        """The offset after the last good batch."""
+        self.tail: DamagedBytes | None = None
+        """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
 
-    def run(self) -> int:
-        """Adopt the batches, and return the offset after the last one. Raises ``OSError``."""
-        segment = self._segment
-        expected = segment.base_offset
-        while segment.size < self._file_bytes:
-            try:
-                header = self._header(segment.size)
-                self._check(header, expected)
-            except CorruptRecord as error:
-                self._cut(error)
-                break
-            at = segment.size - self._begin
-            with memoryview(self._data) as view:
-                self._learn(header, view[at : at + header.size_bytes], segment)
-            segment.adopt(header, self._interval)
-            expected = header.next_offset
-        return expected
+    def run(self, *, past_damage: bool) -> None:
+        """Adopt the good batches, past damage or up to it. Raises ``OSError``."""
+        segment = self.segment
+        checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
+        for found in checked.walk(0, self._file_bytes, segment.base_offset):
+            if isinstance(found, DamagedBytes):
+                self.tail = found
+                if past_damage:
+                    continue
+                return
+            if self.tail is not None:
+                segment.skip(self.tail)
+                self.tail = None
+            _, header, data = found
+            self._learn(header, b"" if data is None else data, segment)
+            segment.adopt(header, data, self._interval)
+            self.end = header.next_offset
 
-    def _header(self, position: int) -> BatchHeader:
-        if len(self._data) - (position - self._begin) < HEADER_SIZE:
-            self._fill(position, SCAN_CHUNK)
-        return read_header(self._data, position - self._begin)
+    @property
+    def is_empty(self) -> bool:
+        """True if the segment has no good batch."""
+        return not self.segment.size
 
-    def _fill(self, position: int, size: int) -> None:
-        self._data = self._file.read(min(size, self._file_bytes - position), position)
-        self._begin = position
-
-    def _check(self, header: BatchHeader, expected: int) -> None:
-        segment = self._segment
-        position, size = segment.size, header.size_bytes
-        if position + size > self._file_bytes:
-            raise CorruptRecord("the file ends inside a batch")
-        if header.base_offset < expected or header.last_offset_delta < 0:
-            raise CorruptRecord(f"offsets {header.base_offset} to {header.last_offset} follow {expected - 1}")
-        if header.last_offset >= segment.end_offset or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            raise CorruptRecord(f"offset {header.last_offset} does not belong in the segment")
-        if position + size > self._begin + len(self._data):
-            if size > LARGE_BATCH:
-                return self._check_piecewise(header)
-            self._fill(position, max(size, SCAN_CHUNK))
-        return verify_crc(self._data, position - self._begin, header)
-
-    def _check_piecewise(self, header: BatchHeader) -> None:
-        """Check the checksum of a batch that is too large to be trusted and read into memory as a whole."""
-        start, end = self._segment.size, self._segment.size + header.size_bytes
-        position, crc = start + (ATTRIBUTES_AT if header.magic == MAGIC_V2 else MAGIC_AT), 0
-        while position < end:
-            piece = self._file.read(min(SCAN_CHUNK, end - position), position)
-            if not piece:
-                raise CorruptRecord("the file became shorter")
-            crc = crc32c(piece, crc) if header.magic == MAGIC_V2 else zlib.crc32(piece, crc)
-            position += len(piece)
-        if crc != header.crc:
-            raise CorruptRecord(f"a batch has the checksum {crc:08x}, its header says {header.crc:08x}")
-
-    def _cut(self, error: CorruptRecord) -> None:
-        segment = self._segment
-        lost = self._file_bytes - segment.size
-        _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), error)
-        os.ftruncate(self._file.fd, segment.size)
-        os.fsync(self._file.fd)
-        self.whole = False
+    def cut(self) -> None:
+        """Remove the bytes behind the last good batch, because the log ends there. Raises ``OSError``."""
+        if self.tail is not None:
+            segment, lost = self.segment, self._file_bytes - self.segment.size
+            _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason)
+            os.ftruncate(segment.file.fd, segment.size)
+            os.fsync(segment.file.fd)
+            self.tail = None
 
 
 def _bases(directory: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""One segment of a log: a ``.log`` file of batches, its indexes, and its transaction index.
+"""One segment of a log: a ``.log`` file of batches, its indexes, its transaction index, and its digest.
 
 Rules:
 
@@ -20,20 +20,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader
+from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.damage import DamagedBytes
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
 from parley.storage.offset_index import OffsetIndex, OffsetPosition
-from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.segment_digest import DigestBuilder, SegmentDigest, read_digest, sync_digest, write_digest
+from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
 from parley.storage.time_index import TimeIndex, TimestampOffset
 from parley.storage.transaction_index import TransactionIndex
+from parley.storage.verified_ranges import Spans, without
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
-INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+DIGEST_SUFFIX: Final = ".digest"
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, DIGEST_SUFFIX)
 SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
@@ -61,6 +65,7 @@ class Segment:
     bytes."""
 
     __slots__ = (
+        "_digest",
         "_directory",
         "_file",
         "_first_timestamp",
@@ -69,11 +74,13 @@ class Segment:
         "_unindexed",
         "base_offset",
         "created_ms",
+        "damage",
         "end_offset",
         "offset_index",
         "size",
         "time_index",
         "transactions",
+        "unverified",
     )
 
     def __init__(
@@ -96,6 +103,11 @@ class Segment:
         self.time_index = time_index
         self.transactions = TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
         self.created_ms = now_ms
+        self.damage: tuple[DamagedBytes, ...] = ()
+        """The damaged bytes that are known, in order. No read returns them."""
+        self.unverified: Spans = ((0, size),) if size else ()
+        """The bytes that this process has neither written nor verified. A read verifies them first."""
+        self._digest: DigestBuilder | None = None if size else DigestBuilder()
         self._file: SegmentFile | None = None
         self._unindexed = 0
         self._first_timestamp: int | None = None
@@ -107,12 +119,17 @@ class Segment:
     def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> Segment:
         """Create an empty segment, replacing any files of that name. Raises ``OSError``."""
         path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
-        (directory / file_name(base_offset, TRANSACTION_INDEX_SUFFIX + suffix)).unlink(missing_ok=True)
+        for kind in (TRANSACTION_INDEX_SUFFIX, DIGEST_SUFFIX):
+            (directory / file_name(base_offset, kind + suffix)).unlink(missing_ok=True)
         file = SegmentFile(path, create=True)
         os.ftruncate(file.fd, 0)
         if config.preallocate:
             os.ftruncate(file.fd, config.segment_bytes)
-        return cls._with_new_indexes(directory, base_offset, now_ms, suffix)
+        try:
+            return cls._with_new_indexes(directory, base_offset, now_ms, suffix)
+        except OSError:
+            path.unlink()  # recovery would take it for a segment
+            raise
 
     @classmethod
     def open(cls, directory: Path, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
@@ -145,12 +162,15 @@ class Segment:
         return segment
 
     @classmethod
-    def open_unindexed(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    def open_unindexed(
+        cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = ""
+    ) -> Segment:
         """A segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
 
         Raises ``OSError``.
         """
-        segment = cls._with_new_indexes(directory, base_offset, now_ms, "")
+        segment = cls._with_new_indexes(directory, base_offset, now_ms, suffix)
+        segment.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
         segment.transactions.reset()
         segment.reopen(config)
         return segment
@@ -222,9 +242,19 @@ class Segment:
         self._largest = largest
         self._unindexed = unindexed
         self.size = position
+        if self._digest is not None:
+            self._digest.add(data)
 
-    def adopt(self, header: BatchHeader, index_interval: int) -> None:
-        """Count and index a batch that is already in the file, right behind ``size``; recovery's form of an append."""
+    def adopt(self, header: BatchHeader, data: Buffer | None, index_interval: int) -> None:
+        """Count and index a batch that is already in the file, right behind ``size``; recovery's form of an append.
+
+        Without its verified ``data``, the segment will have no digest.
+        """
+        if self._digest is not None:
+            if data is None:
+                self._digest = None
+            else:
+                self._digest.add(data)
         if header.max_timestamp > self.largest[0]:
             self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
         if self._unindexed > index_interval:
@@ -235,6 +265,12 @@ class Segment:
             self._first_timestamp = header.max_timestamp
         self._unindexed += header.size_bytes
         self.size += header.size_bytes
+
+    def skip(self, damaged: DamagedBytes) -> None:
+        """Count bytes right behind ``size`` as damaged. The segment will have no digest, which would hide that."""
+        self.damage = (*self.damage, damaged)
+        self.size = damaged.end
+        self._digest = None
 
     def has_room(self, size: int, last_offset: int, config: LogConfig) -> bool:
         """True if batches of ``size`` bytes in total, ending with ``last_offset``, fit in this segment."""
@@ -255,11 +291,12 @@ class Segment:
 
     def seal(self, end_offset: int) -> None:
         """End the segment at ``end_offset``, because the next one takes the appends. Raises ``OSError``."""
-        self.trim()
+        self.trim(end_offset)
         self.end_offset = end_offset
 
-    def trim(self) -> None:
-        """Note the largest timestamp and trim the files to their contents. Idempotent. Raises ``OSError``."""
+    def trim(self, end_offset: int) -> None:
+        """Note the largest timestamp, trim the files to their contents, and write the digest of a segment that ends at
+        ``end_offset``. Idempotent. Raises ``OSError``."""
         if not self.writable:
             return
         if self.largest.timestamp >= 0:
@@ -267,6 +304,9 @@ class Segment:
         self.offset_index.seal()
         self.time_index.seal()
         os.truncate(self.path_of(LOG_SUFFIX), self.size)
+        if self._digest is not None and self.size:
+            write_digest(self.path_of(DIGEST_SUFFIX), self._digest.digest(end_offset))
+        self._digest = None
 
     @property
     def writable(self) -> bool:
@@ -275,6 +315,10 @@ class Segment:
 
     def reopen(self, config: LogConfig) -> None:
         """Make room for appends, because the segment is the active one (again). Raises ``OSError``."""
+        if self._digest is None:
+            known = self.digest()
+            self._digest = DigestBuilder.of(known) if known is not None else None
+            self.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
         self.offset_index.resize(config.segment_index_bytes)
         self.time_index.resize(config.segment_index_bytes)
         self.end_offset = UNSEALED
@@ -286,12 +330,19 @@ class Segment:
         between two. Raises ``OSError``, ``CorruptRecord``.
         """
         found = self.find(offset)
-        if found is not None:
-            position = found[0]
+        position = found[0] if found is not None else self.size
+        for damaged in reversed(self.damage):  # no segment ends with damage
+            if damaged.end == position:
+                position, offset = damaged.position, min(offset, damaged.first_offset)
+        if position < self.size:
             self.offset_index.truncate_to(offset)
             self.time_index.truncate_to(offset)
             self.transactions.truncate_to(offset)
             self.size = position
+            self.unverified = without(self.unverified, position, UNSEALED)
+            self.damage = tuple(damaged for damaged in self.damage if damaged.position < position)
+            self.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
+            self._digest = None if position else DigestBuilder()
             os.truncate(self.path_of(LOG_SUFFIX), position)
             self._largest = None if self.size else TimestampOffset(-1, self.base_offset)
             self._unindexed = 0
@@ -302,7 +353,8 @@ class Segment:
         """The offset after the last batch."""
         end = self.base_offset
         if self.size:
-            for _, header in self.batches(self.offset_index.lookup_position(self.size - 1).position):
+            last = self._before_damage(self.offset_index.lookup_position(self.size - 1))
+            for _, header in self.batches(last.position):
                 end = header.next_offset
         return end
 
@@ -312,17 +364,40 @@ class Segment:
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of the batches from a boundary on. Raises ``CorruptRecord``, ``OSError``."""
-        return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+        if not self.damage:
+            return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+        return self._undamaged(position, chunk, nowait)
+
+    def _undamaged(self, position: int, chunk: int, nowait: bool) -> Iterator[tuple[int, BatchHeader]]:
+        for damaged in self.damage:
+            if position < damaged.end:
+                yield from batches(self.file, position, damaged.position, chunk=chunk, nowait=nowait)
+                position = damaged.end
+        yield from batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+
+    def digest(self) -> SegmentDigest | None:
+        """The digest of the bytes up to ``size``: of what was appended, or else the file's; None if there is none.
+
+        Raises ``OSError``.
+        """
+        if self._digest is not None:
+            return self._digest.digest(self.end_offset)
+        digest = read_digest(self.path_of(DIGEST_SUFFIX))
+        return digest if digest is not None and digest.size == self.size else None
+
+    def keep_digest(self, digest: SegmentDigest) -> None:
+        """Use ``digest``, which was taken as the bytes were appended, instead of one of the bytes that were scanned."""
+        self._digest = DigestBuilder.of(digest)
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at ``offset`` or later, or None if the segment has none.
 
         Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
         """
-        start = self.offset_index.lookup(offset)
+        start = self._before_damage(self.offset_index.lookup(offset))
         if start.position and self._indexed(start, nowait=nowait) is None:
-            start = OffsetPosition(self.base_offset, 0)
-        walk = batches(self.file, start.position, self.size, nowait=nowait)
+            start = self._start
+        walk = self.batches(start.position, chunk=LOOKUP_CHUNK, nowait=nowait)
         return next((found for found in walk if found[1].last_offset >= offset), None)
 
     def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
@@ -333,17 +408,28 @@ class Segment:
         ``start`` if not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with
         ``nowait``.
         """
-        indexed = self.offset_index.lookup_position(limit)
+        indexed = self._before_damage(self.offset_index.lookup_position(limit))
         if indexed.position > start:
             header = self._indexed(indexed, nowait=nowait)
             if header is not None:
                 return indexed.position, header.base_offset if header.magic == MAGIC_V2 else None
         end, following = start, None
-        for position, header in batches(self.file, start, self.size, nowait=nowait):
+        for position, header in self.batches(start, chunk=LOOKUP_CHUNK, nowait=nowait):
             if position + header.size_bytes > limit:
                 break
             end, following = position + header.size_bytes, header.next_offset
         return end, following
+
+    def _before_damage(self, hint: OffsetPosition) -> OffsetPosition:
+        """The index entry ``hint``, or the last one before the damage that it leads into."""
+        for damaged in reversed(self.damage):
+            if damaged.position <= hint.position < damaged.end:
+                hint = self.offset_index.lookup_position(damaged.position - 1) if damaged.position else self._start
+        return hint
+
+    @property
+    def _start(self) -> OffsetPosition:
+        return OffsetPosition(self.base_offset, 0)
 
     def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
         """The batch that an index entry leads to. If there is no such batch, empties the index and returns None."""
@@ -420,6 +506,7 @@ class Segment:
             self.offset_index.sync()
             self.time_index.sync()
             self.transactions.flush()
+            sync_digest(self.path_of(DIGEST_SUFFIX))
 
     def rename(self, suffix: str) -> None:
         """Give the files another suffix ("" for none). Raises ``OSError``."""

@@ -19,6 +19,7 @@ from random import Random
 from parley.storage.checkpoints import sync_directory
 from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
+from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import Failed, LogEnd, LogReader
 from parley.storage.segment import DELETED, SWAP, Segment
 
@@ -33,14 +34,16 @@ class Segments:
         segments: Sequence[Segment],
         end_offset: int,
         durability: Durability,
+        integrity: LogIntegrity,
         random: Random,
         failed: Failed,
     ) -> None:
         self.directory = directory
         self.end_offset = end_offset
         self.active = segments[-1]
-        self.reader = LogReader(tuple(segments), end_offset, failed)
+        self.reader = LogReader(tuple(segments), end_offset, integrity, failed)
         self._durability = durability
+        self._integrity = integrity
         self._random = random
         self._jitter = random.random()
 
@@ -118,6 +121,7 @@ class Segments:
         kept[-1].sync(indexes=False)
         sync_directory(self.directory)
         self._durability.cut(self.end_offset, kept[-1])
+        self._integrity.cut(self.end_offset)
         self._show(kept)
         return self.end_offset
 
@@ -128,6 +132,7 @@ class Segments:
             segment.delete()
         self.end_offset = offset
         self._durability.restart(offset)
+        self._integrity.cut(0)
         begun = Segment.create(self.directory, offset, config, now_ms)
         sync_directory(self.directory)
         self._show([begun])

@@ -18,11 +18,9 @@ from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 _log = logging.getLogger(__name__)
 
 
-def settle(directory: Path) -> bool:
-    """Leave only files of whole segments, each offset in one of them. Returns True if a deletion was interrupted.
-
-    Raises ``OSError``.
-    """
+def settle(directory: Path) -> list[int]:
+    """Leave only files of whole segments, each offset in one of them; return the base offsets of segments that were
+    being deleted. Raises ``OSError``."""
     names = sorted(os.listdir(directory))
     cleaned = [(base, name) for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) is not None]
     swapped = [(base, name) for name in names if name.endswith(SWAP) and (base := base_offset_of(name)) is not None]
@@ -34,7 +32,8 @@ def settle(directory: Path) -> bool:
     finished = [(base, name) for base, name in swapped if name not in aborted]
     if finished:
         _finish(directory, finished)
-    return any(name.endswith(DELETED) for name in names)
+    deleted = LOG_SUFFIX + DELETED
+    return [base for name in names if name.endswith(deleted) and (base := base_offset_of(name)) is not None]
 
 
 def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:

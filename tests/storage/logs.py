@@ -13,6 +13,7 @@ from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.record import Record
 from parley.storage.log import LastKnown, Log
 from parley.storage.log_config import LogConfig
+from parley.storage.log_integrity import DamagedOffset
 from parley.storage.producer_state import ProducerState
 from parley.storage.segment import UNSEALED, Segment
 
@@ -65,20 +66,23 @@ def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]
 
 
 def batches_in(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch in the log's files, found by their sizes alone."""
+    """Every batch in the log's files, found by their sizes alone, except damaged ones."""
     for segment in log.segments:
         data = segment.path_of(".log").read_bytes()[: segment.size]
-        position = 0
-        for position, header in headers(data):
+        for position, header in segment.batches():
             yield header, data[position : position + header.size_bytes]
-        assert not data or position + header.size_bytes == len(data)
 
 
 def values_of(log: Log) -> dict[int, bytes | None]:
-    """The values of all data records from the log start on, by offset, as a consumer reads them."""
+    """The values of all data records from the log start on, by offset, as a consumer reads them that skips damage."""
     found = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
+        try:
+            log.read(offset, 1, up_to=log.log_end_offset)
+        except DamagedOffset as refused:
+            offset = refused.damaged.last_offset + 1
+            continue
         read = log.read(offset, 1 << 20, up_to=log.log_end_offset)
         data = read.read()
         assert data, f"nothing at {offset} of {log!r}"
@@ -97,8 +101,9 @@ def check(log: Log) -> None:
     assert log.recovery_point <= log.log_end_offset
     assert log.segments[-1].end_offset == UNSEALED
     end = None
+    missing = {each.first_offset: each.last_offset + 1 for each in log.damage}
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
-        assert segment.end_offset == following.base_offset
+        assert following.base_offset in (segment.end_offset, missing.get(segment.end_offset))
     for segment in log.segments:
         end = check_segment(segment)
     if log.segments[-1].size:
@@ -122,17 +127,24 @@ def check_segment(segment: Segment) -> int:
         largest[header.last_offset] = (header.max_timestamp, timestamp)
         positions.append(position)
         position += header.size_bytes
+    if segment.damage:
+        position = max(position, segment.damage[-1].end)
     assert position == segment.size
-    assert segment.largest.timestamp == timestamp
-    entries = segment.offset_index.entries()
+    assert segment.largest.timestamp == timestamp or segment.damage
+    entries = [entry for entry in segment.offset_index.entries() if not in_damage(segment, entry.position)]
     for offset, position in entries:
         assert boundaries.get(offset) == position > 0
     assert [e.offset for e in entries] == sorted({e.offset for e in entries})
     times = segment.time_index.entries()
     for stamp, offset in times:
-        assert largest[offset] == (stamp, stamp)
+        assert segment.damage or largest[offset] == (stamp, stamp)
     assert [t.timestamp for t in times] == sorted({t.timestamp for t in times})
     return expected
+
+
+def in_damage(segment: Segment, position: int) -> bool:
+    """True if ``position`` lies in damaged bytes."""
+    return any(damaged.position <= position < damaged.end for damaged in segment.damage)
 
 
 def _check_producers(log: Log) -> None:

@@ -428,7 +428,7 @@ class TestReplacing:
         log.flush()
         log.checkpointed(log.recovery_point)
         paths = log.replace_segments(new, old)
-        assert len(paths) == 9
+        assert len(paths) == 12
         expected = {
             n: value
             for n, value in enumerate(values)
@@ -620,6 +620,7 @@ def test_an_idle_log_holds_no_file(tmp_path: Path, clean: bool) -> None:
     log.close()
     assert open_files() == before
     assert sorted(os.listdir(tmp_path)) == [
+        "00000000000000000000.digest",
         "00000000000000000000.index",
         "00000000000000000000.log",
         "00000000000000000000.timeindex",

@@ -21,7 +21,7 @@ from tests.storage.logs import NOW, append, check, open_log
 from tests.support.proportion import examples
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)
-HINTS = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
+HINTS = (".index", ".timeindex", ".txnindex", ".digest", ".snapshot", "leader-epoch-checkpoint")
 """Files whose damage must not change what ``read_all`` returns."""
 
 
@@ -122,3 +122,22 @@ def test_any_damage_is_an_answer_or_an_error(
         check(log)
     append(log, b"more")
     log.close()
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(100), deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_nothing_is_read_but_what_was_written(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """After a clean shutdown the digests cover every byte, also those that no batch's own checksum covers."""
+    random, directory = Random(seed), tmp_path_factory.mktemp("d")
+    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6))
+    shutil.copytree(filled, directory, dirs_exist_ok=True)
+    for path in random.sample(sorted(directory.glob("*.log")), 2):
+        path.write_bytes(damaged(path.read_bytes(), random))
+    log = open_log(directory, CONFIG, clean=True, recovery_point=130)
+    found = read_all(log)
+    assert found.items() <= whole.items()
+    refused = {n for each in log.damage for n in range(each.first_offset, each.last_offset + 1)}
+    assert {n for n in whole if n < log.log_end_offset} - set(found) <= refused

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
@@ -111,10 +112,141 @@ class TestCleanStop:
         position, header = list(segment.batches())[3]
         data[position + 70] ^= 1
         segment.path_of(".log").write_bytes(data)
-        lost = range(header.base_offset, segment.end_offset)
+        lost = header.base_offset
         log = open_log(tmp_path, clean=True, recovery_point=100)
         assert log.log_end_offset == 100
-        assert values_of(log) == {n: value for n, value in enumerate(values) if n not in lost}
+        assert ranges(log) == [(lost, lost)]
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n != lost}
+        check(log)
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def ranges(log: Log) -> list[tuple[int, int]]:
+    """The damaged ranges of a log: first and last offset of each."""
+    return [(each.first_offset, each.last_offset) for each in log.damage]
+
+
+class TestDamage:
+    """The process died, and the machine went on: what is wrong then is damage, and nothing behind it is lost."""
+
+    @pytest.mark.parametrize("at", [0, 3, 9, 14, 16, 18, 22, 30, 70])
+    def test_a_flipped_byte_costs_its_batch_only(self, tmp_path: Path, at: int) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        segment = log.segments[2]
+        position, header = list(segment.batches())[3]
+        flip(segment.path_of(".log"), position + at)
+        log = open_log(tmp_path, same_boot=True)
+        assert log.log_end_offset == 100
+        refused = {n for first, last in ranges(log) for n in range(first, last + 1)}
+        assert header.base_offset in refused
+        assert len(refused) == 1 or at in (0, 3, 14)  # the digest alone knows that a batch's offset or epoch changed
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n not in refused}
+        with pytest.raises(KafkaError) as refusal:
+            log.read(header.base_offset, 1000, up_to=100)
+        assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+        check(log)
+        append(log, b"more")
+        log = reopened(log, clean=False, same_boot=True)
+        assert {n for first, last in ranges(log) for n in range(first, last + 1)} == refused
+        check(log)
+
+    @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])
+    @pytest.mark.parametrize("flushed", [0, 40])
+    def test_a_gap_between_segments_is_named(self, tmp_path: Path, lost: str, flushed: int) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.flush(flushed)
+        log.release()
+        segment = log.segments[2]
+        path = segment.path_of(".log")
+        position, header = list(segment.batches())[-1]
+        if lost == "a batch":
+            os.truncate(path, position)
+        elif lost == "everything":
+            os.truncate(path, 0)
+        else:
+            path.unlink()
+        gap = range(header.base_offset if lost == "a batch" else segment.base_offset, segment.end_offset)
+        log = open_log(tmp_path, recovery_point=flushed, same_boot=True)
+        for clean in (True, False, False):
+            assert log.log_end_offset == 100
+            assert ranges(log) == [(gap[0], gap[-1])]
+            assert values_of(log) == {n: value for n, value in enumerate(values) if n not in gap}
+            check(log)
+            log = reopened(log, clean=clean, same_boot=True)
+        assert append(log, b"more") == 100
+
+    @pytest.mark.parametrize("clean", [False, True])
+    def test_missing_first_segments_are_named(self, tmp_path: Path, clean: bool) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.close()
+        first = log.segments[2].base_offset
+        for segment in log.segments[:2]:
+            for path in segment.paths:
+                path.unlink()
+        log = open_log(tmp_path, clean=clean, recovery_point=100, knows_log_start=True, same_boot=True)
+        assert log.log_start_offset == 0
+        assert ranges(log) == [(0, first - 1)]
+        with pytest.raises(KafkaError) as refusal:
+            log.read(0, 1000, up_to=100)
+        assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n >= first}
+        log.high_watermark = 100
+        log.advance_log_start(first)
+        assert not log.damage
+
+    def test_a_torn_last_batch_is_cut(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        path = log.segments[-1].path_of(".log")
+        os.truncate(path, path.stat().st_size - 1)
+        log = open_log(tmp_path, same_boot=True)
+        assert not log.damage
+        assert values_of(log) == dict(enumerate(values[:99]))
+        check(log)
+
+    def test_a_clean_log_is_verified_as_it_is_read(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.close()
+        segment = log.segments[1]
+        flip(segment.path_of(".log"), list(segment.batches())[3][0] + 70)
+        lost = list(segment.batches())[3][1].base_offset
+        log = open_log(tmp_path, clean=True, recovery_point=100)
+        found: list[tuple[int, int]] = []
+        log.on_damage = lambda log, damaged: found.append((damaged.first_offset, damaged.last_offset))
+        with pytest.raises(BlockingIOError):
+            log.read(lost - 1, 10_000, up_to=100, nowait=True)
+        read = log.read(lost - 1, 10_000, up_to=100)
+        assert read.next_offset == lost
+        assert found == ranges(log) == [(lost, lost)]
+        assert "damaged or missing" in caplog.text
+        assert log.read(lost + 1, 10_000, up_to=100, nowait=True).size
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n != lost}
+
+    def test_truncation_at_damage_removes_it(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.close()
+        segment = log.segments[1]
+        position, header = list(segment.batches())[3]
+        flip(segment.path_of(".log"), position + 10)
+        log = open_log(tmp_path, clean=True, recovery_point=100)
+        log.truncate_to(header.base_offset + 1)
+        assert log.log_end_offset == header.base_offset
+        assert not log.damage
+        assert values_of(log) == dict(enumerate(values[: header.base_offset]))
+        fill(log, 30)
         check(log)
 
 
@@ -437,7 +569,7 @@ class TestOlderFormats:
 
 
 def test_a_batch_that_says_it_is_huge_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.storage.recovery.LARGE_BATCH", 3 << 20)
+    monkeypatch.setattr("parley.storage.checked_batches.LARGE_BATCH", 3 << 20)
     log = open_log(tmp_path)
     append(log, b"a")
     log.release()

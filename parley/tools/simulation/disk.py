@@ -21,6 +21,8 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from parley.storage.boot_id import BOOT_FILE
+
 PAGE_BYTES = 512
 _SHADOW = "shadow"
 _COPIES = ("copy", "older copy")
@@ -169,6 +171,8 @@ class Disk:
         self.path = self._new_folder()
         for place, content in tree.items():
             path = self.path / place
+            if place.name == BOOT_FILE:
+                continue  # a machine that starts again has another boot id
             if content is None:
                 path.mkdir()
             else:

@@ -1,0 +1,164 @@
+"""The walk along the batches of a segment that verifies each one, and continues behind a damaged one.
+
+A batch is good if its header is possible, its offsets follow the batch before and lie in the segment, and its checksum
+is right. Behind a bad one, the walk continues at the next good one: where the bad one's own length leads, or else at
+the next bytes that look like a v2 header and prove to be a good batch. Nothing in the file is trusted.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from parley.protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
+    BatchHeader,
+    read_header,
+)
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.errors import CorruptRecord
+from parley.storage.damage import DamagedBytes
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
+
+LARGE_BATCH: Final = 128 << 20
+"""A batch up to this size is read as a whole to check it."""
+
+TRIED_SIZES: Final = 4
+"""How many times the size of the segment may be read in search of the next good batch. Only records that imitate
+headers of large batches need more, and then everything behind the damage counts as damaged."""
+
+_ANY: Final = rb"[\x00-\xff]"
+
+
+class CheckedBatch(NamedTuple):
+    """A good batch at ``position``; ``data`` is all of it, or None if it is larger than LARGE_BATCH."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview | None
+
+
+class CheckedBatches:
+    """The batches in the first ``size`` bytes of a segment with offsets from ``base_offset`` to before ``end_offset``.
+
+    Reads in chunks. Every method raises ``OSError`` if the disk fails.
+    """
+
+    def __init__(self, file: SegmentFile, size: int, base_offset: int, end_offset: int) -> None:
+        self._file = file
+        self._size = size
+        self._base_offset = base_offset
+        self._last_offset = min(end_offset - 1, base_offset + MAX_RELATIVE_OFFSET)
+        self._data = memoryview(b"")
+        self._begin = 0
+
+    def walk(self, position: int, end: int, expected: int) -> Iterator[CheckedBatch | DamagedBytes]:
+        """The batches and the damage from ``position`` on, up to the first that reaches ``end``.
+
+        ``expected`` is the lowest offset that may follow. Damage that reaches the end of the bytes has the last offset
+        that the segment can hold.
+        """
+        while position < end:
+            try:
+                batch = self._good(position, expected)
+            except CorruptRecord as error:
+                damaged = self._damage(position, expected, str(error))
+                yield damaged
+                position, expected = damaged.end, damaged.last_offset + 1
+                continue
+            yield batch
+            position += batch.header.size_bytes
+            expected = batch.header.next_offset
+
+    def _good(self, position: int, expected: int) -> CheckedBatch:
+        """The batch at ``position``. Raises ``CorruptRecord`` unless it is good."""
+        header = self._header(position)
+        size = header.size_bytes
+        if position + size > self._size:
+            raise CorruptRecord("the file ends inside a batch")
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise CorruptRecord(f"offsets {header.base_offset} to {header.last_offset} follow {expected - 1}")
+        if header.last_offset > self._last_offset:
+            raise CorruptRecord(f"offset {header.last_offset} does not belong in the segment")
+        if size > LARGE_BATCH:
+            self._check_piecewise(position, header)
+            return CheckedBatch(position, header, None)
+        if position + size > self._begin + len(self._data):
+            self._fill(position, max(size, SCAN_CHUNK))
+        at = position - self._begin
+        verify_crc(self._data, at, header)
+        return CheckedBatch(position, header, self._data[at : at + size])
+
+    def _header(self, position: int) -> BatchHeader:
+        if not self._begin <= position <= self._begin + len(self._data) - HEADER_SIZE:
+            self._fill(position, SCAN_CHUNK)
+        return read_header(self._data, position - self._begin)
+
+    def _fill(self, position: int, size: int) -> None:
+        self._data = memoryview(self._file.read(min(size, self._size - position), position))
+        self._begin = position
+
+    def _check_piecewise(self, position: int, header: BatchHeader) -> None:
+        """Check the checksum of a batch that is too large to be trusted and read into memory as a whole."""
+        end, crc = position + header.size_bytes, 0
+        position += ATTRIBUTES_AT if header.magic == MAGIC_V2 else MAGIC_AT
+        while position < end:
+            piece = self._file.read(min(SCAN_CHUNK, end - position), position)
+            if not piece:
+                raise CorruptRecord("the file became shorter")
+            crc = crc32c(piece, crc) if header.magic == MAGIC_V2 else zlib.crc32(piece, crc)
+            position += len(piece)
+        if crc != header.crc:
+            raise CorruptRecord(f"a batch has the checksum {crc:08x}, its header says {header.crc:08x}")
+
+    # --- Behind a bad batch ---
+
+    def _damage(self, position: int, expected: int, reason: str) -> DamagedBytes:
+        """The damage that begins at ``position`` and ends where the next good batch begins."""
+        left = TRIED_SIZES * self._size
+        for candidate in self._candidates(position, expected):
+            try:
+                left -= self._header(candidate).size_bytes
+                if left < 0:
+                    break
+                header = self._good(candidate, expected).header
+            except CorruptRecord:
+                continue
+            return DamagedBytes(position, candidate, expected, header.base_offset - 1, reason)
+        return DamagedBytes(position, self._size, expected, self._last_offset, reason)
+
+    def _candidates(self, position: int, expected: int) -> Iterator[int]:
+        """The positions behind ``position`` at which a batch may begin."""
+        try:
+            following = position + self._header(position).size_bytes
+        except CorruptRecord:
+            following = 0
+        if position < following < self._size:
+            yield following
+        pattern, begin = _header_pattern(expected, self._last_offset), position + 1
+        while begin + HEADER_SIZE <= self._size:
+            data = self._file.read(min(SCAN_CHUNK, self._size - begin), begin)
+            if len(data) < HEADER_SIZE:
+                return
+            for match in pattern.finditer(data):
+                yield begin + match.start() - MAGIC_AT
+            begin += len(data) - HEADER_SIZE + 1
+
+
+def _header_pattern(first_offset: int, last_offset: int) -> re.Pattern[bytes]:
+    """Matches the magic byte of a v2 header whose base offset lies between the two.
+
+    Looks for that byte first, because in zeros, which a crash leaves behind, everything else of a header is found.
+    """
+    low, high = max(first_offset, 0).to_bytes(8, "big"), max(last_offset, 0).to_bytes(8, "big")
+    common = next((n for n in range(8) if low[n] != high[n]), 8)
+    before = re.escape(low[:common]) + _ANY * (MAGIC_AT - common)
+    return re.compile(rb"\x02(?<=" + before + rb"\x02)(?=" + _ANY * 4 + rb"\x00[\x00-\x7f][\x00-\x7f])")

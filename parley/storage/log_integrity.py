@@ -1,0 +1,127 @@
+"""The damage of one log, and the verification of what it reads from disk. docs/storage.md, "Damage", has the rules."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from threading import RLock
+from typing import Final
+
+from parley.protocol.records.errors import CorruptRecord
+from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.durability import Durability
+from parley.storage.segment import UNSEALED, Segment
+from parley.storage.segment_check import Checked, Extent, check
+from parley.storage.verified_ranges import overlap, without
+
+FIRST_READ: Final = 256 << 10
+"""Verified by a read at an offset before which nothing was verified."""
+NEXT_READ: Final = 4 << 20
+"""Verified by a read that continues where another ended. A read in a thread costs more than the bytes in between."""
+
+_log = logging.getLogger(__name__)
+
+
+class DamagedOffset(CorruptRecord):
+    """A read into a damaged range (CORRUPT_MESSAGE)."""
+
+    def __init__(self, offset: int, damaged: DamagedRange) -> None:
+        extent = f"offsets {damaged.first_offset} to {damaged.last_offset} are damaged"
+        super().__init__(f"{offset} cannot be read, {extent}: {damaged.reason}")
+        self.damaged = damaged
+
+
+class LogIntegrity:
+    """What is known of the damage of a log called ``name``. ``lock`` is the log's."""
+
+    def __init__(
+        self,
+        name: str,
+        lock: RLock,
+        durability: Durability,
+        missing: Sequence[DamagedRange],
+        on_damage: Callable[[DamagedRange], None],
+    ) -> None:
+        self.missing = tuple(missing)
+        """The ranges between segments, or before the first one, whose batches are not in any file."""
+        self._name = name
+        self._lock = lock
+        self._durability = durability
+        self._on_damage = on_damage
+
+    def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
+        """All known damage at ``log_start`` or behind it, in order."""
+        found = [damaged.offsets for segment in segments if segment.damage for damaged in segment.damage]
+        if not found and not self.missing:
+            return ()
+        ranges = [damaged for damaged in (*self.missing, *found) if damaged.last_offset >= log_start]
+        return tuple(sorted(ranges, key=lambda damaged: damaged.first_offset))
+
+    def report(self, damaged: DamagedRange) -> None:
+        """Log that a range cannot be read, and tell the owner of the log."""
+        facts = {"first": damaged.first_offset, "last": damaged.last_offset, "reason": damaged.reason}
+        _log.error("records are damaged or missing", extra={"partition": self._name, **facts})
+        self._on_damage(damaged)
+
+    def refuse_missing(self, offset: int) -> None:
+        """Raise ``DamagedOffset`` if ``offset`` lies in a range that no segment has."""
+        for missing in self.missing:
+            if offset in missing:
+                raise DamagedOffset(offset, missing)
+
+    def cut(self, end_offset: int) -> None:
+        """Note that the log now ends at ``end_offset``."""
+        self.missing = tuple(missing for missing in self.missing if missing.first_offset < end_offset)
+
+    def start_at(self, offset: int) -> None:
+        """Note that the log now begins at ``offset``."""
+        if self.missing:
+            self.missing = tuple(missing for missing in self.missing if missing.last_offset >= offset)
+
+    def verify_around(self, segment: Segment, offset: int, log_end: int) -> None:
+        """Verify the batches up to ``offset`` that a truncation to it reads, so that their damage is known. Blocks.
+
+        Raises ``OSError``.
+        """
+        begin = segment.offset_index.lookup(offset - 1).position
+        if self.is_unverified(segment, begin, begin + 1):
+            self.verify_read(segment, begin, begin + 1, log_end)
+
+    def is_unverified(self, segment: Segment, begin: int, end: int) -> bool:
+        """True if a read of these bytes must verify them first."""
+        return bool(segment.unverified) and overlap(segment.unverified, begin, end)
+
+    def verify_read(self, segment: Segment, begin: int, end: int, log_end: int) -> bool:
+        """Verify the bytes that a read needs, and some behind them. Blocks. Raises ``OSError``.
+
+        Returns True if the read must be planned again, because there is damage or the segment was changed meanwhile.
+        """
+        continues = not begin or not overlap(segment.unverified, begin - 1, begin)
+        return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)), log_end)[1]
+
+    def verify(self, segment: Segment, begin: int, end: int, log_end: int) -> tuple[Checked, bool]:
+        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment reaches.
+
+        Returns what was verified, and True if new damage was found or the segment was changed meanwhile. Blocks. Raises
+        ``OSError``.
+        """
+        with self._lock:
+            removals = self._durability.removals
+            end_offset = segment.end_offset if segment.end_offset != UNSEALED else log_end
+            extent = Extent(segment.size, end_offset, segment.digest())
+        checked = check(segment, begin, end, extent)
+        with self._lock:
+            if removals != self._durability.removals:
+                return checked, True
+            segment.unverified = without(segment.unverified, checked.begin, checked.end)
+            known = segment.damage
+            new = [damaged for damaged in checked.damage if not _is_known(damaged, known)]
+            if new:
+                segment.damage = joined(known, new)
+        for damaged in new:
+            self.report(damaged.offsets)
+        return checked, bool(new)
+
+
+def _is_known(damaged: DamagedBytes, known: Sequence[DamagedBytes]) -> bool:
+    return any(each.position <= damaged.position and damaged.end <= each.end for each in known)

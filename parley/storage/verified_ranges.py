@@ -1,0 +1,25 @@
+"""Which bytes of a segment this process has not verified yet: neither appended, nor scanned, nor read and checked.
+
+A tuple of spans ``(begin, end)``, in order and apart from each other. It is replaced, never changed, so any thread may
+read it. A segment that this process wrote has none, and a read of it costs one comparison.
+"""
+
+from __future__ import annotations
+
+Spans = tuple[tuple[int, int], ...]
+
+
+def overlap(spans: Spans, begin: int, end: int) -> bool:
+    """True if any byte from ``begin`` to before ``end`` lies in ``spans``."""
+    return any(first < end and begin < last for first, last in spans)
+
+
+def without(spans: Spans, begin: int, end: int) -> Spans:
+    """The spans without the bytes from ``begin`` to before ``end``."""
+    left = []
+    for first, last in spans:
+        if first < min(last, begin):
+            left.append((first, min(last, begin)))
+        if max(first, end) < last:
+            left.append((max(first, end), last))
+    return tuple(left)
