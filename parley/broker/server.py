@@ -21,6 +21,7 @@ from parley.broker.metrics import Metrics
 from parley.broker.metrics.health import Health, State
 from parley.broker.network.listener import bind
 from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
+from parley.broker.runtime.starvation import StarvationWatch
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.startup.binding import bind_listeners
@@ -29,6 +30,7 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, register
 from parley.broker.startup.serving import Serving, accept, serve
+from parley.broker.startup.starvation import watch_for_starvation
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 
@@ -45,8 +47,11 @@ class BrokerServer:
         clock: Clock = SYSTEM_CLOCK,
         rng: Random | None = None,
         bind: Callable[..., socket.socket] = bind,
+        owns_process: bool = False,
     ) -> None:
-        """``bind`` makes the sockets to listen on, as ``parley.broker.network.listener.bind`` does."""
+        """``bind`` makes the sockets to listen on, as ``parley.broker.network.listener.bind`` does. With
+        ``owns_process``, the broker guards against running out of file descriptors and memory
+        (``parley.broker.runtime.starvation``)."""
         self.environment = Environment(
             config=config,
             clock=clock,
@@ -54,6 +59,7 @@ class BrokerServer:
             bind=bind,
             metrics=Metrics(),
             health=Health(),
+            owns_process=owns_process,
             failed=asyncio.Event(),
             threads=Threads.made(config.num_recovery_threads_per_data_dir * len(config.data_dirs)),
             tasks=TaskSet(),
@@ -67,6 +73,7 @@ class BrokerServer:
         """The step in which the start failed; empty if it did not."""
         self._parts: Parts | None = None
         self._serving: Serving | None = None
+        self._starvation: StarvationWatch | None = None
         self._stopped = False
 
     # --- What a running broker offers ---
@@ -96,6 +103,16 @@ class BrokerServer:
     def failed(self) -> asyncio.Event:
         """Set when the broker cannot go on and should be stopped, for example after its last log directory failed."""
         return self.environment.failed
+
+    @property
+    def starved(self) -> str:
+        """Why the broker must end if its process has run out of file descriptors or memory; empty if it has not."""
+        return "" if self._starvation is None else self._starvation.reason
+
+    @property
+    def starvation_checks(self) -> int | None:
+        """How often the broker has checked for shortages; None before it does."""
+        return None if self._starvation is None else self._starvation.beats
 
     @property
     def parts(self) -> Parts:
@@ -149,6 +166,8 @@ class BrokerServer:
         await parts.partitions.opened()
         await parts.logs.set_strays_aside(parts.partitions.wants)
         self._serving = await serve(environment, parts, listening)
+        if environment.owns_process:
+            self._starvation = watch_for_starvation(environment, parts)
 
     async def stop(self) -> None:
         """Stop: hand over leadership, complete the requests in progress, close the logs. Idempotent."""
@@ -176,6 +195,16 @@ class BrokerServer:
             except KafkaError as error:
                 _log.warning("controlled shutdown failed: the broker stops without it", extra={"reason": str(error)})
 
+    async def give_up(self) -> None:
+        """Hand over leadership, then end like a killed process: what is in memory cannot be trusted any more.
+
+        The next start recovers the logs. Idempotent.
+        """
+        if not self._stopped:
+            self.health.stopping()
+            await self._hand_over()
+            await self.kill()
+
     async def kill(self) -> None:
         """End like a killed process: send no response, flush nothing, release nothing, notify no other broker.
 
@@ -186,7 +215,8 @@ class BrokerServer:
             return
         environment, parts, serving = self.environment, self.parts, self.serving
         self._stopped = True
-        self.health.stopping()
+        if self.health.state is not State.STOPPING:
+            self.health.stopping()
         environment.undo.pop_all()
         for listener in serving.listeners:
             listener.stop_accepting()

@@ -35,6 +35,7 @@ _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _DEFAULT_PORT: Final = 9092
+_discarded = bytearray(4096)  # takes what arrives on a connection that has been given up
 
 
 class NoBrokerListens(KafkaError):
@@ -92,7 +93,7 @@ class _Link(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ended: Exception | None = None
+        self._ended: str | None = None
         self.ended_at: float | None = None
 
     # --- Calls by the transport ---
@@ -101,9 +102,18 @@ class _Link(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.get_buffer(sizehint)
+        try:
+            return self._connection.get_buffer(sizehint)
+        except MemoryError:
+            if self._ended is None:
+                self._ended = "no memory for the response"
+                # Not now: uvloop crashes if its transport is closed here.
+                asyncio.get_running_loop().call_soon(self.abort)
+            return memoryview(_discarded)
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._ended is not None:
+            return
         self.is_silent = False
         try:
             for correlation_id, response in self._connection.buffer_updated(nbytes):
@@ -111,8 +121,13 @@ class _Link(asyncio.BufferedProtocol):
                 if not waiting.done():
                     waiting.set_result(response)
         except MalformedMessage as malformed:
-            self._ended = malformed
-            self.abort()
+            self._end(str(malformed))
+        except MemoryError:
+            self._end("no memory for the response")
+
+    def _end(self, reason: str) -> None:
+        self._ended = reason
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False

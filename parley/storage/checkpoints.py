@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from parley.storage.shortage import with_room
+
 Entry = TypeVar("Entry")
 TopicPartition = tuple[str, int]
 
@@ -48,7 +50,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     perhaps not of the machine. Raises ``OSError``, and then the old file is intact.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
+    with with_room(open, temporary, "wb") as file:
         file.write(data)
         if sync:
             file.flush()
@@ -60,7 +62,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make names that were created, renamed or removed in the directory ``path`` durable. Raises ``OSError``."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -4,7 +4,7 @@ Rules:
 
 1. The state that the last broker left (clean shutdown, checkpoints) is read once, before any log is opened.
 2. Logs are opened in no particular order, by as many threads as call ``DirectoryLoader.work``. A disk's ``OSError``
-   takes the directory offline and ends the work on it. Any other error fails the start.
+   takes the directory offline and ends the work on it. Any other error fails the start, a shortage of the process too.
 3. Two directories may have logs of one partition, if its topic was deleted and created again while one directory was
    offline. Their topic ids tell them apart; if they do not, the start is refused.
 """
@@ -25,10 +25,11 @@ from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from parley.storage.log_directory import LogDirectory, Mark, is_of_disk, partition_name
+from parley.storage.log_directory import LogDirectory, Mark, partition_name
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.recovery import LastKnown
+from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +136,11 @@ class DirectoryLoader:
         self.partitions.remove(partition)
         self._waiting.remove((partition, path))
 
+    def rest(self) -> None:
+        """Close the files of the logs that are open until they are needed again."""
+        for log in list(self.logs.values()):
+            log.rest()
+
     def release(self) -> None:
         """Close everything as it is, after a start that failed."""
         for log in self.logs.values():
@@ -161,7 +167,7 @@ class DirectoryLoader:
         return log
 
     def _failed(self, error: OSError) -> None:
-        if not is_of_disk(error):
+        if reserve_for(error) is not None:
             raise error
         if self.directory.fail(error):
             _log.error("%s is offline: %s", self.directory, error)

@@ -17,6 +17,8 @@ import struct
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from parley.storage.shortage import with_room
+
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _FIRST_BLOCKS: Final = 4096
 _MORE_BLOCKS: Final = 65536
@@ -45,7 +47,7 @@ class MappedIndex:
     @classmethod
     def create(cls, path: Path, base_offset: int) -> Self:
         """Create an empty index, replacing any existing file. Raises ``OSError``."""
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        os.close(with_room(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return cls(path, base_offset, 0)
 
     @property
@@ -60,7 +62,7 @@ class MappedIndex:
     def resize(self, max_bytes: int) -> None:
         """Make room for ``max_bytes`` of entries, because the segment takes appends. Raises ``OSError``."""
         self._max_entries = max(max_bytes // self.ENTRY.size, self.count)
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             # Cut first, so that the bytes behind the valid entries read as zeros.
             os.ftruncate(fd, self.count * self.ENTRY.size)
@@ -80,7 +82,7 @@ class MappedIndex:
 
     def sync(self) -> None:
         """Bring the entries to disk. Blocks. Raises ``OSError``."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -94,9 +96,10 @@ class MappedIndex:
     def _mapped(self, count: int) -> mmap.mmap:
         mapped = self._map
         if mapped is None or len(mapped) < count * self.ENTRY.size:
-            fd = os.open(self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = with_room(os.open, self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | os.O_CLOEXEC)
             try:
-                mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ)
+                access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
+                mapped = with_room(mmap.mmap, fd, 0, access=access)  # the map has a descriptor of its own
             finally:
                 os.close(fd)
             self._map = mapped
@@ -112,7 +115,7 @@ class MappedIndex:
     def _allocate(self, end: int) -> None:
         limit = self._max_entries * self.ENTRY.size
         wanted = min(_FIRST_BLOCKS if end <= _FIRST_BLOCKS else end + _MORE_BLOCKS, max(limit, end))
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, wanted)
         finally:

@@ -11,7 +11,6 @@ Rules (docs/storage.md has them all):
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +46,7 @@ from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import LastKnown
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
+from parley.storage.shortage import reserve_for
 from parley.storage.timestamp_lookup import FoundRecord
 from parley.storage.transaction_index import AbortedTransaction
 
@@ -98,6 +98,7 @@ class Log:
             directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
         )
         self._closed = False
+        self._is_half_changed = False  # an append ended in its middle: only a recovery finds out what it changed
         for damaged in self.damage:
             self._integrity.report(damaged)
 
@@ -277,6 +278,9 @@ class Log:
                     note(header, marker_of(header, batches, at), self.producers, segment, now_ms)
         except OSError as error:
             raise self._failed(error) from error
+        except MemoryError:
+            self._closed = self._is_half_changed = True
+            raise
         return AppendInfo(
             placed[0].base_offset, last, largest, append_time, self.log_start_offset, False, count, len(batches)
         )
@@ -515,6 +519,8 @@ class Log:
         Blocks. Idempotent. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and then the log was not closed cleanly.
         """
         with self._lock:
+            if self._is_half_changed:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: memory ran out in the middle of an append")
             if self._closed:
                 return
             try:
@@ -533,6 +539,11 @@ class Log:
             self._closed = True
             self._segments.release()
 
+    def rest(self) -> None:
+        """Close the files until they are needed again. Takes no lock: what is in progress keeps its files."""
+        for segment in self.segments:
+            segment.rest()
+
     def moved(self, directory: Path) -> None:
         """Note that the log's directory was renamed to ``directory``."""
         with self._lock:
@@ -549,7 +560,10 @@ class Log:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> KafkaError:
-        # Errors about closed files, or about too many open files, say nothing about the disk.
-        if not self._closed and error.errno not in (errno.EMFILE, errno.ENFILE):
+        # Errors about closed files, or about a process without descriptors or memory, say nothing about the disk.
+        reserve = reserve_for(error)
+        if reserve is not None:
+            reserve.make_room()
+        elif not self._closed:
             self._on_io_error(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

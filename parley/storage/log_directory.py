@@ -6,8 +6,8 @@ Rules (docs/storage.md has them all):
 2. A partition's directory is ``topic-partition``. Deleting it renames it to ``topic-partition.<unique>-delete`` at
    once; its files are removed later. A log that belongs to no partition becomes ``-stray`` and is kept.
 3. Everything else in the directory is left alone, whatever its name.
-4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has too
-   many open files (``is_of_disk``).
+4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has run
+   out of file descriptors or memory (``parley.storage.shortage``).
 """
 
 from __future__ import annotations
@@ -105,11 +105,6 @@ def set_aside_name(name: str, random: Random, mark: Mark) -> str:
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors that mean that the disk has no room."""
-
-
-def is_of_disk(error: OSError) -> bool:
-    """True if ``error`` is a fault of the disk, so that its directory must go offline."""
-    return error.errno not in (errno.EMFILE, errno.ENFILE)
 
 
 class LogDirectory:

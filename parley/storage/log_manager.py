@@ -31,11 +31,12 @@ from parley.storage.future_log import future_name, mark_successor, unmark_succes
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
+from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import DirectorySync, LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.partition_metadata import write_topic_id
 from parley.storage.recovery import LastKnown
+from parley.storage.shortage import RESERVES, reserve_for
 
 T = TypeVar("T")
 
@@ -105,6 +106,7 @@ class LogManager:
         self.lost_below: dict[Log, int] = {}
         """Logs that ended below their persisted high watermark at this start, and that high watermark."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
 
     # --- Opening and closing ---
@@ -113,12 +115,15 @@ class LogManager:
         """Lock the directories and open every log in them.
 
         Recovers after a crash, however long it takes, and logs its progress. Raises ``NoLogDirectory``, what
-        ``LogDirectory.open`` raises to stop the broker, and ``OSError`` if the process has too many open files. After a
-        failure everything is closed again.
+        ``LogDirectory.open`` raises to stop the broker, and ``OSError`` if the process has run out of file descriptors
+        or memory. After a failure everything is closed again.
         """
         self._loop = asyncio.get_running_loop()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
         loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
+        self._loaders = loaders
+        for reserve in RESERVES:
+            reserve.call_when_short(self.rest)
         try:
             await self._threads.run_all([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
             await self._threads.run_all([partial(refuse_twins, loaders, self._settings.random)])
@@ -129,6 +134,7 @@ class LogManager:
         except BaseException:
             for loader in loaders:
                 loader.release()
+            self._forget()
             raise
         self._open = True
         used = [loader for loader in loaders if loader.directory.online and not loader.directory.is_new]
@@ -136,6 +142,14 @@ class LogManager:
         self._maintenance.start(self.directories)
         for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online ones win
             self._adopt(loader)
+        self._loaders = ()
+
+    def rest(self) -> None:
+        """Close the files and maps of all logs until they are needed again. Any thread may call this."""
+        for loader in self._loaders:
+            loader.rest()
+        for log in (*self.logs, *(copy for copy, _ in list(self._copies.values()))):
+            log.rest()
 
     def _adopt(self, loader: DirectoryLoader) -> None:
         directory = loader.directory
@@ -188,6 +202,8 @@ class LogManager:
         return True
 
     def _forget(self) -> None:
+        for reserve in RESERVES:
+            reserve.forget(self.rest)
         for directory in self.directories:
             directory.close()
         self._locations.clear()
@@ -466,8 +482,7 @@ class LogManager:
         try:
             copy.directory.rename(target)
         except OSError as error:
-            self._fail(directory, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
+            raise self._failed(directory, error) from error
         copy.moved(target)
         del self._copies[key]
         self._locations.remove(key, log, self.directory_of(log))
@@ -500,9 +515,15 @@ class LogManager:
         try:
             return await self._threads.run(work, *args)
         except OSError as error:
-            if is_of_disk(error):
-                self._fail(directory, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
+            raise self._failed(directory, error) from error
+
+    def _failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
+        reserve = reserve_for(error)
+        if reserve is not None:
+            reserve.make_room()
+        else:
+            self._fail(directory, error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}")
 
     def _on_io_error(self, directory: LogDirectory, error: OSError) -> None:
         """Take the directory offline because one of its logs met ``error``; called in any thread."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader, read_header
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.shortage import with_room
 
 LOOKUP_CHUNK: Final = 4096
 """Usually enough for a walk from an index entry: there is one every ``index.interval.bytes`` (4096)."""
@@ -34,7 +35,7 @@ class SegmentFile:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.fd = -1
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        self.fd = with_room(os.open, path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def __del__(self) -> None:
         if self.fd >= 0:

@@ -23,6 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage import directory_loader
+from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.directory_loader import TwinLogs
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER, LogConfig
@@ -31,6 +32,8 @@ from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager, NoLogDirectory
 from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
+from parley.storage.shortage import DESCRIPTORS, MEMORY
+from tests.storage.logs import values_of
 
 NOW = 1_790_000_000_000
 TOPIC_ID = UUID(int=7)
@@ -651,6 +654,75 @@ async def test_a_log_that_cannot_be_opened_takes_its_directory_offline(
 
 def out_of_files(*args: Any, **options: Any) -> Log:
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_no_memory_is_not_the_disks_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
+
+        def no_memory(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", no_memory)
+            with pytest.raises(KafkaError, match="Cannot allocate memory"):
+                log.flush()
+            with pytest.raises(KafkaError, match="Cannot allocate memory"):
+                await manager.checkpoint(log)
+        await asyncio.sleep(0)
+        assert len(manager.online()) == 2
+        append(log, b"another")
+
+
+async def test_logs_whose_files_rest_go_on(home: Home) -> None:
+    config = LogConfig(segment_bytes=100, segment_index_bytes=4096)
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, config=config)
+        for _ in range(4):
+            append(log, b"value")
+        before = len(os.listdir("/proc/self/fd"))
+        assert len(log.read(0, 1000, up_to=4).read()) > 0
+        manager.rest()
+        assert len(os.listdir("/proc/self/fd")) < before
+        append(log, b"value")
+        assert values_of(log) == dict.fromkeys(range(5), b"value")
+
+
+async def test_a_shortage_lets_the_files_of_logs_rest_until_the_manager_is_closed(home: Home) -> None:
+    rested: list[str] = []
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        log.rest = lambda: rested.append("rested")  # type: ignore[method-assign]
+        DESCRIPTORS.make_room()
+        MEMORY.make_room()
+        assert rested == ["rested", "rested"]
+    DESCRIPTORS.make_room()
+    assert len(rested) == 2
+
+
+async def test_a_log_whose_append_ended_in_its_middle_is_not_closed_cleanly(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
+
+        def no_memory(*_: Any, **__: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("parley.storage.segments.Segments.appended", no_memory)
+            with pytest.raises(MemoryError):
+                append(log, b"written, perhaps")
+        with pytest.raises(KafkaError, match="is closed"):
+            append(log, b"refused")
+        folder = log.directory.parent
+    assert not (folder / CLEAN_SHUTDOWN_FILE).exists()
+    async with home.opened() as manager:
+        log = manager.logs[0]
+        append(log, b"after the recovery")
+        assert list(values_of(log).values()) == [b"value", b"written, perhaps", b"after the recovery"]
 
 
 async def test_too_many_open_files_are_not_the_disks_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import signal
 import socket
@@ -21,8 +22,9 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
+from parley.storage.shortage import MEMORY
 from parley.tools.cli import start
-from parley.tools.cli.invocation import DISK_FAILED, FAILED, CommandError
+from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
 from tests.tools.conftest import Parley
 
 
@@ -175,13 +177,49 @@ def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online:
     health = Health()
     health.trouble(COORDINATION, "no longer a member of the cluster: the store was wiped", fatal=True)
     logs = SimpleNamespace(online=lambda: online)
-    server: Any = SimpleNamespace(failed=asyncio.Event(), parts=SimpleNamespace(logs=logs), health=health)
+    server: Any = SimpleNamespace(failed=asyncio.Event(), parts=SimpleNamespace(logs=logs), health=health, starved="")
     if has_failed:
         server.failed.set()
     reason, found = start.why_it_ended(server)
     assert found == code
     assert (reason is None) == (code == 0)
     assert code != FAILED or reason == "the broker is no longer a member of the cluster: the store was wiped."
+    if has_failed:
+        server.starved = "the broker has been short of memory for 9.0 s. Give it more."
+        reason, found = start.why_it_ended(server)
+        assert found == STARVED
+        assert reason is not None
+        assert reason.startswith(server.starved)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "/data/x"), "out of file descriptors. Raise the limit"),
+        (MemoryError(), "out of memory. Give the process more memory"),
+    ],
+)
+def test_a_start_without_descriptors_or_memory_does_not_blame_the_disk(error: Exception, advice: str) -> None:
+    reason = start.why_not_started(error, start.configuration(None, []))
+    assert advice in reason
+    assert "log.dirs" not in reason
+    assert start._code_of(error) == STARVED
+    assert start._code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
+
+
+def test_an_error_in_the_event_loop_that_is_a_shortage_is_logged_as_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    others: list[dict[str, Any]] = []
+    loop: Any = SimpleNamespace(default_exception_handler=others.append)
+    start._on_loop_error(loop, {"exception": MemoryError(), "message": "Fatal error on transport"})
+    assert isinstance(MEMORY.lost_work, MemoryError)
+    assert "a callback was ended by a shortage" in caplog.text
+    assert not others
+    for context in ({"exception": ValueError()}, {"message": "no exception"}):
+        start._on_loop_error(loop, context)
+    assert len(others) == 2
 
 
 @pytest.mark.parametrize(

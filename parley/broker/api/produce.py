@@ -45,6 +45,7 @@ from parley.protocol.schema import Buffer
 from parley.storage.log import Log
 from parley.storage.log_append import LOG_APPEND_TIME
 from parley.storage.log_config import LogConfig
+from parley.storage.shortage import MEMORY, reserve_for
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class ProduceApi:
             _, rules, bounded = _rules(partition)
             if len(records or b"") >= OFF_LOOP_BYTES:
                 return rules.compression is None and not is_compressed(records)
-            ready[id(data)] = prepare(records, bounded, now_ms=self._wall_ms(), version=context.api_version)
+            ready[id(data)] = _prepared(records, bounded, self._wall_ms(), context.api_version)
         except DecompressedTooLarge:
             return False
         except Exception as error:
@@ -189,7 +190,7 @@ class ProduceApi:
         return await response if asyncio.iscoroutine(response) else response
 
     def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
-        return prepare(records_of(data), rules_of(partition), now_ms=self._wall_ms(), version=context.api_version)
+        return _prepared(records_of(data), rules_of(partition), self._wall_ms(), context.api_version)
 
     def _append_all(
         self, context: RequestContext, request: ProduceRequest, ready: Ready
@@ -248,9 +249,7 @@ class ProduceApi:
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
             prepared = append.prepared(data)
             if prepared is None:
-                prepared = prepare(
-                    records_of(data), rules_of(partition), now_ms=append.now_ms, version=context.api_version
-                )
+                prepared = _prepared(records_of(data), rules_of(partition), append.now_ms, context.api_version)
             if prepared.header.is_transactional:
                 # The transaction could never end: readers of committed records would wait behind it forever.
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions yet.")
@@ -305,7 +304,8 @@ class ProduceApi:
         if not isinstance(error, KafkaError):
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
-            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            is_shortage = reserve_for(error) is not None  # producers repeat after the first error, not after the second
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR if is_shortage else ErrorCode.UNKNOWN_SERVER_ERROR)
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_superseded():
             error = withheld(error)
         place = (topic.name or topic.topic_id, data.index)
@@ -392,6 +392,15 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
             if outcome.error_code:
                 name = ErrorCode(outcome.error_code).name
                 raise Disconnect(f"{name} for {topic.name or topic.topic_id}-{outcome.index}, produced with acks=0")
+
+
+def _prepared(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
+    """Return ``prepare(...)``. Raises KafkaError, KAFKA_STORAGE_ERROR if the records need more memory than there is."""
+    try:
+        return prepare(records, rules, now_ms=now_ms, version=version)
+    except MemoryError as error:  # nothing has been done yet
+        MEMORY.make_room()
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The broker has no memory for these records.") from error
 
 
 def records_of(data: _Data) -> Buffer | None:

@@ -2,12 +2,15 @@
 
 A client that knows a request that makes a handler raise could send it at any rate, and each traceback takes kilobytes.
 So the first failure of a kind (what failed, and the line that raised) is logged with its traceback; the next ones only
-after ``INTERVAL_S``, with the number of failures that were not logged.
+after ``INTERVAL_S``, with the number of failures that were not logged. A shortage of file descriptors or memory is no
+defect of the code that meets it: it is noted for the broker, and logged without a traceback.
 """
 
 from __future__ import annotations
 
 import logging
+
+from parley.storage.shortage import note_lost_work
 
 INTERVAL_S = 60.0
 _KINDS_MAX = 1000
@@ -24,6 +27,7 @@ class FailureLog:
 
     def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
         """Log ``error`` with ``facts``, unless one of its kind was logged recently. ``now_s`` is monotonic time."""
+        is_shortage = note_lost_work(error)
         kind = (what, *_place(error))
         seen = self._seen.get(kind)
         if seen is not None and now_s - seen[0] < INTERVAL_S:
@@ -34,7 +38,10 @@ class FailureLog:
         elif len(self._seen) >= _KINDS_MAX:
             self._seen.clear()
         self._seen[kind] = [now_s, 0]
-        self._log.error(what, exc_info=error, extra=facts)
+        if is_shortage:
+            self._log.error(what, extra={"reason": str(error) or repr(error), **facts})
+        else:
+            self._log.error(what, exc_info=error, extra=facts)
 
 
 def _place(error: BaseException) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from parley.broker.metrics.catalogue import (
     PurgatoryMetrics,
     ReplicaMetrics,
     RequestMetrics,
+    ShortageMetrics,
     TopicMetrics,
 )
 from parley.broker.metrics.health import Health
@@ -45,5 +46,6 @@ __all__ = [
     "PurgatoryMetrics",
     "ReplicaMetrics",
     "RequestMetrics",
+    "ShortageMetrics",
     "TopicMetrics",
 ]

@@ -146,6 +146,11 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     idle_closed: int = counter(
         "parley_connections_closed_for_idleness", "Connections closed after connections.max.idle.ms."
     )
+    evicted: int = counter(
+        "parley_connections_evicted",
+        "Connections of clients closed, those that were idle longest first, because the process's limit of open files "
+        "does not allow more.",
+    )
 
 
 class LoadMetrics(Instruments, title="Load"):
@@ -355,6 +360,13 @@ class ProcessMetrics(Instruments, title="Process"):
     )
 
 
+class ShortageMetrics(Instruments, title="Shortages", labels=("resource",)):
+    """What the process has run out of: file descriptors, memory."""
+
+    shortages: int = counter("parley_shortages", "Work that met a shortage since the process began.")
+    is_short: int = gauge("parley_short", "1 while the broker lives on its reserve, or cannot refill it.")
+
+
 CATALOGUE: tuple[type[Instruments], ...] = (
     TopicMetrics,
     RequestMetrics,
@@ -371,5 +383,6 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     GroupMetrics,
     GroupOffsetMetrics,
     ProcessMetrics,
+    ShortageMetrics,
 )
 """All classes of instruments, in the order of the documentation."""

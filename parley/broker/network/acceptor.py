@@ -1,4 +1,4 @@
-"""Accepts connections, no faster than the limits allow, and pauses while file descriptors are exhausted.
+"""Accepts connections, no faster than the limits allow, and makes room when file descriptors are exhausted.
 
 Connections that are not accepted yet wait in the backlog of the listening socket, and cost nothing. The event loop's
 own server cannot delay connections, and floods the log when file descriptors run out.
@@ -7,22 +7,24 @@ own server cannot delay connections, and floods the log when file descriptors ru
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
+import select
 import socket
 from collections.abc import Callable
 from typing import Any
+
+from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 32
 """Connections accepted before the loop does other work."""
-SHORTAGE_PAUSE_S = 0.5
-"""How long nothing is accepted after the system has run out of file descriptors or memory."""
+SHORTAGE_PAUSE_S = 0.1
+"""How long nothing is accepted after the process has run out of file descriptors or memory: idle connections close
+meanwhile."""
 SHORTAGE_LOGGED_S = 30.0
 """A shortage is logged at most this often."""
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
@@ -34,15 +36,18 @@ class Acceptor:
         *,
         wait_s: Callable[[], float],
         accepted: Callable[[socket.socket, Any], None],
+        starved: Callable[[], None],
         name: str,
     ) -> None:
         """``wait_s`` returns how long the next connection must wait; infinity means until ``resume``.
 
-        ``accepted`` is called with the new socket and the client's address.
+        ``accepted`` is called with the new socket and the client's address, ``starved`` if there is no descriptor for a
+        new socket: it closes other connections.
         """
         self._socket = sock
         self._wait_s = wait_s
         self._accepted = accepted
+        self._starved = starved
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -92,20 +97,29 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _SHORTAGES:
-                    self._wait_for_descriptors(error)
+                if (reserve := reserve_for(error)) is not None:
+                    if self._is_client_waiting():
+                        reserve.make_room()
+                        self._wait_for_room(error)
                     return
                 continue  # this client has disconnected already
             sock.setblocking(False)
             self._accepted(sock, address)
 
-    def _wait_for_descriptors(self, error: OSError) -> None:
+    def _is_client_waiting(self) -> bool:
+        """True if there is a connection to accept. (Without descriptors, the system says so only to ``poll``.)"""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _wait_for_room(self, error: OSError) -> None:
         self._pause(SHORTAGE_PAUSE_S)
+        self._starved()
         now = self._loop.time()
         if now - self._shortage_logged_at >= SHORTAGE_LOGGED_S:
             self._shortage_logged_at = now
             _log.error(
                 "connections cannot be accepted: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
-                "max.connections; waiting clients are accepted when other connections end",
+                "max.connections; the connections that have been idle longest are closed for those that wait",
                 extra={"listener": self._name, "reason": error.strerror},
             )

@@ -24,12 +24,14 @@ from typing import Any, Protocol, cast
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.dispatch import ConnectedClient, Disconnect, Dispatcher, MaybeResponse, RequestContext
 from parley.broker.network.load import Load
+from parley.broker.network.peers import is_broker
 from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
+from parley.storage.shortage import MEMORY
 
 PIPELINED_MAX = 64
 """Produce requests of one connection that may wait for their replicas at the same time."""
@@ -38,6 +40,7 @@ UNSENT_MAX = 256 << 10
 TURN_S = 0.005
 """How long the requests of one client are handled before other connections get their turn."""
 PRODUCE_KEY = b"\x00\x00"
+_discarded = bytearray(4096)  # takes what arrives on a connection that is closing
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
 
 
@@ -113,6 +116,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_client",
         "_frames",
+        "_is_identified",
         "_loop",
         "_out",
         "_owner",
@@ -128,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent",
         "_waiting_for_load",
         "_waiting_for_turn",
+        "is_peer",
         "last_active",
     )
 
@@ -146,6 +151,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
+        self._is_identified = False
+        self.is_peer = False
+        """True if the first request came from another broker."""
         self.last_active = 0.0
 
     def _step(self, event: ConnectionEvent) -> None:
@@ -173,7 +181,13 @@ class Connection(asyncio.BufferedProtocol):
         return SocketSender(transport, own, self._loop, self._advance, self._broken)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer(sizehint)
+        try:
+            return self._reader.get_buffer(sizehint)
+        except MemoryError:
+            if self._state is _OPEN:
+                self._step(ConnectionEvent.CLOSE)
+                self._loop.call_soon(self._close_for_memory)  # uvloop crashes if its transport is closed here
+            return memoryview(_discarded)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is not _OPEN:
@@ -185,9 +199,17 @@ class Connection(asyncio.BufferedProtocol):
             self._advance()
             self.close(str(malformed))
             return
+        except MemoryError:
+            self._close_for_memory()
+            return
         if self._reader.large_frame_bytes and not self._reserved:
             self._reserve()
         self._advance()
+
+    def _close_for_memory(self) -> None:
+        """Close because there is no memory for the request that is arriving; the client sends it again."""
+        MEMORY.make_room()
+        self.close("no memory for the request")
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself: a client that has half-closed reads no responses
@@ -297,6 +319,9 @@ class Connection(asyncio.BufferedProtocol):
         except Disconnect:
             self._release(reserved)
             raise
+        if not self._is_identified:
+            self._is_identified = True
+            self.is_peer = is_broker(context.client_id)
         if isinstance(response, list) and not self._pending:
             self._gather(response)
         else:
@@ -391,6 +416,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     # --- The end ---
+
+    @property
+    def is_closing(self) -> bool:
+        """True if the transport is closing or has closed."""
+        return self._state >= ConnectionState.CLOSING
 
     @property
     def is_busy(self) -> bool:

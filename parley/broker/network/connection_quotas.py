@@ -7,6 +7,8 @@ Rules of this module:
   or the listener, and ``max.connection.creation.rate`` of either.
 * The broker's limits do not hold up the inter-broker listener if there is another listener. For each connection on it
   beyond ``max.connections``, the connection that has been idle longest on another listener is closed.
+* Beyond what the process's limit of file descriptors allows (``descriptors_max``), the connections that have been idle
+  longest are closed, on any listener, except those of other brokers.
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from heapq import nsmallest
 from typing import Protocol
 
-from parley.broker.network.configured_limits import Limits, ListenerLimits
+from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerLimits
+from parley.broker.network.connection import Connection
+
+EVICTED_SHARE = 50
+"""One connection in this many is closed at a time, so that a flood of new ones costs one search in as many."""
 
 
 class ListenerConnections(Protocol):
@@ -33,6 +40,14 @@ class ListenerConnections(Protocol):
 
     def close_idlest(self) -> None:
         """Close the connection that is idle longest."""
+        ...
+
+    def evictable(self) -> list[Connection]:
+        """Return the connections that may be closed to make room."""
+        ...
+
+    def evict(self, connection: Connection) -> None:
+        """Close one of them."""
         ...
 
 
@@ -59,6 +74,8 @@ class ConnectionQuotas:
 
     def __init__(self, limits: Limits, inter_broker_listener: str = "") -> None:
         self.connections = 0
+        self.descriptors_max = UNLIMITED
+        """How many connections the process's limit of file descriptors allows."""
         self._limits = limits
         self._inter_broker_listener = inter_broker_listener
         self._by_host: Counter[str] = Counter()
@@ -110,7 +127,23 @@ class ConnectionQuotas:
         if self.connections > self._limits.connections and self._is_protected(listener):
             others = [other for name, other in self._listeners.items() if name != listener]
             min(others, key=lambda other: other.idle_since()).close_idlest()
+        self.keep_to_descriptors()
         return ""
+
+    def keep_to_descriptors(self) -> None:
+        """Close connections if there are more than ``descriptors_max``."""
+        if self.connections > self.descriptors_max:
+            self.close_least_active(self.connections - self.descriptors_max)
+
+    def close_least_active(self, count: int = 1) -> None:
+        """Close ``count`` connections, or a small share of all if that is more: idle ones first, by last activity.
+
+        Connections of other brokers stay.
+        """
+        found = [(each, listener) for listener in self._listeners.values() for each in listener.evictable()]
+        count = max(count, len(found) // EVICTED_SHARE)
+        for connection, listener in nsmallest(count, found, key=lambda pair: (pair[0].is_busy, pair[0].last_active)):
+            listener.evict(connection)
 
     def leave(self, host: str) -> None:
         """Count a connection out."""

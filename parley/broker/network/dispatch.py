@@ -26,6 +26,7 @@ from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from parley.protocol.schema import Request, Response
+from parley.storage.shortage import MEMORY, reserve_for
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +133,9 @@ class Dispatcher:
             raise Disconnect(f"malformed request: {malformed}") from malformed
         except Disconnect:
             raise
+        except MemoryError as error:  # nothing has been done yet
+            MEMORY.make_room()
+            raise Disconnect("no memory for the request") from error
         except Exception as error:
             self._failures.report("a request cannot be read", error, received_at, peer=client.client_host)
             raise Disconnect("the request could not be read") from error
@@ -198,7 +202,8 @@ class Dispatcher:
     def failure(self, context: RequestContext, error: BaseException) -> Response:
         """Return the response that reports ``error``. An error that is not the protocol's is logged.
 
-        Raises Disconnect if the response has no error field of its own.
+        Raises Disconnect if the response has no error field of its own, or if the broker has run out of memory or file
+        descriptors: no error code says that.
         """
         if isinstance(error, Disconnect):
             raise error
@@ -208,6 +213,8 @@ class Dispatcher:
             return error_response(route.response, error.code, error.message)
         facts = {"version": context.api_version, "client": context.client_id}
         self._failures.report(f"{route.name} failed", error, self.monotonic(), **facts, peer=context.client_host)
+        if (reserve := reserve_for(error)) is not None:
+            raise Disconnect(f"the broker has run out of {reserve.name}")  # clients repeat the request
         return error_response(route.response, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
     def _unsupported(

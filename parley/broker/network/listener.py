@@ -24,6 +24,7 @@ from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import ConnectedClient, Dispatcher
 from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet
+from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Listener:
         self.metrics = ListenerMetrics()
         self.port = 0
         """The bound port, once started."""
-        self._quotas = quotas
+        self.quotas = quotas
         self._connections: dict[Connection, None] = {}  # in the order of their arrival
         self._entered = 0
         self._acceptor: Acceptor | None = None
@@ -70,16 +71,22 @@ class Listener:
     async def start(self, sock: socket.socket, *, backlog: int) -> None:
         """Accept connections on a bound socket, which the listener now owns."""
         self.port = sock.getsockname()[1]
-        self._quotas.add(self)
-        self._acceptor = Acceptor(sock, wait_s=self._wait_s, accepted=self._accepted, name=self.name)
+        self.quotas.add(self)
+        self._acceptor = Acceptor(
+            sock,
+            wait_s=self._wait_s,
+            accepted=self._accepted,
+            starved=self.quotas.close_least_active,
+            name=self.name,
+        )
         self._acceptor.start(backlog)
         self._watch_idle()
 
     def _wait_s(self) -> float:
         assert self._acceptor is not None
-        wait_s = self._quotas.wait_s(self.name, self.monotonic())
+        wait_s = self.quotas.wait_s(self.name, self.monotonic())
         if wait_s == math.inf:
-            self._quotas.call_when_changed(self._acceptor.resume)
+            self.quotas.call_when_changed(self._acceptor.resume)
         return wait_s
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
@@ -87,7 +94,7 @@ class Listener:
         client = ConnectedClient(host, int(address[1]), self.name, "User:ANONYMOUS")
         self.metrics.accepted += 1
         self._entered += 1
-        refusal = self._quotas.enter(self.name, host)
+        refusal = self.quotas.enter(self.name, host)
         if refusal:
             self.metrics.refused += 1
             self._log(client, refusal)
@@ -100,15 +107,17 @@ class Listener:
         connection = Connection(self, client)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
-        except OSError as error:  # the client has disconnected already
-            self._log(client, str(error))
+        except (OSError, MemoryError) as error:  # usually the client has disconnected already
+            if (reserve := reserve_for(error)) is not None:
+                reserve.make_room()
+            self._log(client, str(error) or repr(error))
             sock.close()
             if connection not in self._connections:
                 self._leave(client)
 
     def _leave(self, client: ConnectedClient) -> None:
         self._entered -= 1
-        self._quotas.leave(client.client_host)
+        self.quotas.leave(client.client_host)
 
     def proceed(self) -> None:
         """Begin the requests that waited for ``Dispatcher.serve_all``."""
@@ -183,6 +192,16 @@ class Listener:
         if idle:
             self.metrics.idle_closed += 1
             min(idle, key=lambda each: each.last_active).close()
+
+    def evictable(self) -> list[Connection]:
+        """The connections that may be closed to make room: those of clients, not of other brokers."""
+        return [each for each in self._connections if not each.is_peer]
+
+    def evict(self, connection: Connection) -> None:
+        """Close a connection because the process needs its file descriptor. Idempotent."""
+        if not connection.is_closing:
+            self.metrics.evicted += 1
+            connection.abort()
 
     def _watch_idle(self) -> None:
         interval = max(0.05, min(self.limits.idle_s / 4, 30.0))

@@ -11,13 +11,15 @@ class Load:
     ``queued.max.requests`` bounds the requests being worked on, without those that only wait for an event. At the limit
     no connection begins a request. ``queued.max.request.bytes`` bounds the bytes of large requests that are received or
     worked on; the number of requests bounds the small ones. A connection whose large request would exceed it stops
-    reading, unless no other request holds memory. Waiting connections resume when a request ends.
+    reading, unless no other request holds memory. Waiting connections resume when a request ends. While
+    ``lacks_memory`` is set, large requests come one at a time.
     """
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._waiting: list[Callable[[], None]] = []
+        self.lacks_memory = False
         self.requests_in_progress = 0
         self.request_bytes_held = 0
 
@@ -38,7 +40,7 @@ class Load:
     def reserve(self, size: int) -> bool:
         """Reserve memory for a large request. Returns False if it must wait."""
         held = self.request_bytes_held
-        if held and 0 <= self._bytes_max < held + size:
+        if held and (self.lacks_memory or 0 <= self._bytes_max < held + size):
             return False
         self.request_bytes_held = held + size
         return True

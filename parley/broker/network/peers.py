@@ -30,8 +30,15 @@ UNREACHABLE = (
     ErrorCode.REQUEST_TIMED_OUT,
 )
 
+_CLIENT_ID = "broker-"
+
 Local = Callable[[], Awaitable[Any] | None]
 """Handles a request on this broker if it is the controller; returns None if it is not."""
+
+
+def is_broker(client_id: str | None) -> bool:
+    """True if requests with this client id come from a broker of the cluster."""
+    return client_id is not None and client_id.startswith(_CLIENT_ID)
 
 
 class Peers:
@@ -46,7 +53,7 @@ class Peers:
         self._listener = listener
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._client_id = f"broker-{broker_id}"
+        self._client_id = f"{_CLIENT_ID}{broker_id}"
         self._clients: dict[tuple[int, str], tuple[Endpoint, Client]] = {}
         self._closing: set[asyncio.Future[None]] = set()
 

@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from parley.storage.shortage import note_lost_work
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -46,7 +48,10 @@ class TaskSet:
     def _done(self, expected: tuple[type[Exception], ...], task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, expected):
-            _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
+            if note_lost_work(error):
+                _log.error("task ended by a shortage", extra={"task": task.get_name(), "reason": repr(error)})
+            else:
+                _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
 
     async def close(self) -> None:
         """Cancel every task and wait until each has ended. Idempotent."""

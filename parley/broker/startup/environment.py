@@ -29,6 +29,8 @@ class Environment:
     """Makes the listeners' sockets: ``parley.broker.network.listener.bind`` or a simulated one."""
     metrics: Metrics
     health: Health
+    owns_process: bool
+    """True in a process of the broker's own: the broker then watches what the process may run out of."""
     failed: asyncio.Event
     """Set when the broker cannot go on and should be stopped."""
     threads: Threads

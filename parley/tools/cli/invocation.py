@@ -14,6 +14,8 @@ FAILED = 1
 """Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
 DISK_FAILED = 74
 """The exit code of a broker that has no log directory left (EX_IOERR). Restarting it unchanged does not help."""
+STARVED = 75
+"""The exit code of a broker that has run out of file descriptors or memory (EX_TEMPFAIL). A restart helps."""
 INTERRUPTED = 130
 
 

@@ -7,7 +7,8 @@ Rules:
 2. Once the broker serves clients, a summary is printed to standard output. Exactly one of its lines ends with
    ``bootstrap.servers=host:port``. The broker's log goes to standard error.
 3. SIGTERM and SIGINT stop the broker cleanly with exit code 0. A second SIGINT kills it; the next start then recovers.
-   Exit code 74 means that no log directory is usable (deploy/parley.service), 1 any other failure.
+   Exit code 74 means that no log directory is usable (deploy/parley.service), 75 that the process ran out of file
+   descriptors or memory, 1 any other failure.
 4. It starts fast: it imports only what a broker needs, so it parses its options with the standard library.
 """
 
@@ -27,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.tools.cli.invocation import DISK_FAILED, FAILED, INTERRUPTED, CommandError, pairs
+from parley.tools.cli.invocation import DISK_FAILED, FAILED, INTERRUPTED, STARVED, CommandError, pairs
 
 if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig
@@ -204,11 +205,15 @@ def run(config: BrokerConfig) -> int:
     import uvloop
 
     from parley.broker.logging.lines import start_logging
+    from parley.broker.runtime.starvation import LastResort
     from parley.broker.server import BrokerServer
 
     writer = start_logging(config)
     _raise_file_limit()
-    server = BrokerServer(config)
+    _hold_reserves()
+    server = BrokerServer(config, owns_process=True)
+    patience_s = 2 * config.session_timeout_ms / 1000
+    last_resort = LastResort(lambda: server.starvation_checks, _end_at_once, patience_s=patience_s)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, config))
@@ -216,6 +221,7 @@ def run(config: BrokerConfig) -> int:
     except NotStarted as error:
         reason, code = str(error), error.exit_code
     finally:
+        last_resort.close()
         writer.close()
     # Printed after the log's last line, which another thread writes to the same terminal.
     if reason is not None:
@@ -229,6 +235,8 @@ def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
 
     if not server.failed.is_set():
         return None, 0
+    if server.starved:
+        return f"{server.starved} The other brokers have taken over, if there are any; start it again.", STARVED
     if server.parts.logs.online():
         problem = server.health.problem(COORDINATION)
         return _sentence(f"the broker is {problem}" if problem else "the broker failed; the log above says why"), FAILED
@@ -251,7 +259,36 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _hold_reserves() -> None:
+    """Hold back file descriptors and memory for a shortage, as far as the limits allow."""
+    from parley.broker.runtime.starvation import MEMORY_RESERVED_BYTES, Allowance
+    from parley.storage.shortage import DESCRIPTORS, MEMORY
+
+    for reserve, amount in ((DESCRIPTORS, Allowance.of_process().reserved), (MEMORY, MEMORY_RESERVED_BYTES)):
+        reserve.hold(amount)
+        reserve.refill()
+
+
+def _end_at_once() -> None:
+    """End the process, because a shortage keeps the broker from doing that."""
+    os.write(2, b"Error: the process is out of file descriptors or memory, and the broker could not end in order.\n")
+    os._exit(STARVED)
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error in a callback of the event loop; a shortage is logged as what it is."""
+    from parley.storage.shortage import note_lost_work
+
+    error = context.get("exception")
+    if error is None or not note_lost_work(error):
+        loop.default_exception_handler(context)
+        return
+    facts = {"reason": repr(error), "where": context.get("message", "")}
+    logging.getLogger(__name__).error("a callback was ended by a shortage", extra=facts)
+
+
 async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     stopping = asyncio.Event()
     _on_signals(stopping.set)
     starting = asyncio.ensure_future(server.start())
@@ -266,11 +303,9 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
         starting.result()
     except Exception as error:
         told.cancel()
-        from parley.storage.log_manager import NoLogDirectory
-
         raise NotStarted(
             f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}",
-            DISK_FAILED if isinstance(error, NoLogDirectory) else FAILED,
+            _code_of(error),
         ) from error
     # A single write, because another thread writes the log to the same terminal.
     sys.stdout.write(summary(server, config) + "\n")
@@ -279,7 +314,19 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
     await asyncio.wait({told, failed}, return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
     failed.cancel()
-    await server.stop()
+    from parley.storage.shortage import MEMORY
+
+    await (server.stop() if MEMORY.lost_work is None else server.give_up())
+
+
+def _code_of(error: Exception) -> int:
+    """The exit code after a start that ended with ``error``."""
+    from parley.storage.log_manager import NoLogDirectory
+    from parley.storage.shortage import reserve_for
+
+    if reserve_for(error) is not None:
+        return STARVED
+    return DISK_FAILED if isinstance(error, NoLogDirectory) else FAILED
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
@@ -339,7 +386,12 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.storage.log_directory import DirectoryInUse
     from parley.storage.log_manager import NoLogDirectory
     from parley.storage.meta_properties import InconsistentIdentity, MalformedIdentity
+    from parley.storage.shortage import reserve_for
 
+    if (reserve := reserve_for(error)) is not None:
+        from parley.broker.runtime.starvation import ADVICE
+
+        return f"The process has run out of {reserve.name}. {ADVICE[reserve.name]}"
     if isinstance(error, OSError) and error.filename is None:
         advice = _UNKNOWN_NAME if isinstance(error, socket.gaierror) else _OF_ADDRESSES.get(error.errno or 0)
         if advice:

@@ -59,13 +59,14 @@ class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.client_id = "test"
 
     @classmethod
     async def connect(cls, listener: Listener) -> RawClient:
         return cls(*await asyncio.open_connection("127.0.0.1", listener.port))
 
     async def send(self, request: Request, version: int, correlation_id: int = 0) -> None:
-        self.writer.write(b"".join(request_frame(request, version, correlation_id, "test")))
+        self.writer.write(b"".join(request_frame(request, version, correlation_id, self.client_id)))
         await self.writer.drain()
 
     async def frame(self) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, b
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
+from parley.protocol.connection import FrameReader
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -30,6 +33,7 @@ from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
+from parley.storage.shortage import MEMORY
 from tests.broker.network.harness import RawClient, eventually, serving
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -578,7 +582,7 @@ async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
         await second.answer(ApiVersionsRequest, 0)
         third = await RawClient.connect(listener)
         await third.send(VERSIONS_0, 0)
-        listener._quotas.limits = Limits(connections=2)
+        listener.quotas.limits = Limits(connections=2)
         await third.answer(ApiVersionsRequest, 0)
         await second.close()
         await third.close()
@@ -586,7 +590,7 @@ async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
 
 async def test_connections_between_brokers_take_the_place_of_idle_ones() -> None:
     async with serving({}, connections=2) as listener:
-        quotas = listener._quotas
+        quotas = listener.quotas
         quotas._inter_broker_listener = "INTERNAL"
         internal = Listener(
             "INTERNAL",
@@ -640,30 +644,106 @@ def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
     assert rate._left == 4
 
 
-async def test_a_shortage_of_descriptors_pauses_accepting(
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let the process open nothing until it closes something."""
+    highest = os.open(os.devnull, os.O_RDONLY)  # every number below it is in use
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        os.close(highest)
+
+
+async def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_way(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acceptor, "SHORTAGE_PAUSE_S", 0.02)
     async with serving({}) as listener:
-        first = await RawClient.connect(listener)
-        await first.ask(VERSIONS_0, 0)
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        idle, active = await RawClient.connect(listener), await RawClient.connect(listener)
+        await idle.ask(VERSIONS_0, 0)
+        await active.ask(VERSIONS_0, 0)
         waiting = socket.socket()
         waiting.setblocking(False)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-        try:
+        with no_descriptor_left():
             await asyncio.get_running_loop().sock_connect(waiting, ("127.0.0.1", listener.port))
-            await eventually(lambda: bool(caplog.records))
-            for _ in range(20):
-                await first.ask(VERSIONS_0, 0)
-                await asyncio.sleep(0.01)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            await eventually(lambda: listener.metrics.accepted == 3)
+            await active.ask(VERSIONS_0, 0)
+        assert await idle.is_closed()
+        assert len(listener) == 2
+        assert listener.metrics.evicted == 1
         assert len(caplog.records) == 1
         assert "ulimit" in caplog.text
-        await eventually(lambda: len(listener) == 2)
         waiting.close()
-        await first.close()
+        await active.close()
+
+
+async def test_clients_give_way_beyond_what_the_descriptors_allow_and_brokers_do_not() -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}) as listener:
+        broker, idle, busy = [await RawClient.connect(listener) for _ in range(3)]
+        broker.client_id = "broker-2"
+        await broker.ask(VERSIONS_0, 0)
+        await busy.send(METADATA, 1)
+        await held.wait_for(1)
+        await idle.ask(VERSIONS_0, 0)
+        quotas = listener.quotas
+        quotas.descriptors_max = 2
+        quotas.keep_to_descriptors()
+        assert await idle.is_closed(), "though it was active last"
+        newcomer = await RawClient.connect(listener)
+        assert await busy.is_closed(), "there is no idle one"
+        await newcomer.ask(VERSIONS_0, 0)
+        await broker.ask(VERSIONS_0, 0)
+        await eventually(lambda: len(listener) == 2)
+        assert listener.metrics.evicted == 2
+        for client in (broker, idle, busy, newcomer):
+            await client.close()
+
+
+@pytest.mark.parametrize("step", ["get_buffer", "buffer_updated"])
+async def test_a_request_without_memory_closes_its_connection_alone(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvloop crashes the process if a transport is closed while it asks for a buffer."""
+
+    def no_memory(*_: Any) -> memoryview:
+        raise MemoryError
+
+    async with serving({}) as listener:
+        other, large = await RawClient.connect(listener), await RawClient.connect(listener)
+        await large.ask(VERSIONS_0, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(FrameReader, step, no_memory)
+            large.writer.write(struct.pack(">i", 50 << 20) + bytes(2 << 20))
+            assert await large.is_closed()
+            await eventually(lambda: len(listener) == 1)
+        await other.ask(VERSIONS_0, 0)
+        assert caplog.text.count("connection closed") == 1
+        assert caplog.records[0].__dict__["reason"] == "no memory for the request"
+        assert listener.metrics.killed == 1
+        for client in (other, large):
+            await client.close()
+
+
+async def test_a_handler_without_memory_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No error code says that the broker has no memory; a client repeats a request whose connection has ended."""
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+
+    def no_memory(context: RequestContext, request: Any) -> Any:
+        raise MemoryError
+
+    async with serving({3: no_memory}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1)
+        assert await client.is_closed()
+        assert isinstance(MEMORY.lost_work, MemoryError)
+        assert "the broker has run out of memory" in [record.__dict__.get("reason") for record in caplog.records]
+        await client.close()
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:

@@ -1,0 +1,320 @@
+"""What a broker does when its process runs out of file descriptors or memory: it makes room, or it lets go.
+
+The states, one per resource::
+
+    ENOUGH -> SHORT     the reserve has been released and cannot be refilled
+    SHORT  -> ENOUGH    it is whole again
+    any    -> ENDING    it has been short for as long as the broker's session may be silent, or memory ran out in the
+                        middle of some work: the broker hands over what it leads and ends, so that another one serves
+
+``parley.storage.shortage`` has the reserves; ``Allowance`` divides the limit of open files between them, the logs and
+the connections. docs/operations.md, "When file descriptors or memory run out", is for the operator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.metrics import ShortageMetrics
+from parley.broker.metrics.health import Health
+from parley.broker.runtime.states import step
+from parley.storage.shortage import DESCRIPTORS, MEMORY, RESERVES, Reserve
+
+_log = logging.getLogger(__name__)
+
+CHECK_S: Final = 0.5
+"""How often the reserves are checked and refilled."""
+FILES_PER_PARTITION: Final = 3
+"""The descriptors of a partition that takes appends: its active segment, and the maps of two indexes."""
+MEMORY_RESERVED_BYTES: Final = 32 << 20
+"""Enough to hand over the leaderships and to close the logs."""
+UNLIMITED: Final = 1 << 30
+ADVICE: Final = {
+    DESCRIPTORS.name: "Raise the limit of open files (ulimit -n, LimitNOFILE), or host fewer partitions.",
+    MEMORY.name: "Give the process more memory (ulimit -v, MemoryMax), or lower queued.max.request.bytes.",
+}
+
+
+# --- The limit of open files ---
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How a process may use the file descriptors that its limit allows it."""
+
+    limit: int
+
+    @classmethod
+    def of_process(cls) -> Allowance:
+        """The allowance under the present limit of this process."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls(UNLIMITED if soft == resource.RLIM_INFINITY else soft)
+
+    @property
+    def reserved(self) -> int:
+        """The descriptors held in reserve."""
+        return min(max(self.limit // 16, 8), 64)
+
+    @property
+    def own(self) -> int:
+        """The descriptors for the broker itself: the reserve, the store, other brokers, files that are open briefly."""
+        return min(max(self.limit // 4, 32), 512)
+
+    def connections_max(self, partitions: int) -> int:
+        """How many connections a broker with so many partitions may have: the rest, but a quarter at least.
+
+        The files of logs can be closed and opened again, so the logs give way to the last quarter.
+        """
+        return max(self.limit // 4, self._left_by(partitions))
+
+    def is_enough_for(self, partitions: int) -> bool:
+        """True if a broker with so many partitions can keep the active segments open and have connections, too."""
+        return self._left_by(partitions) >= self.limit // 4
+
+    def _left_by(self, partitions: int) -> int:
+        return self.limit - self.own - FILES_PER_PARTITION * partitions
+
+
+def limit_advised(partitions: int) -> int:
+    """A limit of open files that is enough for so many partitions."""
+    return max(1024, 4 * FILES_PER_PARTITION * partitions)
+
+
+# --- The supply of one resource ---
+
+
+class Supply(Enum):
+    """The states; the module docstring explains each one."""
+
+    ENOUGH = auto()
+    SHORT = auto()
+    ENDING = auto()
+
+
+class SupplyEvent(Enum):
+    """What changes the state."""
+
+    LACKING = auto()
+    REFILLED = auto()
+    PATIENCE_OVER = auto()
+    WORK_LOST = auto()
+
+
+_STEPS: dict[tuple[Supply, SupplyEvent], Supply] = {
+    (Supply.ENOUGH, SupplyEvent.REFILLED): Supply.ENOUGH,
+    (Supply.ENOUGH, SupplyEvent.LACKING): Supply.SHORT,
+    (Supply.SHORT, SupplyEvent.LACKING): Supply.SHORT,
+    (Supply.SHORT, SupplyEvent.REFILLED): Supply.ENOUGH,
+    (Supply.SHORT, SupplyEvent.PATIENCE_OVER): Supply.ENDING,
+    (Supply.ENOUGH, SupplyEvent.WORK_LOST): Supply.ENDING,
+    (Supply.SHORT, SupplyEvent.WORK_LOST): Supply.ENDING,
+    **{(Supply.ENDING, event): Supply.ENDING for event in SupplyEvent},
+}
+
+
+class Judgement:
+    """Follows the supply of one resource, and decides when the broker must end."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.state = Supply.ENOUGH
+        self._patience_s = patience_s
+        self._short_since = 0.0
+
+    def judge(self, now_s: float, *, is_whole: bool, has_lost_work: bool) -> Supply:
+        """Return the state now: whether the reserve is whole, and whether work was lost in its middle."""
+        before = self.state
+        if has_lost_work:
+            self._on(SupplyEvent.WORK_LOST)
+            return self.state
+        self._on(SupplyEvent.REFILLED if is_whole else SupplyEvent.LACKING)
+        if before is Supply.ENOUGH:
+            self._short_since = now_s
+        elif self.state is Supply.SHORT and self.short_s(now_s) >= self._patience_s:
+            self._on(SupplyEvent.PATIENCE_OVER)
+        return self.state
+
+    def _on(self, event: SupplyEvent) -> None:
+        self.state = step("supply of the process", _STEPS, self.state, event)
+
+    def short_s(self, now_s: float) -> float:
+        """How long the resource has been short; 0 if it is not."""
+        return 0.0 if self.state is Supply.ENOUGH else now_s - self._short_since
+
+
+# --- The watch ---
+
+
+class Connections(Protocol):
+    """The connections of the broker, and how many the file descriptors allow."""
+
+    descriptors_max: int
+
+    def keep_to_descriptors(self) -> None:
+        """Close connections if there are more than ``descriptors_max``."""
+
+    def close_least_active(self, count: int = 1) -> None:
+        """Close the connections of clients that have been idle longest."""
+
+
+class Memory(Protocol):
+    """The memory that requests may take."""
+
+    lacks_memory: bool
+
+
+class StarvationWatch:
+    """Keeps the reserves of the process whole, and ends the broker when they have been short for too long."""
+
+    def __init__(
+        self,
+        health: Health,
+        connections: Connections,
+        load: Memory,
+        *,
+        partitions: Callable[[], int],
+        end: Callable[[], None],
+        patience_s: float,
+        monotonic: Callable[[], float],
+        allowance: Callable[[], Allowance] = Allowance.of_process,
+        reserves: Sequence[Reserve] = RESERVES,
+    ) -> None:
+        """``partitions`` returns how many this broker hosts. ``end`` is called once: the broker must be stopped."""
+        self._health = health
+        self._connections = connections
+        self._load = load
+        self._partitions = partitions
+        self._end = end
+        self._monotonic = monotonic
+        self._allowance = allowance
+        self._judged = {reserve: Judgement(patience_s) for reserve in reserves}
+        self._known = {reserve: reserve.shortages for reserve in reserves}
+        self._log_shortage = {reserve: GrowingInterval(monotonic) for reserve in reserves}
+        self._is_limit_low = False
+        self.beats = 0
+        """The number of checks, for ``LastResort``."""
+        self.is_ending = False
+
+    async def run(self) -> None:
+        """Check until the broker must end, or until cancelled."""
+        while not self.is_ending:
+            self.check()
+            await asyncio.sleep(CHECK_S)
+
+    def check(self) -> None:
+        """Adapt to the limits, refill the reserves, and act on what cannot be refilled."""
+        self.beats += 1
+        self._adapt()
+        for reserve, judged in self._judged.items():
+            before, now_s = judged.state, self._monotonic()
+            state = judged.judge(now_s, is_whole=self._refill(reserve), has_lost_work=reserve.lost_work is not None)
+            if reserve is MEMORY:
+                self._load.lacks_memory = state is not Supply.ENOUGH
+            elif state is Supply.SHORT:
+                self._connections.close_least_active(self._allowance().reserved)
+            self._report(reserve, before, state, judged.short_s(now_s))
+
+    def _adapt(self) -> None:
+        """Follow the limit of open files, which may change at run time, and the number of partitions."""
+        allowance, partitions = self._allowance(), self._partitions()
+        self._connections.descriptors_max = allowance.connections_max(partitions)
+        self._connections.keep_to_descriptors()
+        is_low = not allowance.is_enough_for(partitions)
+        if is_low and not self._is_limit_low:
+            _log.warning(
+                "the limit of open files is too low for the partitions of this broker: raise it (ulimit -n, "
+                "LimitNOFILE); until then their files are closed and opened again all the time",
+                extra={"limit": allowance.limit, "partitions": partitions, "advised": limit_advised(partitions)},
+            )
+        self._is_limit_low = is_low
+
+    def _refill(self, reserve: Reserve) -> bool:
+        """Refill a reserve. If it fails, have the logs close their files, and try again."""
+        if reserve.refill():
+            return True
+        reserve.relieve()
+        return reserve.refill()
+
+    def _report(self, reserve: Reserve, before: Supply, state: Supply, short_s: float) -> None:
+        name = reserve.name
+        if reserve.shortages > self._known[reserve] and self._log_shortage[reserve].is_due():
+            facts = {"resource": name, "shortages": reserve.shortages - self._known[reserve]}
+            _log.error("the process has run out of a resource and uses its reserve", extra=facts)
+            self._known[reserve] = reserve.shortages
+        if state is Supply.SHORT:
+            self._health.trouble(name, f"short for {short_s:.1f} s. {ADVICE[name]}")
+        elif state is Supply.ENOUGH:
+            self._health.solved(name)
+        elif before is not Supply.ENDING:
+            self._give_up(reserve, short_s)
+
+    def _give_up(self, reserve: Reserve, short_s: float) -> None:
+        why = f"has been short of {reserve.name} for {short_s:.1f} s"
+        if reserve.lost_work is not None:
+            why = f"ran out of {reserve.name} in the middle of its work"
+        _log.error(f"the broker {why}: it hands over what it leads and ends", extra={"advice": ADVICE[reserve.name]})
+        self._health.trouble(reserve.name, f"the broker {why}. {ADVICE[reserve.name]}", fatal=True)
+        self.is_ending = True
+        self._end()
+
+    @property
+    def reason(self) -> str:
+        """Why the broker ends; empty unless it ends because of a shortage."""
+        ending = [each.name for each, judged in self._judged.items() if judged.state is Supply.ENDING]
+        return self._health.problem(ending[0]) if ending else ""
+
+    def metrics(self) -> list[tuple[tuple[str, ...], ShortageMetrics]]:
+        """The numbers of each resource, for the exporter."""
+        return [
+            ((reserve.name,), ShortageMetrics(shortages=reserve.shortages, is_short=judged.state is not Supply.ENOUGH))
+            for reserve, judged in self._judged.items()
+        ]
+
+
+class LastResort:
+    """A thread that ends the process if a shortage stops the watch, or keeps the broker from ending in order.
+
+    It counts its own ticks instead of comparing times: a process that stood still has as long as any other.
+    """
+
+    def __init__(
+        self,
+        beats: Callable[[], int | None],
+        end: Callable[[], object],
+        *,
+        patience_s: float,
+        reserves: Sequence[Reserve] = RESERVES,
+        tick_s: float = 1.0,
+    ) -> None:
+        """``beats`` returns a number that grows while the broker watches its reserves, None before it does. ``end`` is
+        called in the thread, at most once."""
+        self._beats = beats
+        self._end = end
+        self._ticks_max = max(1, round(patience_s / tick_s))
+        self._reserves = reserves
+        self._tick_s = tick_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="last resort", daemon=True)
+        self._thread.start()  # now, since a thread cannot be started when memory has run out
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seen, silent = None, 0
+        while not self._closed.wait(self._tick_s):
+            beats = self._beats()
+            is_silent = beats is not None and beats == seen and any(each.is_released for each in self._reserves)
+            seen, silent = beats, silent + 1 if is_silent else 0
+            if silent >= self._ticks_max:
+                self._end()
+                return

@@ -1,0 +1,25 @@
+"""After a start, in a process of the broker's own: watch for shortages of file descriptors and memory."""
+
+from __future__ import annotations
+
+from parley.broker.metrics import ShortageMetrics
+from parley.broker.runtime.starvation import StarvationWatch
+from parley.broker.startup.composition import Parts
+from parley.broker.startup.environment import Environment
+
+
+def watch_for_starvation(environment: Environment, parts: Parts) -> StarvationWatch:
+    """Start to watch. If the broker must end because of a shortage, ``environment.failed`` is set."""
+    patience_s = environment.config.session_timeout_ms / 1000
+    watch = StarvationWatch(
+        environment.health,
+        parts.connection_quotas,
+        parts.load,
+        partitions=lambda: len(parts.logs.logs),
+        end=environment.failed.set,
+        patience_s=patience_s,
+        monotonic=environment.clock.monotonic,
+    )
+    environment.metrics.watch(ShortageMetrics, watch.metrics)
+    environment.tasks.start(watch.run(), name="starvation watch")
+    return watch

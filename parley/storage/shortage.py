@@ -1,0 +1,210 @@
+"""Shortages of the process, of file descriptors or of memory: how to recognize them, and the reserves against them.
+
+Rules (docs/operations.md, "When file descriptors or memory run out"):
+
+1. A shortage is a fault of the process, never of a disk.
+2. At a shortage, any thread releases the reserve and has the owners of files and maps close what they can open again.
+   The work that met the shortage is then repeated (``with_room``), or fails and leaves room for the rest.
+3. The limits are the process's, so the reserves are, too. They hold nothing before ``Reserve.hold``, which only
+   ``parley start`` calls; the broker refills them when it can (``parley.broker.runtime.starvation``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DESCRIPTORS_LEFT: Final = 4
+"""The descriptors that must be free beside the reserve for it to count as whole."""
+MEMORY_LEFT_BYTES: Final = 16 << 20
+"""The memory that must be free beside the reserve for it to count as whole."""
+
+_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+_OF_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
+_NO_THREAD = "can't start new thread"
+
+_log = logging.getLogger(__name__)
+
+
+class Reserve(ABC):
+    """A part of one of the process's resources, held back until there is a shortage. Any thread may use it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The resource, as log lines and ``/healthz`` name it."""
+        self.shortages = 0
+        """How often work has met a shortage since the process began."""
+        self.lost_work: BaseException | None = None
+        """The first shortage that ended work somewhere in its middle: the state in memory may be half changed."""
+        self._relief: list[Callable[[], object]] = []
+        self._lock = threading.RLock()
+
+    @abstractmethod
+    def hold(self, amount: int) -> None:
+        """Hold this much from now on; ``refill`` takes it."""
+
+    @property
+    @abstractmethod
+    def is_released(self) -> bool:
+        """True if less is held than should be."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give up what is held."""
+
+    @abstractmethod
+    def refill(self) -> bool:
+        """Hold the whole reserve again. Returns False, and takes nothing, if too little would be left beside it."""
+
+    def call_when_short(self, relieve: Callable[[], object]) -> None:
+        """Call ``relieve``, in any thread, at every shortage: it closes what can be opened again."""
+        self._relief.append(relieve)
+
+    def forget(self, relieve: Callable[[], object]) -> None:
+        """Call ``relieve`` no more."""
+        self._relief.remove(relieve)
+
+    def make_room(self) -> None:
+        """Note a shortage, and ``relieve`` it."""
+        self.shortages += 1
+        self.relieve()
+
+    def relieve(self) -> None:
+        """Release the reserve, and have the users of the resource close what they can open again."""
+        with self._lock:
+            self.release()
+            for relieve in tuple(self._relief):
+                relieve()
+
+
+class DescriptorReserve(Reserve):
+    """File descriptors in reserve: files that are open and never used."""
+
+    def __init__(self) -> None:
+        super().__init__("file descriptors")
+        self._wanted = 0
+        self._held: list[int] = []
+
+    def hold(self, amount: int) -> None:
+        self._wanted = amount
+        self.release()
+
+    @property
+    def is_released(self) -> bool:
+        return len(self._held) < self._wanted
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held, []
+            for fd in held:
+                os.close(fd)
+
+    def refill(self) -> bool:
+        with self._lock:
+            taken: list[int] = []
+            lacks = self._wanted - len(self._held)
+            try:
+                while len(taken) < lacks + DESCRIPTORS_LEFT:
+                    taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                if reserve_for(error) is None:
+                    raise
+                return False
+            else:
+                self._held += taken[:lacks]
+                del taken[:lacks]
+                return True
+            finally:
+                for fd in taken:
+                    os.close(fd)
+
+
+class MemoryReserve(Reserve):
+    """Memory in reserve: mapped and never written, so that it takes address space but no room."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+        self._wanted = 0
+        self._held: mmap.mmap | None = None
+
+    def hold(self, amount: int) -> None:
+        self._wanted = amount
+        self.release()
+
+    @property
+    def is_released(self) -> bool:
+        return self._held is None and self._wanted > 0
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held, None
+            if held is not None:
+                held.close()
+
+    def refill(self) -> bool:
+        with self._lock:
+            lacks = 0 if self._held is not None else self._wanted
+            try:
+                _mapped(lacks + MEMORY_LEFT_BYTES).close()
+                if lacks:
+                    self._held = _mapped(lacks)
+            except (OSError, MemoryError):
+                return False
+            return True
+
+
+def _mapped(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+DESCRIPTORS: Final = DescriptorReserve()
+MEMORY: Final = MemoryReserve()
+RESERVES: Final[tuple[Reserve, ...]] = (DESCRIPTORS, MEMORY)
+
+
+def reserve_for(error: BaseException) -> Reserve | None:
+    """The reserve against the shortage that ``error`` reports; None if it is another error."""
+    if isinstance(error, MemoryError):
+        return MEMORY
+    if isinstance(error, OSError):
+        return DESCRIPTORS if error.errno in _OF_DESCRIPTORS else MEMORY if error.errno in _OF_MEMORY else None
+    return MEMORY if isinstance(error, RuntimeError) and _NO_THREAD in str(error) else None
+
+
+def note_lost_work(error: BaseException) -> bool:
+    """Note that ``error`` has ended some work in its middle. Returns False if it is not a shortage.
+
+    A failed system call leaves the state as it was. Memory can run out between any two steps: after that, the state in
+    memory is not to be trusted, and ``MEMORY.lost_work`` has the error.
+    """
+    reserve = reserve_for(error)
+    if reserve is None:
+        return False
+    reserve.make_room()
+    if isinstance(error, MemoryError) and reserve.lost_work is None:
+        reserve.lost_work = error
+    return True
+
+
+def with_room(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return ``work(*args, **kwargs)``. If it meets a shortage, make room and repeat it once: it must be repeatable.
+
+    Raises what ``work`` raises.
+    """
+    try:
+        return work(*args, **kwargs)
+    except (OSError, MemoryError) as error:
+        reserve = reserve_for(error)
+        if reserve is None:
+            raise
+    reserve.make_room()
+    return work(*args, **kwargs)
