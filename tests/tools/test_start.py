@@ -22,7 +22,6 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
-from parley.storage.shortage import MEMORY
 from parley.tools.cli import start
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
 from tests.tools.conftest import Parley
@@ -205,21 +204,6 @@ def test_a_start_without_descriptors_or_memory_does_not_blame_the_disk(error: Ex
     assert "log.dirs" not in reason
     assert start._code_of(error) == STARVED
     assert start._code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
-
-
-def test_an_error_in_the_event_loop_that_is_a_shortage_is_logged_as_one(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MEMORY, "lost_work", None)
-    others: list[dict[str, Any]] = []
-    loop: Any = SimpleNamespace(default_exception_handler=others.append)
-    start._on_loop_error(loop, {"exception": MemoryError(), "message": "Fatal error on transport"})
-    assert isinstance(MEMORY.lost_work, MemoryError)
-    assert "a callback was ended by a shortage" in caplog.text
-    assert not others
-    for context in ({"exception": ValueError()}, {"message": "no exception"}):
-        start._on_loop_error(loop, context)
-    assert len(others) == 2
 
 
 @pytest.mark.parametrize(

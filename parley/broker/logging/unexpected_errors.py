@@ -8,9 +8,13 @@ defect of the code that meets it: it is noted for the broker, and logged without
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any
 
 from parley.storage.shortage import note_lost_work
+
+_log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
 _KINDS_MAX = 1000
@@ -42,6 +46,16 @@ class FailureLog:
             self._log.error(what, extra={"reason": str(error) or repr(error), **facts})
         else:
             self._log.error(what, exc_info=error, extra=facts)
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error in a callback of the event loop; a shortage is logged as what it is."""
+    error = context.get("exception")
+    if error is None or not note_lost_work(error):
+        loop.default_exception_handler(context)
+        return
+    facts = {"reason": repr(error), "where": context.get("message", "")}
+    _log.error("a callback was ended by a shortage", extra=facts)
 
 
 def _place(error: BaseException) -> tuple[str, int]:

@@ -275,20 +275,10 @@ def _end_at_once() -> None:
     os._exit(STARVED)
 
 
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error in a callback of the event loop; a shortage is logged as what it is."""
-    from parley.storage.shortage import note_lost_work
-
-    error = context.get("exception")
-    if error is None or not note_lost_work(error):
-        loop.default_exception_handler(context)
-        return
-    facts = {"reason": repr(error), "where": context.get("message", "")}
-    logging.getLogger(__name__).error("a callback was ended by a shortage", extra=facts)
-
-
 async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
-    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+    from parley.broker.logging.unexpected_errors import log_loop_error
+
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     stopping = asyncio.Event()
     _on_signals(stopping.set)
     starting = asyncio.ensure_future(server.start())
