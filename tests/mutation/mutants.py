@@ -20,6 +20,9 @@ EQUIVALENT = [
     (r"== NO_EPOCH\b", "_Eq_LtE", "no epoch is below NO_EPOCH"),
     (r"!= NO_EPOCH\b", "_NotEq_Gt", "no epoch is below NO_EPOCH"),
     (r"self\.first_request = 0", "Number", "the fetcher sets it before the state is FETCHING, and reads it only then"),
+    (r"state_since_ms: int = -1", "Number", "read only in groups that have entered a state or come from the log"),
+    (r"most_common\(1\)\[0\]\[0\]", "Number", "only the first is taken"),
+    (r"rebalance_timeout_ms .*default=0", "Number", "a rebalance without members ends at once"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]

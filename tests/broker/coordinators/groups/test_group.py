@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from parley.broker.coordinators.groups.group import ENTERED_FROM, Group, GroupState
+from parley.broker.coordinators.groups.group import ENTERED_FROM, CommittedOffset, Group, GroupMember, GroupState
 from parley.broker.runtime.states import IllegalStep
 
 
@@ -25,3 +25,79 @@ def test_an_illegal_step_raises(before: GroupState, after: GroupState) -> None:
     with pytest.raises(IllegalStep, match=f"{after.name} is not legal in the state {before.name}"):
         group.enter(after, now_ms=0)
     assert group.state is before
+
+
+def member(member_id: str, *protocols: str, rebalance_timeout_ms: int = 1) -> GroupMember:
+    return GroupMember(member_id, None, "c", "h", rebalance_timeout_ms, 1, tuple((name, b"") for name in protocols))
+
+
+def group_of(*members: GroupMember) -> Group:
+    group = Group("g", 0, protocol_type="consumer")
+    for each in members:
+        group.add(each)
+    return group
+
+
+def test_members_vote_for_their_first_strategy_that_all_support() -> None:
+    group = group_of(member("a", "x", "y", "z"), member("b", "z", "y"), member("c", "own", "z", "y"))
+    assert group.choose_protocol() == "z"
+    assert group.accepts("consumer", [("y", b"")])
+    assert not group.accepts("consumer", [("x", b"")]), "not all support it"
+    assert not group.accepts("connect", [("y", b"")])
+    assert not group.accepts("consumer", [("own", b"")], instead_of="c"), "the others do not support it"
+    assert group_of(member("a", "x")).accepts("connect", [("own", b"")], instead_of="a"), "there are no others"
+
+
+def test_the_rebalance_takes_as_long_as_the_slowest_member_may() -> None:
+    group = group_of(member("a", rebalance_timeout_ms=5), member("b", rebalance_timeout_ms=7), member("c"))
+    assert group.rebalance_timeout_ms() == 7
+
+
+def test_another_member_leads_when_the_leader_leaves() -> None:
+    group = group_of(member("a"), member("b"), member("c"))
+    assert group.leader_id == "a"
+    group.remove(group.members["b"])
+    assert group.leader_id == "a"
+    group.remove(group.members["a"])
+    assert group.leader_id == "c"
+    group.remove(group.members["c"])
+    assert group.leader_id is None
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset, -1, "", 0)
+
+
+def test_the_later_record_in_the_log_counts_whichever_is_acknowledged_first() -> None:
+    group, partition = Group("g", 0), ("t", 0)
+    group.committed({partition: at(10)}, 0)
+    group.committed({partition: at(12)}, 2)
+    group.committed({partition: at(11)}, 1)
+    assert group.offsets[partition].offset == 12
+    group.forget([partition], 1)
+    assert group.offsets[partition].offset == 12, "committed again after the tombstone"
+    group.forget([partition], 3)
+    assert partition not in group.offsets
+
+
+def test_a_tombstone_counts_against_commits_that_are_acknowledged_later() -> None:
+    group, partition = Group("g", 0), ("t", 0)
+    group.commit_begins([partition])
+    group.forget([partition], 1)
+    group.committed({partition: at(10)}, 0)
+    assert partition not in group.offsets, "its record lies before the tombstone"
+    group.committed({partition: at(12)}, 2)
+    assert group.offsets[partition].offset == 12
+    group.commit_ended([partition])
+    assert not group.forgotten, "no earlier commit is left"
+
+
+def test_a_group_is_unused_until_it_has_a_generation() -> None:
+    group = Group("g", 0)
+    assert group.is_unused
+    group.generation = 1
+    assert group.is_idle
+    assert not group.is_unused
+    group.commit_begins([("t", 0)])
+    assert not group.is_idle
+    assert group.all_offsets() == {("t", 0)}

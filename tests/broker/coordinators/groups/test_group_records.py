@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+from dataclasses import replace
 
 import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
 from parley.broker.coordinators.groups.group_log import GroupLog
-from parley.broker.coordinators.groups.group_records import GroupReplay
+from parley.broker.coordinators.groups.group_records import (
+    OFFSET_VALUE_VERSION,
+    OFFSET_WITH_EXPIRY_VALUE_VERSION,
+    GroupReplay,
+    group_partition,
+    group_record,
+    offset_record,
+)
 from parley.broker.runtime.tasks import TaskSet
-from parley.protocol.errors import KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
+from parley.protocol.sentinels import NO_EPOCH
 
 
 class Log:
@@ -23,8 +33,11 @@ class Log:
     def __init__(self) -> None:
         self.acknowledged: list[asyncio.Event] = []
         self.batches: list[bytearray] = []
+        self.failure: ErrorCode | None = None
 
     async def append(self, partition: int, batch: bytearray) -> int:
+        if self.failure is not None:
+            raise KafkaError(self.failure)
         offset = len(self.acknowledged)
         self.batches.append(batch)
         self.acknowledged.append(asyncio.Event())
@@ -52,6 +65,66 @@ async def test_a_dead_group_writes_nothing() -> None:
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
         await GroupLog(log, lambda: 0).store_group(group)
     assert not log.acknowledged
+
+
+@pytest.mark.parametrize(
+    ("group_id", "java_hash"),
+    [
+        ("", 0),
+        ("hello", 99_162_322),
+        ("日本語", 25_921_943),
+        ("polygenelubricants", 0),  # Integer.MIN_VALUE, which Kafka takes for 0
+    ],
+)
+def test_the_partition_of_a_group_is_kafkas(group_id: str, java_hash: int) -> None:
+    assert group_partition(group_id, 1 << 31) == java_hash
+    assert group_partition(group_id, 50) == java_hash % 50
+
+
+@pytest.mark.parametrize(
+    ("expire_at_ms", "epoch_read", "version"),
+    [(-1, 7, OFFSET_VALUE_VERSION), (0, NO_EPOCH, OFFSET_WITH_EXPIRY_VALUE_VERSION), (90, NO_EPOCH, 1)],
+)
+def test_only_an_offset_with_a_retention_of_its_own_is_written_in_the_old_version(
+    expire_at_ms: int, epoch_read: int, version: int
+) -> None:
+    given = CommittedOffset(5, 7, "m", 80, expire_at_ms)
+    key, value = offset_record("g", ("t", 3), given)
+    assert value is not None
+    assert int.from_bytes(value[:2], "big") == version
+    replay = GroupReplay(0)
+    replay.apply(key, value)
+    assert replay.groups()[0].offsets == {("t", 3): replace(given, leader_epoch=epoch_read)}
+
+
+def test_offsets_with_the_oldest_keys_are_read_and_records_without_keys_skipped() -> None:
+    key, value = offset_record("g", ("t", 0), at(5))
+    replay = GroupReplay(0)
+    replay.apply(b"\x00\x00" + key[2:], value)
+    assert replay.groups()[0].offsets["t", 0].offset == 5
+    for nothing in (None, b"", b"\x00"):
+        replay.apply(nothing, value)
+    assert (replay.skipped, replay.why_skipped) == (3, "a record of the offsets topic has no key")
+
+
+def test_the_largest_generation_that_has_a_successor_is_read() -> None:
+    replay = GroupReplay(0)
+    replay.apply(*group_record(Group("g", 0, generation=(1 << 31) - 2)))
+    assert [group.generation for group in replay.groups()] == [(1 << 31) - 2]
+
+
+def test_a_member_without_a_rebalance_timeout_has_its_session_timeout_for_it() -> None:
+    group = Group("g", 0, GroupState.STABLE, generation=1, protocol_type="consumer", protocol="range")
+    for name, rebalance_ms in (("old", -1), ("zero", 0), ("new", 30)):
+        group.add(GroupMember(name, None, "c", "h", rebalance_ms, 20, (("range", b""),)))
+    replay = GroupReplay(0)
+    replay.apply(*group_record(group))
+    (found,) = replay.groups()
+    assert {member.member_id: member.rebalance_timeout_ms for member in found.members.values()} == {
+        "old": 20,
+        "zero": 0,
+        "new": 30,
+    }
 
 
 class Coordinated:
@@ -138,3 +211,42 @@ async def test_commits_in_progress_for_a_deleted_topic_are_removed_too() -> None
         await asyncio.sleep(0)
     await asyncio.gather(commit, deletion)
     assert group.offsets == bench.of_group() == {}
+
+
+async def test_offsets_that_cannot_be_removed_now_stay_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    group.offsets["t", 0] = group.offsets["u", 0] = at(5)
+    bench.log.failure = ErrorCode.NOT_ENOUGH_REPLICAS
+    with caplog.at_level(logging.WARNING):
+        await bench.groups.on_topic_deleted("t")
+        bench.groups._now_ms = lambda: 1 << 50
+        await bench.groups.expire_group(group)
+    assert [line.message for line in caplog.records] == [
+        "offsets of a deleted topic remain",
+        "expired offsets were not removed",
+    ]
+    assert set(group.offsets) == {("t", 0), ("u", 0)}
+    assert bench.groups.find("g") is group
+
+
+async def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
+    bench = Coordinated()
+    await bench.begin()
+    unnamed = bench.groups.find_or_create("", may_be_unnamed=True)
+    assert bench.groups.find("", may_be_unnamed=True) is unnamed
+    for refused in (bench.groups.check_owned, bench.groups.find, bench.groups.find_or_create):
+        with pytest.raises(KafkaError, match="INVALID_GROUP_ID"):
+            refused("")
+    bench.groups.check_owned("g")
+
+
+async def test_a_partition_is_loaded_again_in_a_later_epoch_only() -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    bench.groups.on_elected(0, 1)
+    bench.groups.on_elected(0, 0)
+    assert bench.groups.find("g") is group
+    bench.groups.on_elected(0, 2)
+    await bench.groups.until_loaded(1)
+    assert bench.groups.find("g") is None

@@ -1,0 +1,91 @@
+"""When committed offsets expire: to the millisecond, in each state of a group."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
+from parley.protocol.codec import encode_stored
+from parley.protocol.messages.stored import ConsumerProtocolSubscription
+
+RETENTION_MS = 1000
+COMMITTED_MS = 50_000
+
+
+def committed(*, expire_at_ms: int = -1) -> CommittedOffset:
+    return CommittedOffset(5, -1, "", COMMITTED_MS, expire_at_ms)
+
+
+def group(state: GroupState, protocol_type: str | None = None, *, since_ms: int = -1, expire_at_ms: int = -1) -> Group:
+    offsets = {("t", 0): committed(expire_at_ms=expire_at_ms)}
+    return Group("g", 0, state, since_ms, protocol_type=protocol_type, protocol="range", offsets=offsets)
+
+
+def expires_at(group: Group, *, retention_ms: int = RETENTION_MS) -> int | None:
+    """Return the first moment at which the group's only offset has expired; None if it never does."""
+    if not expired_offsets(group, 1 << 62, retention_ms):
+        return None
+    early, late = 0, 1 << 62
+    while early < late:
+        middle = (early + late) // 2
+        early, late = (early, middle) if expired_offsets(group, middle, retention_ms) else (middle + 1, late)
+    return early
+
+
+def subscribed(*topics: str) -> bytes:
+    return encode_stored(ConsumerProtocolSubscription(topics=list(topics)), 0)
+
+
+def member(metadata: bytes) -> GroupMember:
+    return GroupMember("m", None, "c", "h", 1, 1, (("range", metadata),))
+
+
+def test_without_a_protocol_the_time_of_the_commit_counts() -> None:
+    never_had_members = group(GroupState.EMPTY, since_ms=COMMITTED_MS + 500)
+    assert expires_at(never_had_members) == COMMITTED_MS + RETENTION_MS
+
+
+def test_after_the_last_member_the_later_of_leaving_and_commit_counts() -> None:
+    left_later = group(GroupState.EMPTY, "consumer", since_ms=COMMITTED_MS + 500)
+    assert expires_at(left_later) == COMMITTED_MS + 500 + RETENTION_MS
+    left_before = group(GroupState.EMPTY, "consumer", since_ms=COMMITTED_MS - 500)
+    assert expires_at(left_before) == COMMITTED_MS + RETENTION_MS
+    assert expires_at(group(GroupState.EMPTY, "consumer")) == COMMITTED_MS + RETENTION_MS, "the time is unknown"
+
+
+@pytest.mark.parametrize("protocol_type", [None, "consumer"])
+def test_the_retention_that_an_old_client_gave_counts_instead(protocol_type: str | None) -> None:
+    for expire_at_ms in (0, COMMITTED_MS + 1, COMMITTED_MS + 10 * RETENTION_MS):
+        assert expires_at(group(GroupState.EMPTY, protocol_type, expire_at_ms=expire_at_ms)) == expire_at_ms
+
+
+def test_topics_that_members_read_never_expire_and_others_after_the_commit() -> None:
+    reading = group(GroupState.STABLE, "consumer", since_ms=COMMITTED_MS + 500)
+    reading.add(member(subscribed("t", "u")))
+    assert expires_at(reading) is None
+    assert [subscribes_to(reading, topic) for topic in ("t", "u", "v")] == [True, True, False]
+    reading.members["m"].protocols = (("range", subscribed("u")),)
+    assert expires_at(reading) == COMMITTED_MS + RETENTION_MS
+
+
+@pytest.mark.parametrize(
+    ("state", "protocol_type", "metadata"),
+    [
+        (GroupState.PREPARING_REBALANCE, "consumer", subscribed("u")),
+        (GroupState.COMPLETING_REBALANCE, "consumer", subscribed("u")),
+        (GroupState.STABLE, "connect", subscribed("u")),
+        (GroupState.STABLE, "consumer", b"\x00"),
+    ],
+)
+def test_nothing_expires_while_the_subscriptions_are_unknown(
+    state: GroupState, protocol_type: str, metadata: bytes
+) -> None:
+    reading = group(state, protocol_type)
+    reading.add(member(metadata))
+    assert expires_at(reading) is None
+    assert subscribes_to(reading, "any")
+
+
+def test_a_group_without_members_subscribes_to_nothing() -> None:
+    assert not subscribes_to(group(GroupState.EMPTY, "consumer"), "t")
