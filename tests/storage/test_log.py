@@ -16,8 +16,10 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.storage import timestamp_lookup
 from parley.storage.log import AppendInfo, Log, Origin
 from parley.storage.log_config import LogConfig
+from parley.storage.log_reader import LogReader
 from parley.storage.segment import Segment
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 
@@ -243,6 +245,13 @@ class TestTransactions:
         log.high_watermark = 3
         assert log.last_stable_offset == 3
         assert log.aborted_transactions(0, 3) == []
+
+    def test_the_last_stable_offset_is_not_beyond_the_high_watermark(self, log: Log) -> None:
+        fill(log, 2)
+        append(log, b"b", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        for high_watermark in (0, 1, 2):
+            log.high_watermark = high_watermark
+            assert log.last_stable_offset == high_watermark
 
     def test_aborted_ones_are_found_in_any_later_segment(self, log: Log) -> None:
         append(log, b"b", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
@@ -568,6 +577,36 @@ class TestFailingDisk:
             read.try_read()
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert len(errors) == 1
+
+    @pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "failed"])
+    @pytest.mark.parametrize("what", ["plan", "search"])
+    def test_a_missing_file_is_looked_for_again_only_if_a_segment_was_removed_meanwhile(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch, what: str, is_removed: bool
+    ) -> None:
+        fill(log, 10)
+        owner: Any = LogReader if what == "plan" else timestamp_lookup
+        name = "plan" if what == "plan" else "first_at_or_after"
+        real, tries = getattr(owner, name), iter(range(2))
+
+        def fails_once(*words: Any, **named: Any) -> Any:
+            if next(tries) == 0:
+                log._durability.removals += is_removed
+                raise FileNotFoundError(errno.ENOENT, "no")
+            return real(*words, **named)
+
+        monkeypatch.setattr(owner, name, fails_once)
+
+        def use() -> bool:
+            found: Any = log.read(0, 1000, up_to=10) if what == "plan" else log.offset_for_timestamp(NOW)
+            return found is not None
+
+        if is_removed:
+            assert use()
+        else:
+            with pytest.raises(KafkaError) as refusal:
+                use()
+            assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(errors) == (not is_removed)
 
     def test_too_many_open_files_say_nothing_of_the_disk(
         self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch

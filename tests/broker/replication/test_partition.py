@@ -212,6 +212,10 @@ async def test_fetched_records_are_flushed_first_only_if_flush_messages_says_so(
             build([Record(0, 1, None, b"v", ())], base_offset=1), high_watermark=0, log_start_offset=0
         )
         assert partition.must_flush_fetched is (topic == "flushed")
+        partition.append_fetched(
+            build([Record(0, 1, None, b"v", ())], base_offset=2), high_watermark=0, log_start_offset=0
+        )
+        assert partition.must_flush_fetched is (topic == "flushed"), "also beyond the bound"
 
 
 # The table of partitions.

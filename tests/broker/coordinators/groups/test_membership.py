@@ -307,6 +307,21 @@ async def test_a_member_that_does_not_sync_is_removed() -> None:
 
 
 @virtual
+async def test_a_live_member_that_never_asks_for_its_assignment_is_removed_after_the_rebalance_timeout() -> None:
+    bench = Bench()
+    long_ms = 10 * REBALANCE_MS
+    first = await bench.join(session_ms=long_ms)
+    second = bench.join(session_ms=long_ms)
+    leader, follower = await asyncio.gather(bench.join(first.member_id, session_ms=long_ms), second)
+    waiting = bench.sync(follower)  # the leader never syncs
+    began = bench.now_ms()
+    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.now_ms() - began == REBALANCE_MS
+    assert list(bench.group.members) == [follower.member_id]
+    assert bench.heartbeat(leader) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@virtual
 async def test_leaving_rebalances_at_once() -> None:
     bench = Bench()
     leader, follower = await bench.stable(2)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from random import Random
+
 import pytest
 
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
+from tests.broker.coordinators.groups.test_loading import Reader, now_ms
+from tests.support.virtual_time import run
 
 RETENTION_MS = 1000
 COMMITTED_MS = 50_000
@@ -85,6 +95,39 @@ def test_nothing_expires_while_the_subscriptions_are_unknown(
     reading.add(member(metadata))
     assert expires_at(reading) is None
     assert subscribes_to(reading, "any")
+
+
+class Log:
+    """A log that acknowledges everything at once."""
+
+    async def append(self, partition: int, batch: bytearray) -> int:
+        return 0
+
+
+def test_offsets_expire_in_each_round_and_in_the_end_the_group() -> None:
+    async def scenario() -> None:
+        config = BrokerConfig.from_properties(
+            {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "60000"}
+        )
+        groups = GroupCoordinator(
+            lambda: config, GroupLog(Log(), now_ms), Reader(), lambda: 1, now_ms, TaskSet(), Random(1)
+        )
+        groups.on_elected(0, leader_epoch=1)
+        await groups.until_loaded(timeout_s=1)
+        group = groups.find_or_create("g")
+        began_ms = now_ms()
+        for topic, after_ms in (("t", 0), ("u", 90_000)):
+            group.offsets[topic, 0] = replace(committed(), commit_timestamp_ms=began_ms + after_ms)
+        expiring = asyncio.ensure_future(groups.expire())
+        left = []
+        for _ in range(3):
+            await asyncio.sleep(60.001)
+            left.append([topic for topic, _ in group.offsets])
+        assert left == [["u"], ["u"], []]
+        assert groups.find("g") is None
+        expiring.cancel()
+
+    run(scenario())
 
 
 def test_a_group_without_members_subscribes_to_nothing() -> None:

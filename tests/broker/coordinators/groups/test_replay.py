@@ -152,6 +152,24 @@ async def test_an_unreadable_batch_does_not_affect_the_others(tmp_path: Path, mo
     log.close()
 
 
+async def test_batches_larger_than_a_read_are_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.broker.coordinators.groups.offsets_topic.READ_BYTES", 10)
+    log = Log.open(tmp_path, OFFSETS_TOPIC, 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))
+    for number in range(3):
+        batch = build([(0, 0, *group_record(Group(f"g{number}", 0, generation=1)), ())])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
+
+    async def opened() -> None:
+        pass
+
+    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
+    unused: Any = None
+    replay = GroupReplay(0)
+    await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
+    assert sorted(group.group_id for group in replay.groups()) == ["g0", "g1", "g2"]
+    log.close()
+
+
 def test_skipped_records_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Poisoned(Reader):
         async def replay(self, replay: GroupReplay) -> None:
