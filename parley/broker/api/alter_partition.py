@@ -9,6 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from parley.broker.controller.controller import Controller
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -31,8 +32,9 @@ _BEFORE_TOPIC_IDS = {
 class AlterPartitionApi:
     """Handler of AlterPartition."""
 
-    def __init__(self, controller: Controller, metadata: Metadata) -> None:
+    def __init__(self, controller: Controller, metadata: Metadata, rules: RulesOf) -> None:
         self._controller = controller
+        self._rules = rules
         self._metadata = metadata
 
     def routes(self) -> dict[int, Handler]:
@@ -49,7 +51,7 @@ class AlterPartitionApi:
         ]
         try:
             outcomes = await self._controller.submit(
-                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wanted)
+                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wanted, self._rules)
             )
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code, topics=[])

@@ -7,12 +7,12 @@ UnregisterBroker (an operator removes a stopped broker from the metadata).
 from __future__ import annotations
 
 from parley.broker.controller.brokers import (
-    UncleanAllowed,
     hand_over_leadership,
     take_replicas_offline,
     unregister_broker,
 )
 from parley.broker.controller.controller import Controller
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
@@ -23,9 +23,9 @@ from parley.protocol.messages.quorum import UnregisterBrokerRequest, UnregisterB
 class BrokerLifecycleApi:
     """Handlers of the requests by which brokers leave the cluster or lose disks."""
 
-    def __init__(self, controller: Controller, unclean: UncleanAllowed) -> None:
+    def __init__(self, controller: Controller, rules: RulesOf) -> None:
         self._controller = controller
-        self._unclean = unclean
+        self._rules = rules
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -40,7 +40,7 @@ class BrokerLifecycleApi:
         """Move leadership away from the broker and fence it; return the partitions that no other replica can lead."""
         try:
             remaining = await self._controller.submit(
-                lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._unclean)
+                lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._rules)
             )
         except KafkaError as error:
             return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])
@@ -59,7 +59,7 @@ class BrokerLifecycleApi:
         try:
             await self._controller.submit(
                 lambda image: take_replicas_offline(
-                    image, request.broker_id, request.broker_epoch, replicas, self._unclean
+                    image, request.broker_id, request.broker_epoch, replicas, self._rules
                 )
             )
         except KafkaError as error:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
 
 from parley.broker.api.requested_names import once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.leader_elections import (
     ElectionOutcome,
     ElectionType,
-    elect_leaders,
+    elect_preferred_leaders,
     needing_election,
 )
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
@@ -31,8 +32,10 @@ ELECTED_AT_ONCE = 1_000
 class ElectLeadersApi:
     """Handler of ElectLeaders."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, recovery: UncleanRecovery, rules: RulesOf) -> None:
         self._controller = controller
+        self._recovery = recovery
+        self._rules = rules
 
     def routes(self) -> dict[int, Handler]:
         return {ElectLeadersRequest.API_KEY: self.elect_leaders}
@@ -56,10 +59,13 @@ class ElectLeadersApi:
             named = await self._controller.submit(lambda image: Decision((), list(needing_election(image, kind))))
         outcomes: list[ElectionOutcome] = []
         for begin in range(0, max(1, len(named)), ELECTED_AT_ONCE):
-            decide = partial(elect_leaders, kind=kind, wanted=named[begin : begin + ELECTED_AT_ONCE])
-            decided: list[ElectionOutcome] = await self._controller.submit(decide)
-            outcomes += decided
+            outcomes += await self._elected_together(kind, named[begin : begin + ELECTED_AT_ONCE])
         return [each for each in outcomes if wanted is not None or not each.is_needless]
+
+    async def _elected_together(self, kind: ElectionType, wanted: list[tuple[str, int]]) -> list[ElectionOutcome]:
+        if kind is ElectionType.UNCLEAN:
+            return await self._recovery.elect(self._controller, wanted)
+        return await self._controller.submit(lambda image: elect_preferred_leaders(image, wanted, self._rules))
 
 
 def _kind(election_type: int) -> ElectionType:

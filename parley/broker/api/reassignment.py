@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from parley.broker.api.requested_names import more_than_once, named_twice, once
-from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.reassignment import (
     Reassignment,
     ReassignmentOutcome,
@@ -33,9 +33,9 @@ from parley.protocol.messages.elections import (
 class ReassignmentApi:
     """Handlers of the requests for partition reassignments."""
 
-    def __init__(self, controller: Controller, unclean: UncleanAllowed) -> None:
+    def __init__(self, controller: Controller, rules: RulesOf) -> None:
         self._controller = controller
-        self._unclean = unclean
+        self._rules = rules
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -53,7 +53,7 @@ class ReassignmentApi:
         may_change = request.allow_replication_factor_change
         try:
             outcomes = await self._controller.submit(
-                lambda image: alter_reassignments(image, moves, self._unclean, factor_may_change=may_change)
+                lambda image: alter_reassignments(image, moves, self._rules, factor_may_change=may_change)
             )
         except KafkaError as error:
             return AlterPartitionReassignmentsResponse(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import NoReturn
 from uuid import UUID
@@ -16,11 +17,11 @@ from parley.broker.config import ConfigError, ConfigType
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.topic_config import TopicConfig, check_topic, warnings_about_topic
-from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.periodic_elections import elect_possible_leaders
+from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.leader_elections import reconcile_leaders
 from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
     NewPartitions,
@@ -40,7 +41,7 @@ from parley.protocol.schema import ZERO_UUID
 
 _log = logging.getLogger(__name__)
 
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class Administration:
@@ -54,7 +55,7 @@ class Administration:
         config: DynamicConfig,
         rng: Random,
         until_usable: Callable[[], Awaitable[None]],
-        unclean: UncleanAllowed,
+        rules: RulesOf,
     ) -> None:
         """``until_usable()`` waits until all live brokers know new partitions and their logs here are open."""
         static = config()
@@ -64,7 +65,7 @@ class Administration:
         self._config = config
         self._rng = rng
         self._until_usable = until_usable
-        self._unclean = unclean
+        self._rules = rules
         self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
         self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
 
@@ -141,7 +142,7 @@ class Administration:
     ) -> list[ConfigOutcome]:
         """Change configuration entries. Each resource has its own outcome.
 
-        If the change allows unclean elections, partitions without a leader get one.
+        If ``min.insync.replicas`` changes, the ELRs follow.
         """
         outcomes = await self._controller.submit(
             lambda image: alter_configs(
@@ -154,8 +155,8 @@ class Administration:
                     entries = self._metadata.image.config(ResourceType.TOPIC, change.resource.name)
                     changed = {name: text for name, text in entries.items() if _names(change, name)}
                     _log_warnings_about(change.resource.name, changed)
-        if not validate_only and any(_names(change, UNCLEAN_ELECTION) for change in wanted):
-            await elect_possible_leaders(self._controller, self._unclean)
+        if not validate_only and any(_names(change, MIN_INSYNC_REPLICAS) for change in wanted):
+            await self._controller.submit(partial(reconcile_leaders, rules=self._rules))
         return outcomes
 
     def _validate(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:

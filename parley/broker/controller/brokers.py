@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
 
+from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import elect_leader, electable
+from parley.broker.controller.election_rules import ElectionRules, RulesOf
+from parley.broker.controller.leader_choice import elect_leader
+from parley.broker.controller.recovery_choice import Recovery, needs_recovery, recover_leader
+from parley.broker.controller.replica_losses import Condition, ConditionOf, conditions
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 
-UncleanAllowed = Callable[[MetadataImage, str], bool]
-"""True if a topic may elect a leader outside its ISR (``unclean.leader.election.enable``)."""
-
 
 def register_broker(
-    image: MetadataImage, registration: BrokerRegistration, unclean: UncleanAllowed
-) -> Decision[BrokerRegistration]:
-    """Register a broker under a new epoch.
+    image: MetadataImage, registration: BrokerRegistration, report: BrokerReport | None, rules: RulesOf
+) -> Decision[list[Recovery]]:
+    """Register a broker under a new epoch; return the recoveries of partitions that only this broker has.
+
+    ``report`` has its logs; it is None if the broker sent no report.
 
     If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
     leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
-    never goes on under its old leader epoch. A registration whose epoch is not higher than the known one changes
-    nothing: a fenced broker comes back only under a higher epoch.
+    never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
+    (``replica_losses.py``). A registration whose epoch is not higher than the known one changes nothing: a fenced
+    broker comes back only under a higher epoch.
     """
     known = image.brokers.get(registration.broker_id)
     if known is not None and registration.epoch <= known.epoch:
-        return Decision((), known)
+        return Decision((), [])
     changes: list[Change] = []
     joined = replace(registration, fenced=False)
     if known is not None and not known.fenced:
         if known.incarnation_id == registration.incarnation_id:
-            return Decision((BrokerRegistered(joined),), joined)
-        changes += fence_broker(image, registration.broker_id, unclean).changes
+            return Decision((BrokerRegistered(joined),), [])
+        changes += fence_broker(image, registration.broker_id, rules).changes
         image = image.with_changes(changes)
-    changes.append(BrokerRegistered(joined))
-    changes += _elections(image, image.with_changes(changes[-1:]), joined.broker_id, unclean)
-    return Decision(tuple(changes), joined)
+    arrival = BrokerRegistered(joined)
+    after = image.with_changes((arrival,))
+    condition = conditions(known, joined, report)
+    if condition is None:
+        return Decision((*changes, arrival, *_elections(after, joined.broker_id, rules)), [])
+    elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules)
+    return Decision((*changes, arrival, *elections), recoveries)
 
 
-def fence_broker(
-    image: MetadataImage, broker_id: int, unclean: UncleanAllowed, *, epoch: int | None = None
-) -> Decision[bool]:
-    """Fence a broker: it keeps its epoch, and its leaderships move to live replicas in the ISR.
+def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch: int | None = None) -> Decision[bool]:
+    """Fence a broker: it keeps its epoch, and its leaderships move to live replicas in the ISR or the ELR.
 
     If ``epoch`` is given, a broker that has registered again since is left alone. Returns True if it was fenced now.
 
@@ -57,16 +63,16 @@ def fence_broker(
         return Decision((), False)
     fenced = BrokerRegistered(replace(known, fenced=True))
     after = image.with_changes((fenced,))
-    return Decision((*_elections(image, after, broker_id, unclean), fenced), True)
+    return Decision((*_elections(after, broker_id, rules), fenced), True)
 
 
 def take_replicas_offline(
-    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], unclean: UncleanAllowed
+    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Take replicas out of leadership and ISR after their broker, which is alive, has lost their disk.
+    """Take replicas out of leadership, ISR and ELR after their broker, which is alive, has lost their disk.
 
-    A replica stays in the ISR if it is the last one there. ``replicas`` are pairs of topic id and partition; unknown
-    ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
+    ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
+    broker is registered under this epoch.
     """
     check_broker_epoch(image, broker_id, epoch)
     live = image.live_broker_ids()
@@ -75,27 +81,28 @@ def take_replicas_offline(
         topic = image.topic_names.get(topic_id, "")
         state = image.partition(topic, index)
         if state is not None and broker_id in state.replicas:
-            elected = elect_leader(state, electable(state, live) - {broker_id}, unclean=unclean(image, topic))
+            min_isr = rules(image, topic).min_insync_replicas
+            elected = elect_leader(state, live, min_isr, suspect=(broker_id,))
             if elected is not state:
                 changes.append(PartitionChanged(topic, index, elected))
     return Decision(tuple(changes), None)
 
 
 def hand_over_leadership(
-    image: MetadataImage, broker_id: int, epoch: int, unclean: UncleanAllowed
+    image: MetadataImage, broker_id: int, epoch: int, rules: RulesOf
 ) -> Decision[list[tuple[str, int]]]:
     """Controlled shutdown: move a broker's leaderships before it stops, and fence it.
 
-    The broker leaves every ISR that has another live member. Returns the partitions that have no leader until it is
-    back. Raises BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's present epoch.
+    The broker leaves every ISR. Returns the partitions that have no leader until it is back. Raises
+    BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's present epoch.
     """
     _registered(image, broker_id)
     check_broker_epoch(image, broker_id, epoch)
-    changes = fence_broker(image, broker_id, unclean).changes
+    changes = fence_broker(image, broker_id, rules).changes
     remaining = [
         (topic, index)
         for topic, index, state in image.with_changes(changes).partitions()
-        if state.leader == NO_LEADER and broker_id in state.isr
+        if state.leader == NO_LEADER and broker_id in state.elr
     ]
     return Decision(changes, remaining)
 
@@ -122,19 +129,49 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
         )
 
 
-def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:
-    """Return the changes of leader and ISR that follow from a broker's arrival or departure between the two images."""
-    lived, live = before.live_broker_ids(), image.live_broker_ids()
+def _elections_after_loss(
+    image: MetadataImage, broker_id: int, condition: ConditionOf, report: BrokerReport | None, rules: RulesOf
+) -> tuple[list[Change], list[Recovery]]:
+    """Return the elections after the arrival of a broker whose replicas may have lost records.
+
+    A partition with this one replica recovers here and now. The others are left to the recovery duty
+    (``unclean_recovery.py``).
+    """
+    live = image.live_broker_ids()
     changes: list[Change] = []
+    recoveries = []
     for topic in image.topics.values():
-        may_be_unclean: bool | None = None
+        topic_rules: ElectionRules | None = None
         for index, state in enumerate(topic.partitions):
             if broker_id not in state.replicas:
                 continue
-            if may_be_unclean is None:
-                may_be_unclean = unclean(image, topic.name)
-            failed = lived - electable(state, lived)
-            elected = elect_leader(state, live - failed, unclean=may_be_unclean)
+            if topic_rules is None:
+                topic_rules = rules(image, topic.name)
+            found = condition(topic.topic_id, index, state)
+            suspect = (broker_id,) if found is Condition.SUSPECT else ()
+            lost = (broker_id,) if found is Condition.LOST else ()
+            elected = elect_leader(state, live, topic_rules.min_insync_replicas, suspect=suspect, lost=lost)
+            if report and state.replicas == (broker_id,) and needs_recovery(elected, topic_rules.recovery):
+                own = {broker_id: report.replica(topic.topic_id, index)}
+                elected, choice = recover_leader(elected, own, topic_rules.recovery)
+                recoveries.append(Recovery(topic.name, index, choice, own))
+            if elected is not state:
+                changes.append(PartitionChanged(topic.name, index, elected))
+    return changes, recoveries
+
+
+def _elections(image: MetadataImage, broker_id: int, rules: RulesOf) -> list[Change]:
+    """Return the changes of leader, ISR and ELR that follow from a broker's arrival or departure in ``image``."""
+    live = image.live_broker_ids()
+    changes: list[Change] = []
+    for topic in image.topics.values():
+        min_isr: int | None = None
+        for index, state in enumerate(topic.partitions):
+            if broker_id not in state.replicas:
+                continue
+            if min_isr is None:
+                min_isr = rules(image, topic.name).min_insync_replicas
+            elected = elect_leader(state, live, min_isr)
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))
     return changes

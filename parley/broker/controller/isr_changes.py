@@ -12,6 +12,7 @@ from uuid import UUID
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.leader_choice import next_partition_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
@@ -45,7 +46,7 @@ class IsrChangeOutcome:
 
 
 def alter_partitions(
-    image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange]
+    image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange], rules: RulesOf
 ) -> Decision[list[IsrChangeOutcome]]:
     """Change the ISR of each partition as its leader asks; each outcome has its own error.
 
@@ -70,7 +71,7 @@ def alter_partitions(
             outcomes.append(IsrChangeOutcome(change, state, error))
             continue
         isr = tuple(broker for broker, _ in change.isr)
-        after = next_partition_state(state, replace(state, isr=isr), live)
+        after = next_partition_state(state, replace(state, isr=isr), live, rules(image, topic).min_insync_replicas)
         if after is not state:
             changed[key] = after
         moved = after.leader != sender

@@ -1,85 +1,126 @@
-"""Which replica leads a partition: the pure rule that every change of a partition's state goes through.
+"""Which replica leads a partition: the pure rule that every change of a partition's state goes through (KIP-966).
 
-* The leader is the first replica, in order of preference, that is alive and in the ISR. A leader that is both stays.
-* If there is none, the partition has no leader. With unclean election the first live replica then leads, alone in the
-  ISR; records that only other replicas have are lost.
-* Dead replicas leave the ISR if a live one remains in it. The ISR is never empty: its last members may lead again.
-* A live member of the ISR leads, unless it has reported a failed disk. So the live ISR members of a partition without
-  a leader have failed disks, and are not electable until they register again.
+* The leader is the first replica, in order of preference, that is alive and in the ISR. A leader that is both stays. If
+  there is none, the first live replica in the ELR leads, and is then alone in the ISR. Otherwise the partition has no
+  leader, and only a recovery can elect one (``recovery_choice.py``).
+* Dead replicas leave the ISR, which may become empty. While it is smaller than ``min.insync.replicas``, the leader does
+  not advance the high watermark. So each replica that leaves it then has all committed records: it joins the ELR. The
+  ELR is cleared when the ISR is large enough again.
+* A ``suspect`` replica, which may have lost records, leaves both. If there is no leader then, it joins
+  ``last_known_elr``, and the recovery waits for it. A ``lost`` replica leaves all three.
 * A reassignment (KIP-455) is complete when every replica it adds is in the ISR; those it removes leave at that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Set
+from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
+from uuid import UUID
 
-from parley.broker.metadata.types import NO_LEADER, PartitionState
-
-
-def electable(state: PartitionState, live: Set[int]) -> Set[int]:
-    """Return the live brokers without those that have reported a failed disk for this partition.
-
-    ``state`` must be one that a decision has led to, and ``live`` the brokers that were alive for that decision.
-    """
-    return live if state.leader != NO_LEADER else live - set(state.isr)
+from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 
 
-def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool = False) -> PartitionState:
-    """Remove dead replicas from the ISR and elect a leader among the live ones.
+def elect_leader(
+    state: PartitionState,
+    live: Container[int],
+    min_isr: int,
+    *,
+    suspect: Collection[int] = (),
+    lost: Collection[int] = (),
+) -> PartitionState:
+    """Remove dead, suspect and lost replicas from the ISR, and elect a leader among the live ones.
 
     Returns the same object if nothing changes.
     """
-    return next_partition_state(state, state, live, unclean=unclean)
+    return next_partition_state(state, state, live, min_isr, suspect=suspect, lost=lost)
 
 
 def next_partition_state(
-    known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
+    known: PartitionState,
+    wanted: PartitionState,
+    live: Container[int],
+    min_isr: int,
+    *,
+    suspect: Collection[int] = (),
+    lost: Collection[int] = (),
 ) -> PartitionState:
-    """Return the state that follows ``known`` when a decision wants ``wanted``, by the rules above.
+    """Return the state that follows ``known`` when a decision wants the replicas, ISR and leader of ``wanted``.
 
-    The epochs of ``wanted`` are ignored. Its leader is kept if it may lead. Its ISR may be empty only if ``unclean``
-    allows an election outside the ISR. The leader epoch rises if the leader changes, the partition epoch if anything
-    does. Returns ``known`` itself if nothing changes.
+    The rules above decide. The leader is kept if it may lead. The leader epoch rises if the leader changes, the
+    partition epoch if anything does. Returns ``known`` itself if nothing changes.
     """
-    isr = tuple(broker for broker in wanted.isr if broker in live)
-    if not isr and unclean:
-        isr = next(((broker,) for broker in _complete_replicas_first(wanted) if broker in live), ())
-    settled = wanted if not isr or isr == wanted.isr else replace(wanted, isr=isr)
-    if settled.adding or settled.removing:
-        settled = _complete(settled)
-    leader = _leader(settled, live)
-    if leader == known.leader and _same_places(settled, known):
-        return known
+    isr = tuple(broker for broker in wanted.isr if broker in live and broker not in suspect and broker not in lost)
+    settled = wanted if isr == wanted.isr else replace(wanted, isr=isr)
+    settled = _complete(settled)
+    eligible = _in_order(settled, {*known.isr, *known.elr}.difference(suspect, lost))
+    leader = _leader(settled, eligible, live)
+    isr = settled.isr or (() if leader == NO_LEADER else (leader,))
+    has_enough = len(isr) >= min(min_isr, len(settled.replicas))
+    following = replace(
+        settled,
+        isr=isr,
+        leader=leader,
+        leader_epoch=known.leader_epoch + (leader != known.leader),
+        partition_epoch=known.partition_epoch,
+        elr=() if has_enough else tuple(broker for broker in eligible if broker not in isr),
+        last_known_elr=_last_known(known, settled, suspect, lost) if leader == NO_LEADER else (),
+        directories=_directories(known, settled.replicas),
+        unclean_epoch=known.unclean_epoch,
+    )
+    return known if following == known else replace(following, partition_epoch=known.partition_epoch + 1)
+
+
+def recovered(known: PartitionState, leader: int, *, unclean: bool) -> PartitionState:
+    """Return the state after a recovery: this replica leads, and only it is known to have the leader's records.
+
+    ``unclean`` is true if the leader may lack committed records. Followers may then truncate theirs.
+    """
+    epoch = known.leader_epoch + 1
+    settled = _complete(replace(known, isr=(leader,)))
     return replace(
         settled,
         leader=leader,
-        leader_epoch=known.leader_epoch + (leader != known.leader),
+        leader_epoch=epoch,
         partition_epoch=known.partition_epoch + 1,
+        elr=(),
+        last_known_elr=(),
+        directories=_directories(known, settled.replicas),
+        unclean_epoch=epoch if unclean else known.unclean_epoch,
     )
 
 
-def _same_places(one: PartitionState, other: PartitionState) -> bool:
-    return (one.isr, one.replicas, one.adding, one.removing) == (
-        other.isr,
-        other.replicas,
-        other.adding,
-        other.removing,
-    )
+def _in_order(state: PartitionState, brokers: Container[int]) -> tuple[int, ...]:
+    """Return those of the brokers that are replicas, in order of preference."""
+    return tuple(broker for broker in state.replicas if broker in brokers)
 
 
-def _complete_replicas_first(state: PartitionState) -> list[int]:
-    """Return the replicas by preference, with those that a reassignment is still adding at the end."""
-    return sorted(state.replicas, key=lambda broker: broker in state.adding)
+def _last_known(
+    known: PartitionState, settled: PartitionState, suspect: Iterable[int], lost: Iterable[int]
+) -> tuple[int, ...]:
+    """Return the replicas that have left ISR and ELR while the partition had no leader, and may have all records."""
+    leaving = {*known.isr, *known.elr}.intersection(suspect)
+    return _in_order(settled, leaving.union(known.last_known_elr).difference(lost))
 
 
-def _leader(state: PartitionState, live: Container[int]) -> int:
+def _directories(known: PartitionState, replicas: tuple[int, ...]) -> tuple[UUID, ...]:
+    """Return the directory of each replica; one that the partition did not have is unassigned."""
+    if not known.directories or replicas == known.replicas:
+        return known.directories
+    directories = tuple(map(known.directory, replicas))
+    return () if set(directories) == {UNASSIGNED_DIRECTORY} else directories
+
+
+def _leader(state: PartitionState, eligible: Iterable[int], live: Container[int]) -> int:
     if state.leader in state.isr and state.leader in live:
         return state.leader
-    return next((broker for broker in state.replicas if broker in state.isr and broker in live), NO_LEADER)
+    if state.isr:
+        return next(iter(_in_order(state, state.isr)), NO_LEADER)
+    return next((broker for broker in eligible if broker in live), NO_LEADER)
 
 
 def _complete(state: PartitionState) -> PartitionState:
+    if not (state.adding or state.removing):
+        return state
     isr = tuple(broker for broker in state.isr if broker not in state.removing)
     if not isr or any(broker not in isr for broker in state.adding):
         return state

@@ -1,17 +1,21 @@
 """Decisions that elect leaders: on request (ElectLeaders), and to keep leadership on preferred replicas.
 
-This module decides which partitions need an election; ``leader_choice.py`` decides which replica leads.
+This module decides which partitions need an election; ``leader_choice.py`` and ``recovery_choice.py`` decide which
+replica leads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import elect_leader, electable, next_partition_state
+from parley.broker.controller.election_rules import ElectionRules, RulesOf
+from parley.broker.controller.leader_choice import elect_leader, next_partition_state
+from parley.broker.controller.recovery_choice import Recovery, recover_leaders
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -39,20 +43,51 @@ class ElectionOutcome:
         return self.error is not None and self.error.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
-def elect_leaders(
-    image: MetadataImage, kind: ElectionType, wanted: Iterable[tuple[str, int]]
+def elect_preferred_leaders(
+    image: MetadataImage, wanted: Iterable[tuple[str, int]], rules: RulesOf
 ) -> Decision[list[ElectionOutcome]]:
-    """Elect a leader for each of the given partitions; each outcome has its own error. No partition may occur twice."""
+    """Make the preferred replica the leader of each given partition; each outcome has its own error.
+
+    No partition may occur twice.
+    """
     live = image.live_broker_ids()
     changes: list[Change] = []
     outcomes = []
     for topic, index in wanted:
         try:
-            changes.append(PartitionChanged(topic, index, _elected(image, live, kind, topic, index)))
+            state = _needing(image, ElectionType.PREFERRED, topic, index)
+            changes.append(PartitionChanged(topic, index, _preferred(state, live, rules(image, topic))))
             outcomes.append(ElectionOutcome(topic, index))
         except KafkaError as error:
             outcomes.append(ElectionOutcome(topic, index, error))
     return Decision(tuple(changes), outcomes)
+
+
+def elect_unclean_leaders(
+    image: MetadataImage, wanted: Iterable[tuple[str, int]], reports: Mapping[int, BrokerReport | None], rules: RulesOf
+) -> Decision[tuple[list[ElectionOutcome], list[Recovery]]]:
+    """Elect a leader of each given partition among the replicas that have reported, even if records are lost.
+
+    No partition may occur twice.
+    """
+    outcomes: dict[tuple[str, int], ElectionOutcome] = {}
+    for topic, index in wanted:
+        outcomes[topic, index] = ElectionOutcome(topic, index)
+        try:
+            _needing(image, ElectionType.UNCLEAN, topic, index)
+        except KafkaError as error:
+            outcomes[topic, index] = ElectionOutcome(topic, index, error)
+    permitted = [key for key, outcome in outcomes.items() if outcome.error is None]
+    decision = recover_leaders(image, permitted, reports, rules, requested=True)
+    for recovery in decision.result:
+        if recovery.choice.leader == NO_LEADER:
+            refused = KafkaError(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                "No replica is alive and has reported its log. Start a broker that has one.",
+            )
+            key = recovery.topic, recovery.partition
+            outcomes[key] = ElectionOutcome(*key, refused)
+    return Decision(decision.changes, (list(outcomes.values()), decision.result))
 
 
 def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
@@ -64,66 +99,50 @@ def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 
-def _elected(image: MetadataImage, live: Set[int], kind: ElectionType, topic: str, index: int) -> PartitionState:
+def _needing(image: MetadataImage, kind: ElectionType, topic: str, index: int) -> PartitionState:
+    """Return the state of a partition. Raises KafkaError if there is no such partition or it needs no election."""
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-    live = electable(state, live)
-    if kind is ElectionType.PREFERRED:
-        return _preferred(state, live)
-    elected = elect_leader(state, live, unclean=True)
-    if elected.leader == NO_LEADER:
-        raise KafkaError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"None of the replicas {list(state.replicas)} is alive and has a working disk.",
-        )
-    return elected
+    return state
 
 
-def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
+def _preferred(state: PartitionState, live: Set[int], rules: ElectionRules) -> PartitionState:
     preferred = state.replicas[0]
     if preferred not in live or preferred not in state.isr:
-        why = "in sync" if preferred in live else "alive, or its disk has failed"
+        why = "in sync" if preferred in live else "alive"
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
         )
-    return next_partition_state(state, replace(state, leader=preferred), live)
+    return next_partition_state(state, replace(state, leader=preferred), live, rules.min_insync_replicas)
 
 
-def reconcile_leaders(
-    image: MetadataImage, unclean: Callable[[MetadataImage, str], bool], *, takes_over: bool = False
-) -> Decision[int]:
-    """Elect a leader and shrink the ISR wherever live brokers and unclean election now allow or require it.
+def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
+    """Elect leaders, shrink ISRs and clear ELRs as live brokers and the configuration now allow or require it.
 
-    Registering or fencing a broker does this already. This decision is for topics that have allowed unclean election
-    since, and for changes that a controller left unfinished when it died between two transactions. Returns the number
-    of leaders elected outside the ISR.
-
-    A controller that ``takes_over`` cannot tell an unfinished change from a failed disk. It elects any live broker; one
-    with a failed disk reports it again.
+    Registering or fencing a broker does this already. This decision is for changes that a controller left unfinished
+    when it died between two transactions, and for topics whose ``min.insync.replicas`` was lowered: their leaders do
+    not advance the high watermark before the ELR is cleared.
     """
     live = image.live_broker_ids()
     changes: list[Change] = []
-    unsynced = 0
     for name, topic in image.topics.items():
-        settled = [
+        unsettled = [
             (index, state)
             for index, state in enumerate(topic.partitions)
-            if state.leader not in live or not live.issuperset(state.isr)
+            if state.elr or state.leader not in live or not live.issuperset(state.isr)
         ]
-        may_be_unclean = bool(settled) and unclean(image, name)
-        for index, state in settled:
-            able = live if takes_over else electable(state, live)
-            elected = elect_leader(state, able, unclean=may_be_unclean)
+        min_isr = rules(image, name).min_insync_replicas if unsettled else 1
+        for index, state in unsettled:
+            elected = elect_leader(state, live, min_isr)
             if elected is not state:
                 changes.append(PartitionChanged(name, index, elected))
-                unsynced += elected.leader not in (NO_LEADER, *state.isr)
-    return Decision(tuple(changes), unsynced)
+    return Decision(tuple(changes), None)
 
 
-def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
+def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int, rules: RulesOf) -> Decision[bool]:
     """Give leadership back to the brokers that lead too few of the partitions that prefer them.
 
     This applies to a broker if other brokers lead more than ``percentage`` percent of those partitions. Partitions
@@ -138,10 +157,10 @@ def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) ->
         if state.leader != preferred:
             away[preferred].append((topic, index, state))
     changes: list[Change] = [
-        PartitionChanged(topic, index, next_partition_state(state, replace(state, leader=broker), live))
+        PartitionChanged(topic, index, _preferred(state, live, rules(image, topic)))
         for broker, partitions in sorted(away.items())
         if broker in live and len(partitions) * 100 > percentage * preferring[broker]
         for topic, index, state in partitions
-        if broker in state.isr and broker in electable(state, live) and not (state.adding or state.removing)
+        if broker in state.isr and not (state.adding or state.removing)
     ]
     return Decision(tuple(changes[:limit]), len(changes) > limit)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.leader_elections import rebalance_to_preferred, reconcile_leaders
-
-_log = logging.getLogger(__name__)
 
 ELECTIONS_MAX = 1000
 """Leaders that one decision moves at most, so that the decisions behind it do not wait long."""
 
 
-async def rebalance_leaders_periodically(controller: Controller, config: Callable[[], BrokerConfig]) -> None:
+async def rebalance_leaders_periodically(
+    controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
+) -> None:
     """Give leadership back to preferred replicas from time to time (``auto.leader.rebalance.enable``).
 
     Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
@@ -27,33 +26,20 @@ async def rebalance_leaders_periodically(controller: Controller, config: Callabl
         await asyncio.sleep(config().leader_imbalance_check_interval_seconds)
         if config().auto_leader_rebalance_enable:
             percentage = config().leader_imbalance_per_broker_percentage
-            rebalance = partial(rebalance_to_preferred, percentage=percentage, limit=ELECTIONS_MAX)
+            rebalance = partial(rebalance_to_preferred, percentage=percentage, limit=ELECTIONS_MAX, rules=rules)
             while await controller.submit(rebalance, waits_for_store=True):
                 pass
 
 
 async def reconcile_leaders_periodically(
-    controller: Controller, config: Callable[[], BrokerConfig], unclean: UncleanAllowed
+    controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
 ) -> None:
     """Elect leaders for partitions that could have one and have none.
 
     Does so at once, in case the previous controller died in the middle of it, and then every
     ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
-    await elect_possible_leaders(controller, unclean, takes_over=True, waits_for_store=True)
+    reconcile = partial(reconcile_leaders, rules=rules)
     while True:
+        await controller.submit(reconcile, waits_for_store=True)
         await asyncio.sleep(config().unclean_leader_election_interval_ms / 1000)
-        await elect_possible_leaders(controller, unclean, waits_for_store=True)
-
-
-async def elect_possible_leaders(
-    controller: Controller, unclean: UncleanAllowed, *, takes_over: bool = False, waits_for_store: bool = False
-) -> None:
-    """Elect a leader for each partition that can have one now; log those elected outside the ISR."""
-    reconcile = partial(reconcile_leaders, unclean=unclean, takes_over=takes_over)
-    elected = await controller.submit(reconcile, waits_for_store=waits_for_store)
-    if elected:
-        _log.warning(
-            "leaders elected among replicas that were not in sync: committed records may be lost",
-            extra={"partitions": elected},
-        )

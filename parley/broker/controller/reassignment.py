@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
 from parley.broker.controller.leader_choice import next_partition_state
 from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
@@ -39,7 +39,7 @@ class ReassignmentOutcome:
 
 
 def alter_reassignments(
-    image: MetadataImage, moves: Iterable[Reassignment], unclean: UncleanAllowed, *, factor_may_change: bool = True
+    image: MetadataImage, moves: Iterable[Reassignment], rules: RulesOf, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
     """Begin or cancel each reassignment; each outcome has its own error. No partition may occur twice."""
     changes: list[Change] = []
@@ -49,8 +49,11 @@ def alter_reassignments(
         try:
             state = _known(image, move)
             wanted = _wanted(image, state, move, factor_may_change=factor_may_change)
-            after = next_partition_state(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
-            _check_isr_is_not_empty(after, move)
+            topic_rules = rules(image, move.topic)
+            after = next_partition_state(state, wanted, live, topic_rules.min_insync_replicas)
+            may_lose = topic_rules.recovery is RecoveryStrategy.AGGRESSIVE and not live.isdisjoint(after.replicas)
+            if not may_lose:
+                _check_any_is_eligible(after, move)
         except KafkaError as error:
             outcomes.append(ReassignmentOutcome(move, error))
             continue
@@ -114,10 +117,10 @@ def _wanted(
     )
 
 
-def _check_isr_is_not_empty(state: PartitionState, move: Reassignment) -> None:
-    if not state.isr:
+def _check_any_is_eligible(state: PartitionState, move: Reassignment) -> None:
+    if not (state.isr or state.elr or state.last_known_elr):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"No replica that partition {move.topic}-{move.partition} would have is in sync: records would be "
-            "lost. Wait until one has caught up, or allow it with unclean.leader.election.enable=true.",
+            "lost. Wait until one has caught up, or allow it with unclean.recovery.strategy=Aggressive.",
         )

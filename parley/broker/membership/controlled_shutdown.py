@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from parley.broker.controller.brokers import UncleanAllowed, hand_over_leadership
+from parley.broker.controller.brokers import hand_over_leadership
 from parley.broker.controller.controller import Controller
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -26,14 +27,14 @@ class ControlledShutdown:
         peers: Peers,
         *,
         broker_epoch: Callable[[], int],
-        unclean: UncleanAllowed,
+        rules: RulesOf,
     ) -> None:
         self._broker_id = broker_id
         self._controller = controller
         self._metadata = metadata
         self._peers = peers
         self._broker_epoch = broker_epoch
-        self._unclean = unclean
+        self._rules = rules
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
         """Have the controller move this broker's leaderships, so that no client waits for it when it stops.
@@ -61,7 +62,7 @@ class ControlledShutdown:
     async def _request(self) -> None:
         own, broker_epoch = self._broker_id, self._broker_epoch()
         if self._controller.is_active:
-            await self._controller.submit(lambda image: hand_over_leadership(image, own, broker_epoch, self._unclean))
+            await self._controller.submit(lambda image: hand_over_leadership(image, own, broker_epoch, self._rules))
             return
         response: ControlledShutdownResponse = await self._peers.ask_controller(
             ControlledShutdownRequest(broker_id=own, broker_epoch=broker_epoch)

@@ -18,9 +18,10 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller, store_unavailable
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next_state
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower
@@ -72,7 +73,8 @@ class BrokerLifecycle:
         heartbeat_ms: int,
         epochs: EpochFile,
         ids_in_use: Callable[[], Mapping[str, int]],
-        unclean: UncleanAllowed,
+        rules: RulesOf,
+        recovery: UncleanRecovery,
         duties: Sequence[Callable[[Controller], Coroutine[Any, Any, None]]],
         monotonic: Callable[[], float],
         rng: Random,
@@ -119,7 +121,8 @@ class BrokerLifecycle:
             metadata,
             publisher,
             listener=listener,
-            unclean=unclean,
+            rules=rules,
+            recovery=recovery,
             silence_s=self._silence_s,
             monotonic=monotonic,
         )
@@ -139,7 +142,7 @@ class BrokerLifecycle:
             monotonic=monotonic,
         )
         self.shutdown = ControlledShutdown(
-            broker_id, self.controller, metadata, peers, broker_epoch=lambda: self.broker_epoch, unclean=unclean
+            broker_id, self.controller, metadata, peers, broker_epoch=lambda: self.broker_epoch, rules=rules
         )
 
     def _on(self, event: BrokerEvent) -> None:

@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from parley.broker.controller.brokers import UncleanAllowed, fence_broker, register_broker
+from parley.broker.controller.brokers import fence_broker, register_broker
 from parley.broker.controller.controller import Controller, Outranked
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.metadata.current import Metadata
@@ -46,7 +48,8 @@ class LiveBrokers:
         publisher: MetadataPublisher,
         *,
         listener: str,
-        unclean: UncleanAllowed,
+        rules: RulesOf,
+        recovery: UncleanRecovery,
         silence_s: float,
         monotonic: Callable[[], float],
     ) -> None:
@@ -55,7 +58,8 @@ class LiveBrokers:
         self._metadata = metadata
         self._publisher = publisher
         self._listener = listener
-        self._unclean = unclean
+        self._rules = rules
+        self._recovery = recovery
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, once they are known
@@ -63,6 +67,7 @@ class LiveBrokers:
         self._trusted_s = 0.0  # from then on, brokers that are not members are fenced
         self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> start of the time that counts as silence
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._joining: dict[tuple[int, int], asyncio.Task[None]] = {}  # registrations in progress
         self._refusing: set[UUID] = set()  # incarnations whose machine refused connections
         self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for its silence
 
@@ -77,6 +82,7 @@ class LiveBrokers:
         self._seen.clear()
         self._since.clear()
         self._watched.clear()
+        self._joining.clear()
         self._refusing.clear()
         self._tend(watches)
         try:
@@ -94,10 +100,10 @@ class LiveBrokers:
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
-            await self._reconcile(members)
+            await self._reconcile(members, watches)
             self._tend(watches)
 
-    async def _reconcile(self, members: Mapping[str, Member]) -> None:
+    async def _reconcile(self, members: Mapping[str, Member], watches: TaskSet) -> None:
         live: dict[int, BrokerRegistration] = {}
         for member in members.values():
             registration = replace(registration_from_bytes(member.data), epoch=member.incarnation)
@@ -107,10 +113,12 @@ class LiveBrokers:
         self._seen |= live.keys()
         for registration in live.values():
             self._refuse_if_outranked(registration)
-            joined = replace(registration, seen=NO_TERM)
-            await self._controller.submit(
-                lambda image, joined=joined: register_broker(image, joined, self._unclean),  # type: ignore[misc]
-                waits_for_store=True,
+        joined = {(broker.broker_id, broker.epoch): broker for broker in live.values() if self._is_news(broker)}
+        for key in self._joining.keys() - joined.keys():
+            self._joining.pop(key).cancel()
+        for key in joined.keys() - self._joining.keys():
+            self._joining[key] = watches.start(
+                self._register(replace(joined[key], seen=NO_TERM), watches), name=f"registration of broker {key[0]}"
             )
 
     def _refuse_if_outranked(self, joining: BrokerRegistration) -> None:
@@ -118,6 +126,24 @@ class LiveBrokers:
         terms = self._controller.terms
         if joining.seen.epoch >= terms[-1].epoch and contradicts(terms, joining.seen):
             raise Outranked(joining.broker_id, joining.seen.epoch)
+
+    def _is_news(self, broker: BrokerRegistration) -> bool:
+        known = self._metadata.image.brokers.get(broker.broker_id)
+        return known is None or known.epoch < broker.epoch
+
+    async def _register(self, broker: BrokerRegistration, watches: TaskSet) -> None:
+        """Register a broker when it has reported its logs, or cannot."""
+        report = await self._recovery.request(broker, None)
+        try:
+            recoveries = await self._controller.submit(
+                lambda image: register_broker(image, broker, report, self._rules), waits_for_store=True
+            )
+        except KafkaError as error:
+            if error.code != ErrorCode.NOT_CONTROLLER:
+                raise
+            return  # the term is over
+        self._recovery.note(recoveries)
+        self._tend(watches)
 
     async def _fence_the_absent(self) -> None:
         if self._present is None:
@@ -129,7 +155,7 @@ class LiveBrokers:
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
         if await self._controller.submit(
-            lambda image: fence_broker(image, broker_id, self._unclean, epoch=epoch), waits_for_store=True
+            lambda image: fence_broker(image, broker_id, self._rules, epoch=epoch), waits_for_store=True
         ):
             _log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
 

@@ -1,7 +1,7 @@
 """Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A replica is reported as long as the metadata names this broker as its leader, or as one of several members of the ISR.
-So it is reported again if that returns, as it does when this broker registers again.
+A replica is reported while the metadata names this broker as its leader, or as a member of its ISR or ELR. So it is
+reported again if that returns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OfflineReplicas:
     def _must_be_reported(self, partition: Partition) -> bool:
         state = partition.state
         return partition.has_failed and (
-            state.leader == self._broker_id or (self._broker_id in state.isr and len(state.isr) > 1)
+            state.leader == self._broker_id or self._broker_id in state.isr or self._broker_id in state.elr
         )
 
     async def _send(self, partitions: list[Partition]) -> None:

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Protocol
 from uuid import UUID
 
-from parley.broker.metadata.types import BrokerRegistration, PartitionState
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.broker.metrics import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
@@ -197,6 +197,13 @@ class Partition:
         return self._why_no_log == ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
+    def _why_not_leader(self) -> ErrorCode:
+        """The error for clients of a broker that does not lead: if no broker does because this one's disk has failed,
+        the failure."""
+        is_cause = self.has_failed and self.state.leader == NO_LEADER
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_cause else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
     def is_open(self) -> bool:
         """True if the log is open."""
         return self._log is not None
@@ -256,7 +263,7 @@ class Partition:
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
         if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise KafkaError(self._why_not_leader)
 
     def check_replica(self, known_epoch: int = NO_EPOCH) -> None:
         """Raise KafkaError if the client named another epoch. Consumers may read from a leader or a follower."""
@@ -292,10 +299,11 @@ class Partition:
     ) -> AppendInfo:
         """Append validated batches as leader.
 
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the log raises.
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the
+        log raises.
         """
         if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise KafkaError(self._why_not_leader)
         if acks == -1 and not self.has_enough_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -320,7 +328,7 @@ class Partition:
     def is_acknowledged(self, offset: int) -> ErrorCode | None:
         """Return the outcome of an append up to ``offset`` with ``acks=-1``; None while members of the ISR lack it."""
         if not self.is_leader:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return self._why_not_leader
         if self._log is None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not self.has_enough_replicas:
@@ -426,6 +434,7 @@ class Partition:
     def _advance_high_watermark(self, appended_bytes: int) -> None:
         """Move the high watermark to the offset that the whole ISR has reached, and notify waiting requests.
 
+        It stays while the ISR is too small, and while there is an ELR: its members must have all committed records.
         ``appended_bytes`` is the size of the records appended since the last call. Waiting fetches count bytes when
         they become visible: at once if the ISR is this broker alone, otherwise with the high watermark.
         """
@@ -434,7 +443,7 @@ class Partition:
         for progress in self._awaited:
             if progress.log_end_offset < reached:
                 reached = progress.log_end_offset
-        if reached > log.high_watermark and self.has_enough_replicas:
+        if reached > log.high_watermark and self.has_enough_replicas and not self.state.elr:
             log.high_watermark = reached
             self._purgatories.produce.notify(self)
             self._purgatories.fetch.notify(self, appended_bytes)

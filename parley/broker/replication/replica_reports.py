@@ -46,6 +46,7 @@ class ReplicaReports:
             truncated=False,
             topic_partition_log_info_list=[],
             incarnation_id=self._incarnation_id,
+            is_any_directory_offline=len(self._logs.online()) < len(self._logs.directories),
         )
         wanted: list[tuple[UUID | None, str, int]]
         if request.topic_partitions is None:

@@ -12,9 +12,11 @@ from uuid import UUID
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
-from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy, RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
+from parley.broker.controller.report_requests import ReportRequests
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
@@ -59,7 +61,8 @@ class Parts:
     logs: LogManager
     metadata: Metadata
     config: DynamicConfig
-    unclean_allowed: UncleanAllowed
+    rules: RulesOf
+    recovery: UncleanRecovery
     purgatories: Purgatories
     partitions: HostedPartitions
     groups: GroupCoordinator
@@ -96,9 +99,11 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     )
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
-    unclean_allowed = _unclean_allowed(config)
     joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
-    lifecycle = _lifecycle(environment, bound, joined, opened, config, metadata, publisher, peers, unclean_allowed)
+    rules = _election_rules(config)
+    reports = ReportRequests(metadata, peers, static.inter_broker_listener)
+    recovery = UncleanRecovery(metadata, reports, rules)
+    lifecycle = _lifecycle(environment, bound, joined, opened, config, metadata, publisher, peers, rules, recovery)
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
@@ -110,7 +115,8 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         logs=opened.manager,
         metadata=metadata,
         config=config,
-        unclean_allowed=unclean_allowed,
+        rules=rules,
+        recovery=recovery,
         purgatories=purgatories,
         partitions=partitions,
         groups=_group_coordinator(environment, config, metadata, partitions, purgatories),
@@ -156,6 +162,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
         parts.lifecycle.apply,
         parts.fetchers.apply,
         parts.offline_replicas.apply,
+        parts.recovery.apply,
     ):
         parts.metadata.subscribe(subscriber)
     parts.config.subscribe(lambda config: limit_connections(parts.connection_quotas, config))
@@ -170,11 +177,15 @@ def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
     quotas.limits = limits_of(config)
 
 
-def _unclean_allowed(config: DynamicConfig) -> UncleanAllowed:
-    def unclean_allowed(image: MetadataImage, topic: str) -> bool:
-        return TopicConfig(config(), image.config(ResourceType.TOPIC, topic)).unclean_leader_election_enable
+def _election_rules(config: DynamicConfig) -> RulesOf:
+    def rules(image: MetadataImage, topic: str) -> ElectionRules:
+        settings = TopicConfig(config(), image.config(ResourceType.TOPIC, topic))
+        strategy = RecoveryStrategy(settings.unclean_recovery_strategy)
+        if settings.unclean_leader_election_enable:
+            strategy = RecoveryStrategy.AGGRESSIVE
+        return ElectionRules(settings.min_insync_replicas, strategy)
 
-    return unclean_allowed
+    return rules
 
 
 def _hosted_partitions(
@@ -221,7 +232,8 @@ def _lifecycle(
     metadata: Metadata,
     publisher: MetadataPublisher,
     peers: Peers,
-    unclean_allowed: UncleanAllowed,
+    rules: RulesOf,
+    recovery: UncleanRecovery,
 ) -> BrokerLifecycle:
     static, rng = environment.config, environment.rng
     return BrokerLifecycle(
@@ -242,12 +254,14 @@ def _lifecycle(
         listener=static.inter_broker_listener,
         session_ttl_ms=static.session_timeout_ms,
         heartbeat_ms=static.broker_heartbeat_interval_ms,
-        unclean=unclean_allowed,
         epochs=joined.epochs,
         ids_in_use=lambda: _ids_in_use(static, joined),
+        rules=rules,
+        recovery=recovery,
         duties=(
-            lambda controller: rebalance_leaders_periodically(controller, config),
-            lambda controller: reconcile_leaders_periodically(controller, config, unclean_allowed),
+            lambda controller: rebalance_leaders_periodically(controller, config, rules),
+            lambda controller: reconcile_leaders_periodically(controller, config, rules),
+            recovery.run,
         ),
         monotonic=environment.clock.monotonic,
         rng=rng,

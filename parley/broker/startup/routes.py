@@ -117,7 +117,7 @@ def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, 
         config,
         environment.rng,
         until_usable,
-        parts.unclean_allowed,
+        parts.rules,
     )
     auto_creation = TopicAutoCreation(administration, metadata, parts.peers, config, partitions.opened)
     outages = Outages(metadata, parts.peers.lost_at, is_in_touch)
@@ -135,13 +135,13 @@ def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
     """The controller's work for brokers and administrators, and the coordination store."""
     controller, metadata = parts.lifecycle.controller, parts.metadata
     return (
-        AlterPartitionApi(controller, metadata),
+        AlterPartitionApi(controller, metadata, parts.rules),
         AssignReplicasApi(controller),
-        BrokerLifecycleApi(controller, parts.unclean_allowed),
+        BrokerLifecycleApi(controller, parts.rules),
         DescribeClusterApi(metadata),
         StoreMoveApi(parts.store_move, parts.store_move_driver),
-        ElectLeadersApi(controller),
+        ElectLeadersApi(controller, parts.recovery, parts.rules),
         FetchMetadataApi(metadata, parts.publisher, parts.metadata_fetches, parts.lifecycle.silence),
-        ReassignmentApi(controller, parts.unclean_allowed),
+        ReassignmentApi(controller, parts.rules),
         ReplicaLogInfoApi(parts.replica_reports),
     )

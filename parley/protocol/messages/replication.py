@@ -196,3 +196,5 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     # the highest epochs that the broker has persisted; -1: none
     highest_broker_epoch: i64 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)
     highest_controller_epoch: i32 = field("0+", tag=10003, tagged="0+", default=-1, ignorable=True)
+    # a log directory is offline: logs that this response does not have may be in it
+    is_any_directory_offline: bool = field("0+", tag=10004, tagged="0+", default=False, ignorable=True)

@@ -12,7 +12,7 @@ from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from tests.broker.api.bench import context
-from tests.broker.controller.clusters import TOPIC_ID, DirectController, image_with
+from tests.broker.controller.clusters import TOPIC_ID, DirectController, balanced, image_with
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def ask(
     topic = AlterPartitionRequest.TopicData(
         topic_name=name, topic_id=TOPIC_ID if name == "t" else UUID(int=8), partitions=[partition]
     )
-    api = AlterPartitionApi(controller, controller.metadata)  # type: ignore[arg-type]
+    api = AlterPartitionApi(controller, controller.metadata, balanced)  # type: ignore[arg-type]
     request = AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=[topic])
     answer = await api.alter_partition(context(version), request)
     assert answer.error_code == ErrorCode.NONE
@@ -68,6 +68,6 @@ async def test_errors_are_those_the_version_knows(controller: DirectController, 
 
 async def test_a_broker_that_is_not_the_controller_returns_not_controller(controller: DirectController) -> None:
     controller.is_active = False
-    api = AlterPartitionApi(controller, controller.metadata)  # type: ignore[arg-type]
+    api = AlterPartitionApi(controller, controller.metadata, balanced)  # type: ignore[arg-type]
     answer = await api.alter_partition(context(3), AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=[]))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

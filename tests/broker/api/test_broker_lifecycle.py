@@ -10,7 +10,7 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.brokers import ControlledShutdownRequest
 from parley.protocol.messages.quorum import UnregisterBrokerRequest
 from tests.broker.api.bench import context
-from tests.broker.controller.clusters import TOPIC, DirectController, epoch_of, image_with, never
+from tests.broker.controller.clusters import TOPIC, DirectController, balanced, epoch_of, image_with
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def controller() -> DirectController:
 
 
 async def test_a_broker_stops_and_is_forgotten(controller: DirectController) -> None:
-    api = BrokerLifecycleApi(controller, never)  # type: ignore[arg-type]
+    api = BrokerLifecycleApi(controller, balanced)  # type: ignore[arg-type]
     alive = await api.unregister_broker(context(0), UnregisterBrokerRequest(broker_id=1))
     assert alive.error_code == ErrorCode.INVALID_REQUEST
     assert "stop it" in (alive.error_message or "")
@@ -36,7 +36,7 @@ async def test_a_broker_stops_and_is_forgotten(controller: DirectController) -> 
 
 async def test_a_broker_that_is_not_the_controller_returns_not_controller(controller: DirectController) -> None:
     controller.is_active = False
-    api = BrokerLifecycleApi(controller, never)  # type: ignore[arg-type]
+    api = BrokerLifecycleApi(controller, balanced)  # type: ignore[arg-type]
     answer = await api.controlled_shutdown(context(3), ControlledShutdownRequest(broker_id=1))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     assert (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from parley.broker.api import elect_leaders as elections_module
 from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.reassignment import ReassignmentApi
-from parley.broker.metadata.types import PartitionState
+from parley.broker.controller.broker_reports import Replica
+from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.elections import (
     AlterPartitionReassignmentsRequest,
@@ -17,7 +21,7 @@ from parley.protocol.messages.elections import (
     ListPartitionReassignmentsRequest,
 )
 from tests.broker.api.bench import context
-from tests.broker.controller.clusters import TOPIC, DirectController, image_with, never
+from tests.broker.controller.clusters import TOPIC, DirectController, balanced, image_with
 
 AWAY = PartitionState((1, 2, 3), (2, 1), 2, 5, 7)
 HOME = PartitionState((1, 2, 3), (2, 1), 1, 5, 7)
@@ -32,10 +36,15 @@ def controller() -> DirectController:
     return DirectController(image_with(AWAY, HOME))
 
 
+async def no_report(broker: BrokerRegistration, wanted: Sequence[Replica] | None) -> None:
+    """Stand for a broker that does not respond."""
+
+
 async def elect(
     controller: DirectController, version: int, wanted: list[Topic] | None, kind: int = 0
 ) -> ElectLeadersResponse:
-    api = ElectLeadersApi(controller)  # type: ignore[arg-type]
+    recovery = UncleanRecovery(controller.metadata, no_report, balanced)
+    api = ElectLeadersApi(controller, recovery, balanced)  # type: ignore[arg-type]
     request = ElectLeadersRequest(election_type=kind, topic_partitions=wanted)
     return await api.elect_leaders(context(version), request)
 
@@ -91,7 +100,7 @@ async def test_a_broker_that_is_not_the_controller_elects_no_leader(controller: 
 async def move(
     controller: DirectController, *partitions: MovingPartition, version: int = 1, factor_may_change: bool = True
 ) -> AlterPartitionReassignmentsResponse:
-    api = ReassignmentApi(controller, never)  # type: ignore[arg-type]
+    api = ReassignmentApi(controller, balanced)  # type: ignore[arg-type]
     request = AlterPartitionReassignmentsRequest(
         topics=[Moving(name=TOPIC, partitions=list(partitions))], allow_replication_factor_change=factor_may_change
     )
@@ -103,7 +112,7 @@ def move_codes(answer: AlterPartitionReassignmentsResponse) -> dict[int, int]:
 
 
 async def test_moves_begin_are_shown_and_stop(controller: DirectController) -> None:
-    api = ReassignmentApi(controller, never)  # type: ignore[arg-type]
+    api = ReassignmentApi(controller, balanced)  # type: ignore[arg-type]
     answer = await move(
         controller,
         MovingPartition(partition_index=0, replicas=[4, 1]),
@@ -135,7 +144,7 @@ async def test_the_number_of_replicas_can_be_held(controller: DirectController) 
 
 async def test_a_broker_that_is_not_the_controller_moves_nothing(controller: DirectController) -> None:
     controller.is_active = False
-    api = ReassignmentApi(controller, never)  # type: ignore[arg-type]
+    api = ReassignmentApi(controller, balanced)  # type: ignore[arg-type]
     assert (await move(controller)).error_code == ErrorCode.NOT_CONTROLLER
     answer = await api.list_moves(context(0), ListPartitionReassignmentsRequest(topics=None))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

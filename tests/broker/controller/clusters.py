@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.decision import Decide, T
+from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
 from parley.broker.metadata.changes import Delta, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -16,12 +17,16 @@ from parley.protocol.errors import ErrorCode, KafkaError
 TOPIC, TOPIC_ID = "t", UUID(int=9)
 
 
-def never(image: MetadataImage, topic: str) -> bool:
-    return False
+def balanced(image: MetadataImage, topic: str) -> ElectionRules:
+    return ElectionRules()
 
 
-def always(image: MetadataImage, topic: str) -> bool:
-    return True
+def min_isr_2(image: MetadataImage, topic: str) -> ElectionRules:
+    return ElectionRules(2)
+
+
+def aggressive(image: MetadataImage, topic: str) -> ElectionRules:
+    return ElectionRules(recovery=RecoveryStrategy.AGGRESSIVE)
 
 
 def epoch_of(broker_id: int) -> int:

@@ -15,7 +15,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.configs import ConfigChange
 from parley.broker.controller.topics import NewTopic
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType
-from tests.broker.controller.clusters import TOPIC, DirectController, image_with, never
+from tests.broker.controller.clusters import TOPIC, DirectController, balanced, image_with
 
 COMPACT = {"cleanup.policy": "compact"}
 
@@ -28,7 +28,7 @@ def administration() -> Administration:
     async def opened() -> None:
         """Nothing to wait for."""
 
-    return Administration(1, controller, controller.metadata, dynamic, Random(1), opened, never)  # type: ignore[arg-type]
+    return Administration(1, controller, controller.metadata, dynamic, Random(1), opened, balanced)  # type: ignore[arg-type]
 
 
 class ChosenBits(Random):

@@ -15,17 +15,26 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker, unregister_broker
+from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
+from parley.broker.controller.brokers import (
+    fence_broker,
+    hand_over_leadership,
+    register_broker,
+    take_replicas_offline,
+    unregister_broker,
+)
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.leader_elections import (
     ElectionType,
-    elect_leaders,
+    elect_preferred_leaders,
     needing_election,
     rebalance_to_preferred,
     reconcile_leaders,
 )
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
+from parley.broker.controller.recovery_choice import recover_leaders
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import (
     NewPartitions,
@@ -38,7 +47,6 @@ from parley.broker.controller.topics import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
-from tests.broker.controller.clusters import never
 from tests.support.proportion import examples
 
 T = TypeVar("T")
@@ -50,9 +58,9 @@ indexes = st.integers(0, 3)
 goals = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
 
 
-def unclean(image: MetadataImage, topic: str) -> bool:
-    """Unclean election is allowed for topic "a"."""
-    return topic == "a"
+def rules(image: MetadataImage, topic: str) -> ElectionRules:
+    """Topic "a" needs one replica in sync, and allows unclean elections; "b" needs two."""
+    return ElectionRules(1, RecoveryStrategy.AGGRESSIVE) if topic == "a" else ElectionRules(2)
 
 
 Writes = list[tuple[str, bytes | None]]
@@ -71,15 +79,19 @@ def check_sound(image: MetadataImage) -> None:
     """Check what must hold for every partition."""
     live = {broker.broker_id for broker in image.live_brokers()}
     for _, _, state in image.partitions():
-        assert state.isr
+        assert not set(state.isr) & set(state.elr)
+        assert {*state.elr, *state.last_known_elr} <= set(state.replicas)
+        assert not {*state.isr, *state.elr} & set(state.last_known_elr)
         assert len(set(state.isr)) == len(state.isr)
         assert len(set(state.replicas)) == len(state.replicas)
         assert set(state.isr) <= set(state.replicas)
         assert {*state.adding, *state.removing} <= set(state.replicas)
         assert not set(state.adding) & set(state.removing)
         if state.leader == NO_LEADER:
-            assert not live & set(state.isr)
+            assert not state.isr
+            assert not live & set(state.elr)
         else:
+            assert not state.last_known_elr
             assert state.leader in live
             assert set(state.isr) <= live
 
@@ -117,7 +129,7 @@ class Controlling(RuleBasedStateMachine):
         self.epoch += 1
         known = self.image.brokers.get(broker_id)
         process = known.incarnation_id if known is not None and same_process else UUID(int=self.epoch)
-        self.decide(register_broker(self.image, BrokerRegistration(broker_id, self.epoch, process, ()), unclean))
+        self.decide(register_broker(self.image, BrokerRegistration(broker_id, self.epoch, process, ()), None, rules))
 
     @rule(broker_id=brokers, back=st.integers(0, 2))
     def join_late(self, broker_id: int, back: int) -> None:
@@ -125,22 +137,22 @@ class Controlling(RuleBasedStateMachine):
         known = self.image.brokers.get(broker_id)
         if known is not None:
             late = replace(known, epoch=known.epoch - back, fenced=False)
-            assert register_broker(self.image, late, unclean).changes == ()
+            assert register_broker(self.image, late, None, rules).changes == ()
 
     @rule(broker_id=brokers)
     def lose(self, broker_id: int) -> None:
-        self.decide(fence_broker(self.image, broker_id, unclean))
+        self.decide(fence_broker(self.image, broker_id, rules))
 
     @rule(broker_id=brokers, late=st.booleans())
     def leave(self, broker_id: int, late: bool) -> None:
         known = self.image.brokers.get(broker_id)
         if known is None or late:
             with pytest.raises(KafkaError) as refused:
-                hand_over_leadership(self.image, broker_id, self.epoch + 1, unclean)
+                hand_over_leadership(self.image, broker_id, self.epoch + 1, rules)
             unknown, stale = ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH
             assert refused.value.code is (unknown if known is None else stale)
             return
-        for topic, index in self.decide(hand_over_leadership(self.image, broker_id, known.epoch, unclean)):
+        for topic, index in self.decide(hand_over_leadership(self.image, broker_id, known.epoch, rules)):
             state = self.image.partition(topic, index)
             assert state is not None
             assert state.leader == NO_LEADER
@@ -175,17 +187,51 @@ class Controlling(RuleBasedStateMachine):
             self.create(topic, 3, 2)
         assert ConfigResource(ResourceType.TOPIC, topic) not in self.image.configs
 
-    @rule(kind=st.sampled_from(ElectionType), named=st.none() | st.sets(st.tuples(names, indexes)))
-    def elect(self, kind: ElectionType, named: set[tuple[str, int]] | None) -> None:
-        self.decide(elect_leaders(self.image, kind, needing_election(self.image, kind) if named is None else named))
+    @rule(named=st.none() | st.sets(st.tuples(names, indexes)))
+    def elect(self, named: set[tuple[str, int]] | None) -> None:
+        wanted = needing_election(self.image, ElectionType.PREFERRED) if named is None else named
+        self.decide(elect_preferred_leaders(self.image, wanted, rules))
+
+    @rule(requested=st.booleans(), reporting=st.dictionaries(brokers, st.integers(-1, 3)))
+    def recover(self, requested: bool, reporting: dict[int, int]) -> None:
+        """Brokers report logs of several lengths, -1 for none; perhaps an operator has requested the election."""
+        keys = {(topic, index): self.image.topics[topic].topic_id for topic, index, _ in self.image.partitions()}
+        reports = {
+            broker_id: BrokerReport(
+                self.image.brokers[broker_id].incarnation_id,
+                {(topic_id, index): ReplicaReport(1, end, 0) for (_, index), topic_id in keys.items() if end >= 0},
+            )
+            for broker_id, end in reporting.items()
+            if broker_id in self.image.brokers
+        }
+        before = self.image
+        for outcome in self.decide(recover_leaders(self.image, keys, reports, rules, requested=requested)):
+            known = before.partition(outcome.topic, outcome.partition)
+            after = self.image.partition(outcome.topic, outcome.partition)
+            assert known is not None
+            assert known.leader == NO_LEADER
+            assert after is not None
+            assert after.leader == outcome.choice.leader
+            if after.leader == NO_LEADER:
+                assert after is known
+            elif not requested and outcome.topic == "b":
+                assert not known.elr
+                assert set(known.last_known_elr) <= reports.keys()
+
+    @rule(broker_id=brokers, topic=names, index=indexes)
+    def lose_disk(self, broker_id: int, topic: str, index: int) -> None:
+        known = self.image.brokers.get(broker_id)
+        if known is not None and topic in self.image.topics:
+            replicas = [(self.image.topics[topic].topic_id, index)]
+            self.decide(take_replicas_offline(self.image, broker_id, known.epoch, replicas, rules))
 
     @rule()
     def elect_what_is_allowed(self) -> None:
-        self.decide(reconcile_leaders(self.image, unclean))
+        self.decide(reconcile_leaders(self.image, rules))
 
     @rule(percentage=st.sampled_from([0, 50]), limit=st.integers(1, 3))
     def balance(self, percentage: int, limit: int) -> None:
-        self.decide(rebalance_to_preferred(self.image, percentage, limit))
+        self.decide(rebalance_to_preferred(self.image, percentage, limit, rules))
 
     @rule(topic=names, index=indexes, goal=goals, may_change=st.booleans())
     def move_anywhere(self, topic: str, index: int, goal: tuple[int, ...], may_change: bool) -> None:
@@ -205,7 +251,7 @@ class Controlling(RuleBasedStateMachine):
         self.move(Reassignment(topic, index, None), False)
 
     def move(self, move: Reassignment, may_change: bool) -> None:
-        (outcome,) = self.decide(alter_reassignments(self.image, [move], unclean, factor_may_change=may_change))
+        (outcome,) = self.decide(alter_reassignments(self.image, [move], rules, factor_may_change=may_change))
         moving = {(topic, index) for topic, index, _ in list_reassignments(self.image, None)}
         if outcome.error is None and move.replicas is None:
             assert (move.topic, move.partition) not in moving
@@ -225,7 +271,9 @@ class Controlling(RuleBasedStateMachine):
         members = tuple((i, self.image.brokers[i].epoch + late[2]) for i in isr if i in self.image.brokers)
         topic_id = self.image.topics[topic].topic_id
         change = IsrChange(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
-        (outcome,) = self.decide(alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [change]))
+        (outcome,) = self.decide(
+            alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [change], rules)
+        )
         if any(late[:2]) or sender != state.leader or (late[2] and members):
             assert outcome.error is not ErrorCode.NONE
 
@@ -249,7 +297,7 @@ class Controlling(RuleBasedStateMachine):
             tuple((i, self.image.brokers[i].epoch) for i in isr),
         )
         epoch = self.image.brokers[state.leader].epoch
-        (outcome,) = self.decide(alter_partitions(self.image, state.leader, epoch, [change]))
+        (outcome,) = self.decide(alter_partitions(self.image, state.leader, epoch, [change], rules))
         assert outcome.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED)
         assert outcome.state == self.image.partition(topic, index)
 
@@ -258,6 +306,14 @@ class Controlling(RuleBasedStateMachine):
         """Once all brokers are back and in sync, every reassignment is complete."""
         for broker_id in sorted({i for _, _, state in self.image.partitions() for i in state.replicas}):
             self.join(broker_id, True)
+        logs = {
+            (topic.topic_id, index): ReplicaReport(1, 1, 1)
+            for topic in self.image.topics.values()
+            for index in range(len(topic.partitions))
+        }
+        reports = {i: BrokerReport(broker.incarnation_id, logs) for i, broker in self.image.brokers.items()}
+        keys = [(topic, index) for topic, index, _ in self.image.partitions()]
+        self.decide(recover_leaders(self.image, keys, reports, rules))
         for topic, index, state in list(self.image.partitions()):
             assert state.leader != NO_LEADER
             self.caught_up(topic, index, state, [state.leader, *(i for i in state.replicas if i != state.leader)])
@@ -270,7 +326,7 @@ class Controlling(RuleBasedStateMachine):
         stored = dict(self.stored)
         write(stored, begun)
         torn = read_image("c", stored)
-        check_sound(torn.with_changes(reconcile_leaders(torn, unclean, takes_over=True).changes))
+        check_sound(torn.with_changes(reconcile_leaders(torn, rules).changes))
 
     def check_step(self, before: MetadataImage, after: MetadataImage) -> None:
         for topic, index, new in after.partitions():
@@ -286,7 +342,7 @@ class Controlling(RuleBasedStateMachine):
     @invariant()
     def each_partition_is_sound(self) -> None:
         check_sound(self.image)
-        assert reconcile_leaders(self.image, never).changes == ()
+        assert reconcile_leaders(self.image, rules).changes == ()
 
     @invariant()
     def a_successor_reads_the_same(self) -> None:

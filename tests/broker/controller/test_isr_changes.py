@@ -13,7 +13,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
-from tests.broker.controller.clusters import TOPIC_ID, epoch_of, image_with
+from tests.broker.controller.clusters import TOPIC_ID, balanced, epoch_of, image_with, min_isr_2
 
 STATE = PartitionState((1, 2, 3), (1, 2), 1, leader_epoch=5, partition_epoch=7)
 
@@ -25,7 +25,7 @@ def wish(
 
 
 def asked(image: MetadataImage, *wishes: IsrChange, sender: int = 1) -> tuple[list[IsrChangeOutcome], MetadataImage]:
-    decision = alter_partitions(image, sender, epoch_of(sender), wishes)
+    decision = alter_partitions(image, sender, epoch_of(sender), wishes, balanced)
     return decision.result, image.with_changes(decision.changes)
 
 
@@ -37,8 +37,17 @@ def test_the_isr_grows_and_shrinks_without_a_new_leader_epoch() -> None:
     assert after.partition("t", 0) == PartitionState((1, 2, 3), (1,), 1, 5, 9)
 
 
+def test_members_that_leave_a_small_isr_join_the_elr_until_it_is_large_enough_again() -> None:
+    image = image_with(STATE)
+    decision = alter_partitions(image, 1, 11, [wish(1)], min_isr_2)
+    image = image.with_changes(decision.changes)
+    assert image.partition("t", 0) == PartitionState((1, 2, 3), (1,), 1, 5, 8, elr=(2,))
+    decision = alter_partitions(image, 1, 11, [wish(1, 3, partition_epoch=8)], min_isr_2)
+    assert image.with_changes(decision.changes).partition("t", 0) == PartitionState((1, 2, 3), (1, 3), 1, 5, 9)
+
+
 def test_the_same_isr_changes_nothing() -> None:
-    decision = alter_partitions(image_with(STATE), 1, 11, [wish(1, 2)])
+    decision = alter_partitions(image_with(STATE), 1, 11, [wish(1, 2)], balanced)
     assert decision.changes == ()
     assert decision.result[0].state is not None
     assert decision.result[0].state.partition_epoch == 7
@@ -85,7 +94,7 @@ def test_only_the_leader_may_change_the_isr() -> None:
 @pytest.mark.parametrize("sender", [(1, 10), (1, 12), (1, -1), (9, 1)])
 def test_a_sender_with_a_stale_broker_epoch_is_refused(sender: tuple[int, int]) -> None:
     with pytest.raises(KafkaError) as raised:
-        alter_partitions(image_with(STATE), *sender, [wish(1)])
+        alter_partitions(image_with(STATE), *sender, [wish(1)], balanced)
     assert raised.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -111,6 +120,6 @@ def test_a_reassignment_goes_on_until_all_are_in_sync() -> None:
 
 def test_a_leader_that_is_removed_hands_over_in_the_same_step() -> None:
     moving = PartitionState((4, 2, 1), (1, 2), 1, 5, 7, adding=(4,), removing=(1,))
-    decision = alter_partitions(image_with(moving), 1, 11, [wish(1, 2, 4)])
+    decision = alter_partitions(image_with(moving), 1, 11, [wish(1, 2, 4)], balanced)
     assert decision.result[0].error is ErrorCode.NEW_LEADER_ELECTED
     assert decision.changes == (PartitionChanged("t", 0, PartitionState((4, 2), (2, 4), 4, 6, 8)),)

@@ -2,47 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import UUID
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.controller.leader_choice import elect_leader
-from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.broker.controller.leader_choice import elect_leader, next_partition_state, recovered
+from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9)
 
 
 def test_a_live_leader_stays() -> None:
-    assert elect_leader(STATE, {1, 2, 3}) is STATE
+    assert elect_leader(STATE, {1, 2, 3}, 2) is STATE
 
 
-def test_the_next_in_sync_replica_takes_over() -> None:
-    assert elect_leader(STATE, {2, 3}) == PartitionState((1, 2, 3), (2,), 2, 6, 10)
+def test_the_next_in_sync_replica_takes_over_and_a_small_isr_leaves_an_elr() -> None:
+    assert elect_leader(STATE, {2, 3}, 1) == PartitionState((1, 2, 3), (2,), 2, 6, 10)
+    assert elect_leader(STATE, {2, 3}, 2) == PartitionState((1, 2, 3), (2,), 2, 6, 10, elr=(1,))
 
 
-def test_a_replica_out_of_sync_does_not_lead_unless_allowed() -> None:
-    assert elect_leader(STATE, {3}) == PartitionState((1, 2, 3), (1, 2), NO_LEADER, 6, 10)
-    assert elect_leader(STATE, {3}, unclean=True) == PartitionState((1, 2, 3), (3,), 3, 6, 10)
+def test_a_replica_out_of_sync_does_not_lead() -> None:
+    assert elect_leader(STATE, {3}, 1) == PartitionState((1, 2, 3), (), NO_LEADER, 6, 10, elr=(1, 2))
 
 
-def test_the_last_members_of_the_isr_lead_again_when_they_return() -> None:
-    orphan = elect_leader(STATE, set())
-    assert orphan.isr == (1, 2)
-    assert elect_leader(orphan, {2}).leader == 2
+def test_a_member_of_the_elr_leads_when_it_returns() -> None:
+    orphan = elect_leader(STATE, set(), 2)
+    assert elect_leader(orphan, {2}, 2) == PartitionState((1, 2, 3), (2,), 2, 7, 11, elr=(1,))
+    assert elect_leader(orphan, {2}, 1) == PartitionState((1, 2, 3), (2,), 2, 7, 11)
 
 
-@given(
-    isr=st.sets(st.integers(1, 4), min_size=1),
-    leader=st.integers(-1, 4),
-    live=st.sets(st.integers(1, 4)),
-    unclean=st.booleans(),
-)
-def test_rules_that_hold_for_any_state(isr: set[int], leader: int, live: set[int], unclean: bool) -> None:
-    state = PartitionState((1, 2, 3, 4), tuple(sorted(isr)), leader if leader in isr else NO_LEADER, 3, 3)
-    new = elect_leader(state, live, unclean=unclean)
-    assert new.isr, "the ISR never becomes empty"
+def test_min_insync_replicas_counts_no_further_than_the_replicas() -> None:
+    alone = PartitionState((1, 2), (1,), 1, elr=(2,))
+    assert elect_leader(alone, {1, 2}, 9) is alone
+    assert elect_leader(PartitionState((1,), (), NO_LEADER, elr=(1,)), {1}, 2) == PartitionState((1,), (1,), 1, 1, 1)
+
+
+def test_suspect_replicas_are_last_known_once_there_is_no_leader() -> None:
+    first = elect_leader(STATE, {2}, 2, suspect=(1,))
+    assert first == PartitionState((1, 2, 3), (2,), 2, 6, 10)
+    orphan = elect_leader(elect_leader(STATE, set(), 2), {1}, 2, suspect=(1,))
+    assert orphan == PartitionState((1, 2, 3), (), NO_LEADER, 6, 11, elr=(2,), last_known_elr=(1,))
+    both = elect_leader(orphan, {1, 2}, 2, suspect=(2,))
+    assert both == PartitionState((1, 2, 3), (), NO_LEADER, 6, 12, last_known_elr=(1, 2))
+    assert elect_leader(both, {1, 2, 3}, 2, lost=(1,)).last_known_elr == (2,)
+
+
+def test_a_recovery_makes_one_replica_the_whole_isr() -> None:
+    orphan = PartitionState((1, 2, 3), (), NO_LEADER, 6, 12, last_known_elr=(1, 2))
+    assert recovered(orphan, 2, unclean=False) == PartitionState((1, 2, 3), (2,), 2, 7, 13)
+    assert recovered(orphan, 3, unclean=True) == PartitionState((1, 2, 3), (3,), 3, 7, 13, unclean_epoch=7)
+
+
+def test_directories_follow_the_replicas() -> None:
+    one, two = UUID(int=11), UUID(int=12)
+    state = PartitionState((1, 2), (1, 2), 1, directories=(one, two))
+    moved = next_partition_state(state, replace(state, replicas=(3, 2), isr=(2,)), {2, 3}, 1)
+    assert moved.directories == (UNASSIGNED_DIRECTORY, two)
+    assert next_partition_state(state, replace(state, replicas=(3,), isr=()), {3}, 1).directories == ()
+
+
+few = st.sets(st.integers(1, 4))
+
+
+@given(isr=few, elr=few, leader=st.integers(-1, 4), live=few, suspect=few, lost=few, min_isr=st.integers(1, 5))
+def test_rules_that_hold_for_any_state(
+    isr: set[int], elr: set[int], leader: int, live: set[int], suspect: set[int], lost: set[int], min_isr: int
+) -> None:
+    led = leader if leader in isr else NO_LEADER
+    state = PartitionState((1, 2, 3, 4), tuple(sorted(isr)), led, 3, 3, elr=tuple(sorted(elr - isr)))
+    new = elect_leader(state, live, min_isr, suspect=suspect, lost=lost)
+    eligible = (isr | elr) - suspect - lost
     assert new.leader == NO_LEADER or (new.leader in live and new.leader in new.isr)
+    assert (new.leader == NO_LEADER) == (not eligible & live)
+    assert set(new.isr) <= eligible & live
+    assert not set(new.isr) & set(new.elr)
+    assert set(new.elr) == (set() if len(new.isr) >= min(min_isr, 4) else eligible - set(new.isr))
+    assert set(new.last_known_elr) == (((isr | elr) & suspect) - lost if new.leader == NO_LEADER else set())
     assert (new.leader_epoch > state.leader_epoch) == (new.leader != state.leader)
     assert (new.partition_epoch > state.partition_epoch) == (new != state)
-    if isr & live:
-        assert new.leader in isr & live, "no record of the ISR is given up while one member lives"
-    assert elect_leader(new, live, unclean=unclean) is new
+    assert elect_leader(new, live, min_isr) is new

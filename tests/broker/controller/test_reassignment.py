@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from parley.broker.controller.brokers import UncleanAllowed, fence_broker
+from parley.broker.controller.brokers import fence_broker
+from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_choice import elect_leader
+from parley.broker.controller.leader_choice import recovered
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
-from tests.broker.controller.clusters import TOPIC, TOPIC_ID, always, epoch_of, image_with, never
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, aggressive, balanced, epoch_of, image_with
 
 STATE = PartitionState((1, 2, 3), (1, 2, 3), 1, leader_epoch=5, partition_epoch=7)
 
@@ -21,13 +22,13 @@ STATE = PartitionState((1, 2, 3), (1, 2, 3), 1, leader_epoch=5, partition_epoch=
 def moved(
     state: PartitionState | MetadataImage,
     *replicas: int,
-    unclean: UncleanAllowed = never,
+    rules: RulesOf = balanced,
     fenced: tuple[int, ...] = (),
     factor_may_change: bool = True,
 ) -> tuple[ErrorCode, PartitionState]:
     image = state if isinstance(state, MetadataImage) else image_with(state, fenced=fenced)
     move = Reassignment(TOPIC, 0, replicas or None)
-    decision = alter_reassignments(image, [move], unclean, factor_may_change=factor_may_change)
+    decision = alter_reassignments(image, [move], rules, factor_may_change=factor_may_change)
     (outcome,) = decision.result
     after = image.with_changes(decision.changes).partition(TOPIC, 0)
     assert after is not None
@@ -46,7 +47,7 @@ def test_a_reassignment_completes_when_the_added_replicas_are_in_sync() -> None:
     _, moving = moved(STATE, 4, 2, 5)
     image = image_with(moving)
     isr = tuple((i, epoch_of(i)) for i in (1, 2, 3, 4, 5))
-    decision = alter_partitions(image, 1, epoch_of(1), [IsrChange(TOPIC_ID, 0, 5, 8, isr)])
+    decision = alter_partitions(image, 1, epoch_of(1), [IsrChange(TOPIC_ID, 0, 5, 8, isr)], balanced)
     after = image.with_changes(decision.changes).partition(TOPIC, 0)
     assert after == PartitionState((4, 2, 5), (2, 4, 5), 4, 6, 9)
 
@@ -93,8 +94,8 @@ def test_a_leader_that_only_the_first_target_wanted_hands_over() -> None:
 def test_a_reassignment_cannot_be_cancelled_if_records_would_be_lost() -> None:
     moving = PartitionState((4, 5, 1), (4,), 4, 5, 7, adding=(4, 5), removing=(1,))
     assert moved(moving) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
-    assert moved(moving, unclean=always, fenced=(1,)) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
-    assert moved(moving, unclean=always) == (ErrorCode.NONE, PartitionState((1,), (1,), 1, 6, 8))
+    assert moved(moving, rules=aggressive, fenced=(1,)) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
+    assert moved(moving, rules=aggressive) == (ErrorCode.NONE, PartitionState((1,), (), NO_LEADER, 6, 8))
 
 
 @pytest.mark.parametrize(("target", "fenced"), [((1, 1), ()), ((1, 9), ()), ((-1,), ())])
@@ -103,7 +104,9 @@ def test_an_invalid_target_is_refused(target: tuple[int, ...], fenced: tuple[int
 
 
 def test_an_empty_target_is_refused() -> None:
-    decision = alter_reassignments(image_with(STATE), [Reassignment(TOPIC, 0, ()), Reassignment("x", 0, (1,))], never)
+    decision = alter_reassignments(
+        image_with(STATE), [Reassignment(TOPIC, 0, ()), Reassignment("x", 0, (1,))], balanced
+    )
     codes = [outcome.error.code for outcome in decision.result if outcome.error]
     assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
@@ -124,10 +127,10 @@ def test_a_target_may_be_down() -> None:
 def test_a_leader_lost_during_a_reassignment_is_replaced_by_an_isr_member() -> None:
     _, moving = moved(STATE, 4, 5)
     image = image_with(moving)
-    after = image.with_changes(fence_broker(image, 1, never).changes).partition(TOPIC, 0)
+    after = image.with_changes(fence_broker(image, 1, balanced).changes).partition(TOPIC, 0)
     assert after == PartitionState((4, 5, 1, 2, 3), (2, 3), 2, 6, 9, adding=(4, 5), removing=(1, 2, 3))
 
 
 def test_an_unclean_leader_that_was_being_added_completes_the_reassignment() -> None:
-    moving = PartitionState((4, 1), (1,), NO_LEADER, 5, 7, adding=(4,), removing=(1,))
-    assert elect_leader(moving, {4}, unclean=True) == PartitionState((4,), (4,), 4, 6, 8)
+    moving = PartitionState((4, 1), (), NO_LEADER, 5, 7, adding=(4,), removing=(1,), last_known_elr=(1,))
+    assert recovered(moving, 4, unclean=True) == PartitionState((4,), (4,), 4, 6, 8, unclean_epoch=6)

@@ -13,6 +13,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import fence_broker
+from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.registration import DuplicateBrokerId
@@ -132,7 +133,7 @@ async def test_a_fenced_broker_that_is_alive_joins_again_under_a_higher_epoch() 
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
             assert await controller.parts.lifecycle.controller.submit(
-                lambda image, victim=victim: fence_broker(image, victim, lambda *_: False)  # type: ignore[misc]
+                lambda image, victim=victim: fence_broker(image, victim, lambda *_: ElectionRules())  # type: ignore[misc]
             )
             await everywhere(
                 cluster,

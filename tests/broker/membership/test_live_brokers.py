@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -50,7 +51,8 @@ def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
         Metadata(MetadataImage("c", controller_id=1, brokers=brokers)),
         MetadataPublisher(),  # type: ignore[arg-type]
         listener="PLAINTEXT",
-        unclean=lambda *_: False,
+        rules=lambda *_: ElectionRules(),
+        recovery=None,  # type: ignore[arg-type]
         silence_s=SILENCE_S,
         monotonic=lambda: 100.0,
     )

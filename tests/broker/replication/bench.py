@@ -22,6 +22,7 @@ from parley.broker.api.produce import ProduceApi
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
@@ -247,8 +248,12 @@ class Nodes:
 
     async def alter_partition(self, request: AlterPartitionRequest) -> Any:
         """Return the controller's response to a leader."""
-        api = AlterPartitionApi(self, Metadata(self.image))  # type: ignore[arg-type]
+        api = AlterPartitionApi(self, Metadata(self.image), self.rules)  # type: ignore[arg-type]
         return await api.alter_partition(context(3, api_key=AlterPartitionRequest.API_KEY), request)
+
+    def rules(self, image: MetadataImage, topic: str) -> ElectionRules:
+        """Return the rules that the leaders go by, too."""
+        return ElectionRules(self.configs.get(topic, LogConfig()).min_insync_replicas)
 
     async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
         """Decide as the controller does."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.leader_elections import ElectionType
-from parley.broker.controller.periodic_elections import elect_possible_leaders
+from parley.broker.controller.leader_elections import ElectionType, reconcile_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.broker.server import BrokerServer
@@ -96,7 +96,8 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
         assert await first.metadata.until(lambda image: state_of(image).leader == NO_LEADER, PATIENCE_S)
         left = state_of(first.metadata.image)
         await started(3, tmp_path, stack)
-        await elect_possible_leaders(first.parts.lifecycle.controller, first.parts.unclean_allowed)
+        reconcile = partial(reconcile_leaders, rules=first.parts.rules)
+        await first.parts.lifecycle.controller.submit(reconcile)
         assert state_of(first.metadata.image) == left
         topics = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
         request = ElectLeadersRequest(election_type=ElectionType.UNCLEAN, topic_partitions=topics, timeout_ms=1000)

@@ -120,7 +120,8 @@ class ReplicationKeys(Keys, title="Replication"):
     unclean_leader_election_interval_ms = long(
         "unclean.leader.election.interval.ms",
         300_000,
-        "How often the controller looks for partitions without a leader that allow an unclean election.",
+        "How often the controller looks for partitions whose leader, ISR or ELR does not fit the live brokers and the "
+        "configuration. Normally each change has done that.",
         at_least=1,
         unit="ms",
         since="3.9 (KIP-966)",
@@ -131,7 +132,7 @@ class ReplicationKeys(Keys, title="Replication"):
         "Whether Kafka tracks replicas that have left the ISR but hold every committed record.",
         importance=HIGH,
         since="3.7 (KIP-966)",
-        ignored="It is a feature of KRaft.",
+        ignored="It is a feature of KRaft. Parley always tracks them.",
     )
     controlled_shutdown_enable = boolean(
         "controlled.shutdown.enable",

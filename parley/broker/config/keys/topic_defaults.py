@@ -189,10 +189,22 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     unclean_leader_election_enable = boolean(
         "unclean.leader.election.enable",
         False,
-        "Whether a replica outside the ISR can become leader if no in-sync replica is left. The partition is "
-        "available again, but acknowledged records can be lost.",
+        "Whether a replica outside the ISR and the ELR can become leader if none of these is alive. The partition is "
+        "available again, but acknowledged records can be lost. It stands for unclean.recovery.strategy=Aggressive.",
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
+    )
+    unclean_recovery_strategy = string(
+        "unclean.recovery.strategy",
+        "Balanced",
+        "How the controller elects a leader of a partition if every replica that was eligible has restarted uncleanly "
+        "or lost its disk. Balanced: among all replicas that report their logs, when all that were eligible last have "
+        "done so. Aggressive: among the live replicas, at once, even if an eligible one may come back; acknowledged "
+        "records can be lost. None: only when an operator requests an unclean election.",
+        allowed=("Balanced", "Aggressive", "None"),
+        dynamic=CLUSTER_WIDE,
+        importance=HIGH,
+        since="",
     )
     replica_selector_class = string(
         "replica.selector.class",

@@ -1,0 +1,65 @@
+"""What brokers report about their logs: how far each reaches, whether it is whole, and in which directory it is.
+
+The controller asks for a report with GetReplicaLogInfo (KIP-966) before it registers a broker, and when it must choose
+a leader among replicas that were not in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
+from parley.protocol.errors import ErrorCode
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+
+Replica = tuple[UUID, int]
+"""A topic id and a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One log. ``leader_epoch`` is that of its last record; ``current_leader_epoch`` the highest that the broker knows.
+
+    The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: a part of the log is damaged; the offsets are valid.
+    """
+
+    leader_epoch: int = NO_EPOCH
+    log_end_offset: int = NO_OFFSET
+    high_watermark: int = NO_OFFSET
+    current_leader_epoch: int = NO_EPOCH
+    partition_epoch: int = NO_EPOCH
+    directory: UUID = UNASSIGNED_DIRECTORY
+    error: ErrorCode = ErrorCode.NONE
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True if the broker knows the state of its log. Its log directory may be offline; then it does not."""
+        return self.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
+
+    @property
+    def is_intact(self) -> bool:
+        """True if the log has everything below the high watermark that the broker has persisted."""
+        return self.error is ErrorCode.NONE and self.log_end_offset >= self.high_watermark
+
+
+MISSING = ReplicaReport(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""The report of a log that the broker does not have."""
+OFFLINE = ReplicaReport(error=ErrorCode.KAFKA_STORAGE_ERROR)
+"""The report of a log that may be in a log directory that is offline."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """The logs of one broker process."""
+
+    incarnation_id: UUID
+    replicas: Mapping[Replica, ReplicaReport]
+    is_any_directory_offline: bool = False
+
+    def replica(self, topic_id: UUID, index: int) -> ReplicaReport:
+        """Return the report of a log; if the broker has shown none, ``MISSING`` or ``OFFLINE``."""
+        found = self.replicas.get((topic_id, index), MISSING)
+        is_missing = found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return OFFLINE if is_missing and self.is_any_directory_offline else found

@@ -1,0 +1,32 @@
+"""The part of a topic's configuration that decides who may lead its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parley.broker.metadata.image import MetadataImage
+
+
+class RecoveryStrategy(StrEnum):
+    """When the controller elects a leader of a partition that has lost all of its eligible replicas (KIP-966)."""
+
+    BALANCED = "Balanced"
+    """When all replicas that were eligible last have reported their logs."""
+    AGGRESSIVE = "Aggressive"
+    """As soon as the live replicas have reported, even if an eligible replica may come back."""
+    NONE = "None"
+    """Only when an operator requests an unclean election."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRules:
+    """``min.insync.replicas`` and ``unclean.recovery.strategy`` of one topic."""
+
+    min_insync_replicas: int = 1
+    recovery: RecoveryStrategy = RecoveryStrategy.BALANCED
+
+
+RulesOf = Callable[[MetadataImage, str], ElectionRules]
+"""Returns the rules of a topic, by the configuration in an image."""

@@ -1,0 +1,151 @@
+"""Which replica becomes leader of a partition without eligible replicas: the pure rule of a recovery (KIP-966).
+
+* The replica whose last record has the highest leader epoch wins; among these, the one with the highest log end offset.
+  Its log contains every record that any replica with a lower leader epoch or log end offset shares with the leaders.
+* ``Balanced`` waits until all ``last_known_elr`` have reported. If none of them is intact, it waits for all replicas.
+  ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
+* A replica is intact if its log is whole and reaches every high watermark that has been reported. If one of
+  ``last_known_elr`` is intact, an intact replica wins, and no acknowledged record is lost. Otherwise the recovery is
+  unclean: acknowledged records may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.leader_choice import recovered
+from parley.broker.metadata.changes import Change, PartitionChanged
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The leader that a recovery has chosen, or the brokers whose reports it waits for."""
+
+    leader: int = NO_LEADER
+    is_unclean: bool = False
+    missing_records: int = 0
+    """How many records below the highest reported high watermark the leader lacks."""
+    awaited: tuple[int, ...] = ()
+
+
+def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
+    """Return True if a recovery may elect a leader now, and nothing else can."""
+    if state.leader != NO_LEADER or strategy is RecoveryStrategy.NONE:
+        return False
+    return not state.elr or strategy is RecoveryStrategy.AGGRESSIVE
+
+
+def awaited_at_least(state: PartitionState, strategy: RecoveryStrategy) -> tuple[int, ...]:
+    """Return the brokers that must report in any case before a leader may be chosen."""
+    return () if strategy is RecoveryStrategy.AGGRESSIVE else state.last_known_elr or state.replicas
+
+
+def _awaited(
+    state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy
+) -> tuple[int, ...]:
+    """Return the brokers that must report before a leader may be chosen."""
+    conclusive = {broker for broker, report in reports.items() if report.is_conclusive}
+    waiting = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in conclusive)
+    if waiting or strategy is RecoveryStrategy.AGGRESSIVE or _is_any_intact(state, reports):
+        return waiting
+    return tuple(broker for broker in state.replicas if broker not in conclusive)
+
+
+def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy) -> Choice:
+    """Choose a leader among the replicas that have reported.
+
+    ``reports`` has the reports of live brokers only. For an election that an operator requests, pass ``AGGRESSIVE``.
+    """
+    waiting = _awaited(state, reports, strategy)
+    candidates = [broker for broker in state.replicas if broker in reports and reports[broker].is_conclusive]
+    if waiting or not candidates:
+        return Choice(awaited=waiting or state.replicas)
+    committed = _committed(state, reports)
+    is_unclean = not _is_any_intact(state, reports)
+    electable = [broker for broker in candidates if is_unclean or _is_intact(reports[broker], committed)]
+    leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
+    missing = max(0, committed - max(0, reports[leader].log_end_offset))
+    return Choice(leader, is_unclean=is_unclean, missing_records=missing)
+
+
+def recover_leader(
+    state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy
+) -> tuple[PartitionState, Choice]:
+    """Return the state with the chosen leader, and the choice; the very same state if none can be chosen yet."""
+    choice = choose_leader(state, reports, strategy)
+    if choice.leader == NO_LEADER:
+        return state, choice
+    return recovered(state, choice.leader, unclean=choice.is_unclean), choice
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The outcome for one partition: the choice, and the reports that led to it, by broker."""
+
+    topic: str
+    partition: int
+    choice: Choice
+    reports: Mapping[int, ReplicaReport]
+
+
+def recover_leaders(
+    image: MetadataImage,
+    wanted: Iterable[tuple[str, int]],
+    reports: Mapping[int, BrokerReport | None],
+    rules: RulesOf,
+    *,
+    requested: bool = False,
+) -> Decision[list[Recovery]]:
+    """Elect leaders of those partitions that only a recovery can give one; ``requested`` by an operator, perhaps.
+
+    ``reports`` has the reports of brokers by id. A report of a process that is not registered any more is ignored.
+    """
+    present = {
+        broker: report
+        for broker, report in reports.items()
+        if report is not None
+        and (known := image.brokers.get(broker)) is not None
+        and not known.fenced
+        and known.incarnation_id == report.incarnation_id
+    }
+    changes: list[Change] = []
+    outcomes = []
+    for topic, index in wanted:
+        state = image.partition(topic, index)
+        strategy = RecoveryStrategy.AGGRESSIVE if requested else rules(image, topic).recovery
+        if state is None or not needs_recovery(state, strategy):
+            continue
+        topic_id = image.topics[topic].topic_id
+        found = {b: present[b].replica(topic_id, index) for b in state.replicas if b in present}
+        after, choice = recover_leader(state, found, strategy)
+        if after is not state:
+            changes.append(PartitionChanged(topic, index, after))
+        outcomes.append(Recovery(topic, index, choice, found))
+    return Decision(tuple(changes), outcomes)
+
+
+def _rank(state: PartitionState, broker: int, report: ReplicaReport) -> tuple[int, int, bool, int]:
+    """The higher, the better: the log, then whether it is whole, then the order of preference."""
+    return report.leader_epoch, report.log_end_offset, report.is_intact, -state.replicas.index(broker)
+
+
+def _committed(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> int:
+    """Return the highest high watermark that a replica has persisted."""
+    return max((reports[broker].high_watermark for broker in state.replicas if broker in reports), default=0)
+
+
+def _is_intact(report: ReplicaReport | None, committed: int) -> bool:
+    """True if the log of a report has all records that are known to be committed."""
+    return report is not None and report.is_intact and report.log_end_offset >= committed
+
+
+def _is_any_intact(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> bool:
+    """True if a replica that was eligible last has reported an intact log."""
+    committed = _committed(state, reports)
+    return any(_is_intact(reports.get(broker), committed) for broker in state.last_known_elr)

@@ -1,0 +1,63 @@
+"""Which replicas of a broker may have lost records when it registers (KIP-966, KIP-858).
+
+* After an unclean restart, a replica may lack records that were not on the disk yet.
+* A replica is lost if its log directory no longer exists, was exchanged for another one, or has no log for it any more,
+  and if the log ends below the high watermark that the broker has persisted.
+* The same process has lost nothing when it registers again: it reports a failed disk as soon as it notices it.
+* A process that reports no log directories has a version that knows none of this. Its replicas count as unharmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from uuid import UUID
+
+from parley.broker.controller.broker_reports import BrokerReport
+from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, BrokerRegistration, PartitionState
+
+
+class Condition(Enum):
+    """The condition of a replica at the registration of its broker."""
+
+    UNHARMED = auto()
+    """It has all the records that it had."""
+    SUSPECT = auto()
+    """It may lack records, or cannot be read now."""
+    LOST = auto()
+    """It certainly lacks records."""
+
+
+ConditionOf = Callable[[UUID, int, PartitionState], Condition]
+"""Returns the condition of the broker's replica of a partition, given by topic id, index and state."""
+
+
+def conditions(
+    known: BrokerRegistration | None, joined: BrokerRegistration, report: BrokerReport | None
+) -> ConditionOf | None:
+    """Return the conditions of a broker's replicas; None if all are unharmed.
+
+    ``known`` is the registration before, ``joined`` the one that begins. Without a report, each replica counts as lost
+    that is not certainly unharmed.
+    """
+    if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
+        return None
+    if not joined.log_dirs:
+        return None
+    is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
+    former = () if known is None else known.log_dirs
+
+    def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
+        assigned = state.directory(joined.broker_id)
+        expected = former if assigned == UNASSIGNED_DIRECTORY else (assigned,)
+        if report is None:
+            is_safe = not is_unclean and set(expected).issubset(joined.log_dirs)
+            return Condition.UNHARMED if is_safe else Condition.LOST
+        found = report.replica(topic_id, index)
+        if not found.is_conclusive:
+            return Condition.SUSPECT
+        if not found.is_intact or (expected and found.directory not in expected):
+            return Condition.LOST
+        return Condition.SUSPECT if is_unclean else Condition.UNHARMED
+
+    return condition

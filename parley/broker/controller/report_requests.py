@@ -1,0 +1,109 @@
+"""Requests for brokers' reports of their logs (GetReplicaLogInfo, KIP-966)."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, BrokerRegistration
+from parley.broker.network.peers import Peers
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
+from parley.protocol.schema import ZERO_UUID
+
+_log = logging.getLogger(__name__)
+
+REPLICAS_MAX = 1000
+"""Logs in one request; a response has no more than that."""
+TIMEOUT_S = 2.0
+"""How long a broker may take for one response."""
+
+
+class ReportRequests:
+    """Asks brokers, registered or about to be, for reports of their logs."""
+
+    def __init__(self, metadata: Metadata, peers: Peers, listener: str) -> None:
+        """``listener`` is the name of the listener that brokers use among themselves."""
+        self._metadata = metadata
+        self._peers = peers
+        self._listener = listener
+
+    async def __call__(self, broker: BrokerRegistration, wanted: Sequence[Replica] | None) -> BrokerReport | None:
+        """Return a broker's report of these logs, or of all; None if the process does not respond."""
+        endpoint = broker.endpoint(self._listener)
+        if endpoint is None or not broker.log_dirs:
+            return None
+        client = self._peers.client_at(endpoint, "reports")
+        try:
+            return await self._report(client, broker, wanted)
+        except (KafkaError, OSError) as error:
+            _log.info("a broker sent no report of its logs", extra={"broker": broker.broker_id, "reason": str(error)})
+            return None
+        finally:
+            await client.close()
+
+    async def _report(
+        self, client: Client, broker: BrokerRegistration, wanted: Sequence[Replica] | None
+    ) -> BrokerReport:
+        replicas: dict[Replica, ReplicaReport] = {}
+        is_any_offline = False
+        async for page in _pages(client, wanted):
+            if page.incarnation_id != broker.incarnation_id:
+                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, "another process has its address")
+            for topic in page.topic_partition_log_info_list:
+                topic_id = self._topic_id(topic)
+                replicas.update(((topic_id, each.partition), _replica(each)) for each in topic.partition_log_info)
+            is_any_offline = is_any_offline or page.is_any_directory_offline
+        return BrokerReport(broker.incarnation_id, replicas, is_any_offline)
+
+    def _topic_id(self, topic: GetReplicaLogInfoResponse.TopicPartitionLogInfo) -> UUID:
+        """Return the topic's id. A log that does not know it belongs to the topic of its name."""
+        if topic.topic_id == ZERO_UUID and (known := self._metadata.image.topics.get(topic.topic_name)) is not None:
+            return known.topic_id
+        return topic.topic_id
+
+
+async def _pages(client: Client, wanted: Sequence[Replica] | None) -> AsyncIterator[GetReplicaLogInfoResponse]:
+    if wanted is None:
+        async for page in _pages_of_all(client):
+            yield page
+        return
+    for begin in range(0, len(wanted), REPLICAS_MAX):
+        by_topic: defaultdict[UUID, list[int]] = defaultdict(list)
+        for topic_id, index in wanted[begin : begin + REPLICAS_MAX]:
+            by_topic[topic_id].append(index)
+        topics = [
+            GetReplicaLogInfoRequest.TopicPartitions(topic_id=topic_id, partitions=indexes)
+            for topic_id, indexes in by_topic.items()
+        ]
+        yield await client.send(GetReplicaLogInfoRequest(topic_partitions=topics), timeout=TIMEOUT_S)
+
+
+async def _pages_of_all(client: Client) -> AsyncIterator[GetReplicaLogInfoResponse]:
+    request = GetReplicaLogInfoRequest(topic_partitions=None)
+    while True:
+        page: GetReplicaLogInfoResponse = await client.send(request, timeout=TIMEOUT_S)
+        yield page
+        if not page.truncated:
+            return
+        last = page.topic_partition_log_info_list[-1]
+        request = GetReplicaLogInfoRequest(
+            topic_partitions=None, after_topic=last.topic_name, after_partition=last.partition_log_info[-1].partition
+        )
+
+
+def _replica(log: GetReplicaLogInfoResponse.PartitionLogInfo) -> ReplicaReport:
+    return ReplicaReport(
+        leader_epoch=log.last_written_leader_epoch,
+        log_end_offset=log.log_end_offset,
+        high_watermark=log.high_watermark,
+        current_leader_epoch=log.current_leader_epoch,
+        partition_epoch=log.partition_epoch,
+        directory=UNASSIGNED_DIRECTORY if log.directory_id == ZERO_UUID else log.directory_id,
+        error=ErrorCode(log.error_code),
+    )

@@ -1,0 +1,207 @@
+"""Recovery of partitions without eligible replicas (KIP-966): a duty of the controller.
+
+If every replica in the ISR and the ELR of a partition may have lost records, none of them is elected by itself. The
+controller asks the live replicas how far their logs reach, and elects a leader by the rule in ``recovery_choice.py``.
+It looks again when a broker registers, when the configuration changes, and after ``RETRY_S`` if a broker does not
+respond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.leader_elections import ElectionOutcome, elect_unclean_leaders
+from parley.broker.controller.recovery_choice import Recovery, awaited_at_least, needs_recovery, recover_leaders
+from parley.broker.metadata.changes import BrokerRegistered, ConfigReplaced, ControllerElected, Delta, PartitionChanged
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
+from parley.protocol.errors import ErrorCode
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""The pause before a broker that has not responded is asked again."""
+PARTITIONS_MAX = 1000
+"""Partitions in one decision at most, so that the decisions behind it do not wait long."""
+
+LOGGED_MAX = 100
+"""Unclean elections of one decision that have a log line each; the others share one."""
+
+Wanted = tuple[str, int]
+"""The topic and the index of a partition."""
+RequestReport = Callable[[BrokerRegistration, Sequence[Replica] | None], Awaitable[BrokerReport | None]]
+"""Asks a broker for a report of these logs, or of all. Returns None if the broker does not respond."""
+
+
+@dataclass(slots=True)
+class RecoveryCounts:
+    """Recoveries by this broker as controller since it started, for the metrics."""
+
+    recoveries: int = 0
+    unclean: int = 0
+
+
+class UncleanRecovery:
+    """Elects leaders of partitions that only a recovery can give one, while this broker is the controller."""
+
+    def __init__(self, metadata: Metadata, request: RequestReport, rules: RulesOf) -> None:
+        self.counts = RecoveryCounts()
+        self._metadata = metadata
+        self.request = request
+        self._rules = rules
+        self._leaderless: set[Wanted] | None = None  # None: the whole image must be searched
+        self._wakeup = asyncio.Event()
+        self._logged: frozenset[int] = frozenset()  # the brokers that the last log line named as awaited
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Note the partitions that lost their leader, and look again after a change that may help (a subscriber)."""
+        for change in delta.changes:
+            match change:
+                case PartitionChanged(topic, index, state):
+                    if state.leader == NO_LEADER and self._leaderless is not None:
+                        self._leaderless.add((topic, index))
+                        self._wakeup.set()
+                case BrokerRegistered() | ConfigReplaced():
+                    self._wakeup.set()
+                case ControllerElected():
+                    self._leaderless = None
+                    self._wakeup.set()
+                case _:
+                    pass
+
+    async def run(self, controller: Controller) -> None:
+        """Recover partitions until cancelled. Raises NOT_CONTROLLER when the term ends."""
+        self._leaderless = None
+        self._logged = frozenset()
+        while True:
+            self._wakeup.clear()
+            pause_s = await self._recover_all(controller)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                pass
+
+    async def elect(self, controller: Controller, wanted: Sequence[Wanted]) -> list[ElectionOutcome]:
+        """Hold an unclean election that an operator has requested. Raises what ``Controller.submit`` raises."""
+        reports = await self._ask(wanted)
+        decide = partial(elect_unclean_leaders, wanted=wanted, reports=reports, rules=self._rules)
+        outcomes, recoveries = await controller.submit(decide)
+        self.note(recoveries)
+        return outcomes
+
+    async def _recover_all(self, controller: Controller) -> float | None:
+        """Elect the leaders that can be elected now. Return after how long to look again; None: after a change."""
+        wanted, awaited = self._recoverable()
+        is_incomplete = False
+        for begin in range(0, len(wanted), PARTITIONS_MAX):
+            part = wanted[begin : begin + PARTITIONS_MAX]
+            reports = await self._ask(part)
+            decide = partial(recover_leaders, wanted=part, reports=reports, rules=self._rules)
+            outcomes: list[Recovery] = await controller.submit(decide, waits_for_store=True)
+            self.note(outcomes)
+            for outcome in outcomes:
+                awaited.extend([outcome.choice.awaited] if outcome.choice.leader == NO_LEADER else [])
+            is_incomplete = is_incomplete or None in reports.values()
+        self._log_awaited(awaited)
+        return RETRY_S if is_incomplete else None
+
+    def _recoverable(self) -> tuple[list[Wanted], list[tuple[int, ...]]]:
+        """Return the partitions to recover whose brokers are all alive, and the dead brokers that each other awaits."""
+        image = self._metadata.image
+        live = image.live_broker_ids()
+        if self._leaderless is None:
+            self._leaderless = {(t, i) for t, i, state in image.partitions() if state.leader == NO_LEADER}
+        wanted: list[Wanted] = []
+        awaited: list[tuple[int, ...]] = []
+        strategies: dict[str, RecoveryStrategy] = {}
+        for key in sorted(self._leaderless):
+            state = image.partition(*key)
+            if state is None or state.leader != NO_LEADER:
+                self._leaderless.discard(key)
+                continue
+            if key[0] not in strategies:
+                strategies[key[0]] = self._rules(image, key[0]).recovery
+            if needs_recovery(state, strategies[key[0]]):
+                dead = tuple(broker for broker in awaited_at_least(state, strategies[key[0]]) if broker not in live)
+                if dead:
+                    awaited.append(dead)
+                elif not live.isdisjoint(state.replicas):
+                    wanted.append(key)
+        return wanted, awaited
+
+    async def _ask(self, partitions: Iterable[Wanted]) -> dict[int, BrokerReport | None]:
+        """Return the reports of the live brokers that have a replica of these partitions; None for no response."""
+        image = self._metadata.image
+        replicas: defaultdict[int, list[Replica]] = defaultdict(list)
+        for topic, index in partitions:
+            state = image.partition(topic, index)
+            for broker in () if state is None else state.replicas:
+                if broker in image.brokers and not image.brokers[broker].fenced:
+                    replicas[broker].append((image.topics[topic].topic_id, index))
+        found = await asyncio.gather(*(self.request(image.brokers[b], wanted) for b, wanted in replicas.items()))
+        return dict(zip(replicas, found, strict=True))
+
+    # --- Log lines ---
+
+    def note(self, recoveries: Iterable[Recovery]) -> None:
+        """Count and log the leaders that recoveries have elected."""
+        elected = [recovery for recovery in recoveries if recovery.choice.leader != NO_LEADER]
+        unclean = [recovery for recovery in elected if recovery.choice.is_unclean]
+        self.counts.recoveries += len(elected)
+        self.counts.unclean += len(unclean)
+        for recovery in unclean[:LOGGED_MAX]:
+            _log.error("a leader was elected that may lack acknowledged records", extra=_facts(recovery))
+        if len(unclean) > LOGGED_MAX:
+            _log.error(
+                "leaders were elected in more partitions that may lack acknowledged records",
+                extra={"partitions": len(unclean) - LOGGED_MAX},
+            )
+        if len(unclean) < len(elected):
+            _log.warning(
+                "leaders elected from the reports of replicas that had stopped uncleanly: none lacks committed records",
+                extra={"partitions": len(elected) - len(unclean)},
+            )
+
+    def _log_awaited(self, awaited: Sequence[tuple[int, ...]]) -> None:
+        """Log which brokers must report before leaders can be elected, when these brokers change."""
+        brokers = frozenset(broker for each in awaited for broker in each)
+        if brokers and brokers != self._logged:
+            _log.warning(
+                "partitions without a leader wait for brokers that may have their last records: start these brokers "
+                "with their disks, or accept the loss with `parley elect-leaders --election-type unclean`",
+                extra={"partitions": len(awaited), "brokers": sorted(brokers)},
+            )
+        self._logged = brokers
+
+
+def _facts(recovery: Recovery) -> dict[str, object]:
+    reports = recovery.reports
+    return {
+        "topic": recovery.topic,
+        "partition": recovery.partition,
+        "leader": recovery.choice.leader,
+        "missing_records": recovery.choice.missing_records or "unknown",
+        "reports": "; ".join(f"broker {broker}: {_text(report)}" for broker, report in sorted(reports.items())),
+    }
+
+
+def _text(report: ReplicaReport) -> str:
+    if report.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return "no log"
+    if not report.is_conclusive:
+        return f"unreadable ({report.error.name})"
+    damage = "" if report.error is ErrorCode.NONE else ", damaged"
+    return (
+        f"leader epoch {report.leader_epoch}, log end {report.log_end_offset}, "
+        f"high watermark {report.high_watermark}{damage}"
+    )

@@ -1,0 +1,102 @@
+"""In which condition the replicas of a broker are when it registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
+from parley.broker.controller.replica_losses import Condition, conditions
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
+from parley.protocol.errors import ErrorCode
+
+TOPIC_ID, DISK, OTHER_DISK, NEW_DISK = UUID(int=9), UUID(int=101), UUID(int=102), UUID(int=103)
+BEFORE = BrokerRegistration(1, 7, UUID(int=1), (), log_dirs=(DISK,))
+CLEAN = BrokerRegistration(1, 8, UUID(int=2), (), previous_epoch=7, log_dirs=(DISK,))
+KILLED = replace(CLEAN, previous_epoch=-1)
+EMPTIED = replace(KILLED, log_dirs=(NEW_DISK,))
+STATE = PartitionState((1, 2), (), NO_LEADER, elr=(1,))
+INTACT = ReplicaReport(3, 20, 20, directory=DISK)
+
+
+def found(
+    joined: BrokerRegistration,
+    log: ReplicaReport | None = INTACT,
+    *,
+    before: BrokerRegistration | None = BEFORE,
+    state: PartitionState = STATE,
+    is_any_directory_offline: bool = False,
+) -> Condition:
+    logs = {} if log is None else {(TOPIC_ID, 0): log}
+    condition = conditions(before, joined, BrokerReport(joined.incarnation_id, logs, is_any_directory_offline))
+    return Condition.UNHARMED if condition is None else condition(TOPIC_ID, 0, state)
+
+
+def unreported(joined: BrokerRegistration) -> Condition:
+    condition = conditions(BEFORE, joined, None)
+    return Condition.UNHARMED if condition is None else condition(TOPIC_ID, 0, STATE)
+
+
+def test_a_clean_restart_harms_nothing() -> None:
+    assert found(CLEAN) is Condition.UNHARMED
+    assert found(replace(CLEAN, previous_epoch=9)) is Condition.UNHARMED, "the epoch was never registered"
+    assert found(replace(CLEAN, log_dirs=(DISK, NEW_DISK))) is Condition.UNHARMED
+
+
+@pytest.mark.parametrize("epoch", [-1, 6])
+def test_a_marker_that_is_missing_or_too_old_makes_the_replicas_suspect(epoch: int) -> None:
+    """A marker of an earlier epoch comes from an older copy of the directory."""
+    assert found(replace(CLEAN, previous_epoch=epoch)) is Condition.SUSPECT
+
+
+def test_the_same_process_and_older_versions_lose_nothing() -> None:
+    assert found(replace(KILLED, incarnation_id=BEFORE.incarnation_id), None) is Condition.UNHARMED
+    assert found(replace(KILLED, log_dirs=()), None) is Condition.UNHARMED
+    assert found(KILLED, None, before=replace(BEFORE, log_dirs=())) is Condition.UNHARMED
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        None,
+        replace(INTACT, log_end_offset=19),
+        replace(INTACT, directory=OTHER_DISK),
+        replace(INTACT, error=ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+@pytest.mark.parametrize("joined", [CLEAN, KILLED])
+def test_a_log_that_is_missing_cut_elsewhere_or_damaged_is_lost(
+    joined: BrokerRegistration, log: ReplicaReport | None
+) -> None:
+    assert found(joined, log) is Condition.LOST
+
+
+def test_an_emptied_directory_has_another_id_even_if_its_logs_exist_again() -> None:
+    assert found(EMPTIED, ReplicaReport(-1, 0, 0, directory=NEW_DISK)) is Condition.LOST
+
+
+def test_a_directory_that_is_offline_may_have_the_log() -> None:
+    two = replace(CLEAN, log_dirs=(OTHER_DISK,))
+    before = replace(BEFORE, log_dirs=(DISK, OTHER_DISK))
+    assert found(two, None, before=before, is_any_directory_offline=True) is Condition.SUSPECT
+    assert found(two, None, before=before) is Condition.LOST
+
+
+def test_an_assigned_directory_decides_alone() -> None:
+    before = replace(BEFORE, log_dirs=(DISK, OTHER_DISK))
+    assigned = replace(STATE, directories=(DISK, UUID(int=1)))
+    assert found(CLEAN, before=before, state=assigned) is Condition.UNHARMED
+    assert found(CLEAN, replace(INTACT, directory=OTHER_DISK), before=before, state=assigned) is Condition.LOST
+
+
+def test_without_a_report_only_a_clean_restart_with_all_directories_is_trusted() -> None:
+    assert unreported(CLEAN) is Condition.UNHARMED
+    assert unreported(KILLED) is Condition.LOST
+    assert unreported(replace(CLEAN, log_dirs=(NEW_DISK,))) is Condition.LOST
+
+
+def test_a_broker_that_the_store_does_not_know_must_have_stopped_cleanly() -> None:
+    assert found(CLEAN, before=None) is Condition.UNHARMED
+    assert found(KILLED, before=None) is Condition.SUSPECT

@@ -1,0 +1,107 @@
+"""All brokers are killed, and the disk of one of them is emptied or damaged: no acknowledged record is lost.
+
+The damaged broker starts first, and has the cluster to itself for a while. Before eligible leader replicas (KIP-966) it
+was elected, and the other replicas were cut to match it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.system.clusters import POLL_S, ClusterOfProcesses
+from tests.system.running import BrokerProcess
+from tests.system.test_confluent_produce import read, send
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "kept"
+RECORDS = [b"%06d" % number + b"x" * 994 for number in range(3000)]
+LOSS = "a leader was elected that may lack acknowledged records"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterOfProcesses]:
+    cluster = ClusterOfProcesses(tmp_path, overrides={"replica.high.watermark.checkpoint.interval.ms": "200"})
+    with cluster.running():
+        cluster.create_topic(TOPIC, min_insync_replicas="2", segment_bytes="1048576")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "enable.idempotence": True})
+        send(producer, TOPIC, RECORDS)
+        cluster.wait_until_in_sync()
+        yield cluster
+
+
+def emptied(broker: BrokerProcess) -> None:
+    shutil.rmtree(broker.data)
+
+
+def flipped(broker: BrokerProcess) -> None:
+    """Eight bytes of the first segment are altered."""
+    path = segments(broker)[0]
+    data = bytearray(path.read_bytes())
+    data[5000:5008] = bytes(byte ^ 0xFF for byte in data[5000:5008])
+    path.write_bytes(data)
+
+
+def cut(broker: BrokerProcess) -> None:
+    """The active segment is empty."""
+    path = segments(broker)[-1]
+    path.write_bytes(b"")
+
+
+def removed(broker: BrokerProcess) -> None:
+    shutil.rmtree(broker.data / f"{TOPIC}-0")
+
+
+def segments(broker: BrokerProcess) -> list[Path]:
+    return sorted((broker.data / f"{TOPIC}-0").glob("*.log"))
+
+
+def everything_is_there(cluster: ClusterOfProcesses, first: int) -> None:
+    """Start one broker before the others; then every record must be there."""
+    cluster.brokers[first].start()
+    cluster.start_all()
+    cluster.wait_until_in_sync()
+    values = [message.value() for message in read(cluster.brokers[cluster.leader(TOPIC)], TOPIC)]
+    assert values == RECORDS
+    assert not any(LOSS in broker.log() for broker in cluster.brokers.values())
+
+
+@pytest.mark.parametrize("damage", [None, emptied, flipped, cut, removed])
+def test_all_are_killed_and_a_damaged_one_starts_first(
+    cluster: ClusterOfProcesses, damage: Callable[[BrokerProcess], None] | None
+) -> None:
+    leader = cluster.leader(TOPIC)
+    first = leader if damage is emptied else leader % 3 + 1
+    for broker in cluster.brokers.values():
+        broker.kill()
+    if damage is not None:
+        damage(cluster.brokers[first])
+    everything_is_there(cluster, first)
+
+
+def test_brokers_are_killed_one_after_the_other_and_the_last_one_is_emptied(cluster: ClusterOfProcesses) -> None:
+    last = cluster.leader(TOPIC)
+    for number in cluster.brokers:
+        if number != last:
+            cluster.brokers[number].kill()
+            while number in cluster.metadata(TOPIC).topics[TOPIC].partitions[0].isrs:
+                time.sleep(POLL_S)
+    cluster.brokers[last].kill()
+    emptied(cluster.brokers[last])
+    everything_is_there(cluster, last)
+
+
+def test_a_single_broker_serves_again_after_a_kill(new_broker: Callable[..., BrokerProcess]) -> None:
+    broker = new_broker()
+    broker.start()
+    send(Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"}), TOPIC, RECORDS[:10])
+    broker.kill()
+    broker.start()
+    assert [message.value() for message in read(broker, TOPIC)] == RECORDS[:10]
+    assert LOSS not in broker.log()
