@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -546,25 +546,32 @@ async def test_a_gap_shows_as_the_differences_it_hid() -> None:
 
 async def test_a_gap_that_hid_nothing_is_not_reported() -> None:
     store = MemoryStore()
-    async with MemoryBackend(store) as one, MemoryBackend(store) as two:
+    async with MemoryBackend(store) as one, MemoryBackend(store) as two, one.watch("") as probe:
         kv, theirs = KeyValue(two), Groups(two, await two.open_session(10_000))
         await theirs.join("g", "1", b"")
-        leader = await elections(two)
-        first = await leader.campaign("e", b"")
-        watching = Groups(one, await one.open_session(10_000))
-        following, members = Listeners(one).follow("data/"), watching.watch("g")
-        leaders = Elections(one, watching.session).observe("e")
-        assert await anext(following) == []
-        assert set(await anext(members)) == {"1"}
-        assert await anext(leaders)
+        first = await (await elections(two)).campaign("e", b"")
+        watching = await one.open_session(10_000)
+        following: list[AsyncIterator[Any]] = [
+            Listeners(one).follow("data/"),
+            Groups(one, watching).watch("g"),
+            Elections(one, watching).observe("e"),
+        ]
+        for each in following:
+            await anext(each)
+        news = [asyncio.ensure_future(anext(each)) for each in following]
         one.disconnect()
         one.reconnect()
+        while not isinstance(await anext(probe), Snapshot):
+            pass
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in news)
         await kv.put("k", b"")
         await theirs.join("g", "2", b"")
         await first.resign()
-        assert [change.key for change in await anext(following)] == ["data/k"]
-        assert set(await anext(members)) == {"1", "2"}
-        assert await anext(leaders) is None
+        changes, members, leader = await asyncio.gather(*news)
+        assert [change.key for change in changes] == ["data/k"]
+        assert set(members) == {"1", "2"}
+        assert leader is None
 
 
 async def test_an_empty_first_state_is_reported_too(backend: Backend) -> None:

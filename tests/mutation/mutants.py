@@ -23,10 +23,15 @@ EQUIVALENT = [
     (r"state_since_ms: int = -1", "Number", "read only in groups that have entered a state or come from the log"),
     (r"most_common\(1\)\[0\]\[0\]", "Number", "only the first is taken"),
     (r"rebalance_timeout_ms .*default=0", "Number", "a rebalance without members ends at once"),
+    (r" -> .*\bmin_epoch: int = +(1|-1)\b", "Number", "the first epoch is 1 anyway"),
+    (r" -> .*\bmin_incarnation: int = +0\b", "Number", "the first incarnation is 1 anyway"),
+    (r"if log_start_offset > log\.log_start_offset:", "_Gt_NotEq", "the start of a log never goes back"),
+    (r"if log_start_offset > log\.log_start_offset:", "_Gt_GtE", "a start that is the same changes nothing"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]
-"""Mutants that are the same program and do not count: a part of the line, a part of the operator's name, the reason."""
+"""Mutants that are the same program and do not count: a pattern for "line before -> line after", a part of the
+operator's name, the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ def mutant_at(path: Path, name: str, occurrence: int) -> Mutant | None:
     before, after = source.splitlines(), mutated.splitlines()
     changed = next(n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
     was, becomes = before[changed].strip(), after[changed].strip()
-    if any(re.search(line, was) and operator in name for line, operator, _ in EQUIVALENT):
+    change = f"{was} -> {becomes}"
+    if any(re.search(line, change) and operator in name for line, operator, _ in EQUIVALENT):
         return None
     return Mutant(path, name, changed + 1, mutated, was, becomes)
 

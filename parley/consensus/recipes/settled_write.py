@@ -22,7 +22,7 @@ from parley.consensus.errors import BadConfig, MaybeApplied, PreconditionFailed,
 
 _FORMAT = b"1"
 _NONCES_MAX = 16
-_HEADER_BYTES_MAX = len(_FORMAT) + _NONCES_MAX * 17 + 1
+_HEADER_BYTES_MAX = len(_FORMAT) + _NONCES_MAX * 17
 
 Nonces = tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -13,6 +13,7 @@ from parley.broker.metadata.changes import PartitionsAdded
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.follower_progress import NEVER_S
 from parley.broker.replication.partition import Isolation, Partition
+from parley.broker.runtime.purgatory import Delayed
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
@@ -216,6 +217,48 @@ async def test_fetched_records_are_flushed_first_only_if_flush_messages_says_so(
             build([Record(0, 1, None, b"v", ())], base_offset=2), high_watermark=0, log_start_offset=0
         )
         assert partition.must_flush_fetched is (topic == "flushed"), "also beyond the bound"
+
+
+class Watching(Delayed[None]):
+    """Waits for a partition for ever, and records what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amounts: list[int] = []
+
+    def on_change(self, key: Hashable, amount: int) -> bool:
+        self.amounts.append(amount)
+        return True
+
+
+async def test_fetches_that_wait_count_only_bytes_that_were_appended(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), config=LogConfig(min_insync_replicas=2))
+    partition = bench.partition("t")
+    watching = Watching()
+    partition._purgatories.fetch.watch(watching, (partition,), 60)
+    partition.change(replace(partition.state, partition_epoch=partition.state.partition_epoch + 1))
+    partition.config_changed()
+    partition.propose_isr((BROKER, OTHER))
+    partition.withdraw_isr()
+    for is_close in (True, False):
+        partition.include_in_high_watermark(OTHER, is_close=is_close)
+    partition.follower_fetched(OTHER, 0, 0, at(0.0))
+    assert watching.amounts == []
+    bench.write("t", 1)
+    (appended,) = watching.amounts
+    assert appended == partition.log.size_bytes
+    watching.cancel()
+
+
+async def test_the_high_watermark_no_longer_waits_for_a_follower_that_has_fallen_back(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", isr=(BROKER,))
+    partition = bench.partition("t")
+    partition.include_in_high_watermark(OTHER, is_close=True)
+    bench.write("t", 3)
+    assert partition.high_watermark == 0
+    partition.include_in_high_watermark(OTHER, is_close=False)
+    assert partition.high_watermark == 3
 
 
 # The table of partitions.
