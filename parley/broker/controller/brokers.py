@@ -12,6 +12,7 @@ from parley.broker.controller.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.leader_choice import elect_leader
 from parley.broker.controller.recovery_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.controller.replica_losses import Condition, ConditionOf, conditions
+from parley.broker.controller.store_set_back import distrust_outdated
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
@@ -28,17 +29,24 @@ def register_broker(
     If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
     leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
     never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
-    (``replica_losses.py``). A registration whose epoch is not higher than the known one changes nothing: a fenced
-    broker comes back only under a higher epoch.
+    (``replica_losses.py``). If its logs know higher leader epochs than the store, a recovery decides about these
+    partitions (``store_set_back.py``).
+
+    A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
+    higher epoch.
     """
     known = image.brokers.get(registration.broker_id)
     if known is not None and registration.epoch <= known.epoch:
         return Decision((), [])
     changes: list[Change] = []
+    if report is not None and (outdated := distrust_outdated(image, registration.broker_id, report)):
+        changes += outdated
+        image = image.with_changes(changes)
+        known = None if known is None else replace(known, log_dirs=())  # they may be outdated, too
     joined = replace(registration, fenced=False)
     if known is not None and not known.fenced:
         if known.incarnation_id == registration.incarnation_id:
-            return Decision((BrokerRegistered(joined),), [])
+            return Decision((*changes, BrokerRegistered(joined)), [])
         changes += fence_broker(image, registration.broker_id, rules).changes
         image = image.with_changes(changes)
     arrival = BrokerRegistered(joined)

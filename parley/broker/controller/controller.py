@@ -102,6 +102,11 @@ class Controller:
         return self._state is ControllerState.ACTIVE
 
     @property
+    def store(self) -> KeyValue:
+        """The keys of the store that this broker campaigns in. Only while it campaigns or is the controller."""
+        return self._store
+
+    @property
     def terms(self) -> tuple[Term, ...]:
         """The latest terms as the store knows them, the present one last. Only during a term."""
         image = self._metadata.image

@@ -18,6 +18,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
+from parley.protocol.sentinels import NO_EPOCH
 
 
 def elect_leader(
@@ -70,12 +71,13 @@ def next_partition_state(
     return known if following == known else replace(following, partition_epoch=known.partition_epoch + 1)
 
 
-def recovered(known: PartitionState, leader: int, *, unclean: bool) -> PartitionState:
+def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int = NO_EPOCH) -> PartitionState:
     """Return the state after a recovery: this replica leads, and only it is known to have the leader's records.
 
-    ``unclean`` is true if the leader may lack committed records. Followers may then truncate theirs.
+    ``unclean`` is true if the leader may lack committed records. Followers may then truncate theirs. ``above`` is the
+    highest leader epoch that a replica knows, which is above the state's own if the store was set back.
     """
-    epoch = known.leader_epoch + 1
+    epoch = max(known.leader_epoch, above) + 1
     settled = _complete(replace(known, isr=(leader,)))
     return replace(
         settled,

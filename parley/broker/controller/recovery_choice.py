@@ -81,7 +81,8 @@ def recover_leader(
     choice = choose_leader(state, reports, strategy)
     if choice.leader == NO_LEADER:
         return state, choice
-    return recovered(state, choice.leader, unclean=choice.is_unclean), choice
+    highest = max(report.current_leader_epoch for report in reports.values())
+    return recovered(state, choice.leader, unclean=choice.is_unclean, above=highest), choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, register_broker
-from parley.broker.controller.controller import Controller, Outranked
+from parley.broker.controller.controller import Controller
 from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP
+from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
-from parley.broker.metadata.terms import NO_TERM, contradicts
+from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.runtime.tasks import TaskSet, race
 from parley.consensus.recipes.groups import Groups, Member
@@ -60,6 +61,7 @@ class LiveBrokers:
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
+        self._set_back = StoreSetBack(controller)
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, once they are known
@@ -99,20 +101,19 @@ class LiveBrokers:
         self._distrusted = None
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
+        async def present() -> Collection[BrokerRegistration]:
+            return _live(await groups.members(BROKERS_GROUP)).values()
+
+        await self._set_back.check_mark(groups.backend, present)
         async for members in groups.watch(BROKERS_GROUP):
-            await self._reconcile(members, watches)
+            await self._reconcile(_live(members), watches)
             self._tend(watches)
 
-    async def _reconcile(self, members: Mapping[str, Member], watches: TaskSet) -> None:
-        live: dict[int, BrokerRegistration] = {}
-        for member in members.values():
-            registration = replace(registration_from_bytes(member.data), epoch=member.incarnation)
-            live[registration.broker_id] = registration
+    async def _reconcile(self, live: Mapping[int, BrokerRegistration], watches: TaskSet) -> None:
         self._present = set(live)
         await self._fence_the_absent()
         self._seen |= live.keys()
-        for registration in live.values():
-            self._refuse_if_outranked(registration)
+        await self._set_back.check_members(live.values())
         joined = {(broker.broker_id, broker.epoch): broker for broker in live.values() if self._is_news(broker)}
         for key in self._joining.keys() - joined.keys():
             self._joining.pop(key).cancel()
@@ -120,12 +121,6 @@ class LiveBrokers:
             self._joining[key] = watches.start(
                 self._register(replace(joined[key], seen=NO_TERM), watches), name=f"registration of broker {key[0]}"
             )
-
-    def _refuse_if_outranked(self, joining: BrokerRegistration) -> None:
-        """Raise Outranked if the broker has seen metadata of a term that this controller's epoch is not above."""
-        terms = self._controller.terms
-        if joining.seen.epoch >= terms[-1].epoch and contradicts(terms, joining.seen):
-            raise Outranked(joining.broker_id, joining.seen.epoch)
 
     def _is_news(self, broker: BrokerRegistration) -> bool:
         known = self._metadata.image.brokers.get(broker.broker_id)
@@ -228,3 +223,9 @@ class LiveBrokers:
         if follower is None or follower.broker_epoch != epoch:
             return since
         return max(follower.fetched_s, since)
+
+
+def _live(members: Mapping[str, Member]) -> dict[int, BrokerRegistration]:
+    """Return the registrations of the members, by broker id."""
+    joined = (replace(registration_from_bytes(each.data), epoch=each.incarnation) for each in members.values())
+    return {registration.broker_id: registration for registration in joined}

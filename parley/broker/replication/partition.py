@@ -214,7 +214,7 @@ class Partition:
         if self._is_behind_log(self.state):
             self.is_leader = False
             facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
-            _log.error("a log knows a higher leader epoch than the controller: the replica waits", extra=facts)
+            _log.warning("a log knows a higher leader epoch than the controller: the replica waits", extra=facts)
         if self.is_leader:
             self._begin_leader_epoch(log)
             self._advance_high_watermark(0)

@@ -1,0 +1,61 @@
+"""What the controller decides if the coordination store was set back to an older state.
+
+The store may name replicas that have left the ISR since, and log directories that are no longer in use. Its leader
+epochs may be below those in the logs. So a partition loses its leader, its ISR and its ELR, and a recovery elects a
+leader by what all replicas report (``recovery_choice.py``), under an epoch above all that they know.
+See docs/coordination.md, "A store that was set back".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from uuid import UUID
+
+from parley.broker.controller.broker_reports import BrokerReport
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import BrokerRegistered, PartitionChanged
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.protocol.sentinels import NO_EPOCH
+
+
+def distrust_all(image: MetadataImage, present: Container[UUID]) -> Decision[int]:
+    """Leave the leaders of all partitions to a recovery. Returns the number of partitions.
+
+    ``present`` has the incarnations of the brokers that are members now. The log directories of all other brokers are
+    forgotten: a replica is not lost because it is in another directory than the store remembers.
+    """
+    partitions = [PartitionChanged(topic, index, distrusted(state)) for topic, index, state in image.partitions()]
+    brokers = [
+        BrokerRegistered(replace(broker, log_dirs=()))
+        for broker in image.brokers.values()
+        if broker.log_dirs and broker.incarnation_id not in present
+    ]
+    return Decision((*partitions, *brokers), len(partitions))
+
+
+def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
+    """Leave to a recovery each partition of which the broker's log knows a leader epoch that the store never had."""
+    changes = []
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if broker_id in state.replicas:
+                epoch = report.replica(topic.topic_id, index).current_leader_epoch
+                if epoch > state.leader_epoch:
+                    changes.append(PartitionChanged(topic.name, index, distrusted(state, epoch)))
+    return changes
+
+
+def distrusted(state: PartitionState, epoch: int = NO_EPOCH) -> PartitionState:
+    """Return the state without leader, ISR and ELR, under a leader epoch above its own and above ``epoch``."""
+    return replace(
+        state,
+        isr=(),
+        leader=NO_LEADER,
+        leader_epoch=max(state.leader_epoch, epoch) + 1,
+        partition_epoch=state.partition_epoch + 1,
+        elr=(),
+        last_known_elr=state.replicas,
+        directories=(),
+    )

@@ -1,0 +1,75 @@
+"""Notices, while this broker is the controller, that the coordination store was set back to an older state.
+
+There are two signs: the mark that a restore leaves in the store, or the embedded store when it has lost writes; and
+brokers that have seen metadata which the store does not have (``parley.broker.metadata.terms``). Single partitions with
+outdated epochs are found when their brokers register (``parley.broker.controller.store_set_back``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+
+from parley.broker.controller.controller import Controller, Outranked
+from parley.broker.controller.store_set_back import distrust_all
+from parley.broker.coordinators.producer_ids import PRODUCER_IDS
+from parley.broker.metadata.terms import contradicts
+from parley.broker.metadata.types import BrokerRegistration
+from parley.consensus.backend import At, Backend, Check, Delete
+from parley.consensus.errors import PreconditionFailed
+from parley.consensus.store_record import SET_BACK_KEY
+
+_log = logging.getLogger(__name__)
+
+PRODUCER_IDS_SKIPPED = 1_000_000
+"""Producer ids that are not allocated after the store was set back. A broker that is away may have allocated them."""
+
+
+class StoreSetBack:
+    """Makes the controller distrust a store that was set back."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def check_mark(
+        self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
+    ) -> None:
+        """Look for the mark in the store. To be called when a term begins, before brokers are registered.
+
+        ``members()`` reads the members from the store. Raises CoordinationError, and what ``Controller.submit`` raises.
+        """
+        mark = await store.get(SET_BACK_KEY)
+        if mark is None:
+            return
+        await self._distrust(await members(), mark.value.decode("utf-8", "replace"))
+        with suppress(PreconditionFailed):  # set back again, or another controller has dealt with it
+            await store.txn([Check(SET_BACK_KEY, At(mark.revision))], [Delete(SET_BACK_KEY)])
+
+    async def check_members(self, members: Collection[BrokerRegistration]) -> None:
+        """Compare the terms in the store with the newest metadata that each member had seen when it joined.
+
+        Raises Outranked if a member has seen a term that this controller's epoch is not above, CoordinationError, and
+        what ``Controller.submit`` raises.
+        """
+        terms = self._controller.terms
+        contradicting = [member for member in members if contradicts(terms, member.seen)]
+        if not contradicting:
+            return
+        latest = max(contradicting, key=lambda member: member.seen)
+        if latest.seen.epoch >= terms[-1].epoch:
+            raise Outranked(latest.broker_id, latest.seen.epoch)
+        seen = latest.seen
+        reason = f"broker {latest.broker_id} has seen version {seen.version} of controller epoch {seen.epoch}"
+        await self._distrust(members, reason)
+
+    async def _distrust(self, members: Collection[BrokerRegistration], reason: str) -> None:
+        present = {member.incarnation_id for member in members}
+        self._controller.forget_earlier_terms()  # their metadata has no say any more
+        await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
+        partitions = await self._controller.submit(lambda image: distrust_all(image, present), waits_for_store=True)
+        _log.error(
+            "the coordination store was set back to an older state: each partition gets a leader when all its replicas "
+            "have reported their logs",
+            extra={"partitions": partitions, "reason": reason},
+        )

@@ -1,0 +1,104 @@
+"""What the controller decides when the coordination store is older than the brokers' logs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
+from parley.broker.controller.brokers import register_broker
+from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.recovery_choice import recover_leader
+from parley.broker.controller.store_set_back import distrust_all, distrusted
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+
+TOPIC, DIRECTORY, OTHER_DIRECTORY = UUID(int=100), UUID(int=200), UUID(int=201)
+STATE = PartitionState(
+    (1, 2, 3),
+    (1, 2),
+    1,
+    leader_epoch=5,
+    partition_epoch=40,
+    elr=(3,),
+    directories=(DIRECTORY, DIRECTORY, DIRECTORY),
+    unclean_epoch=2,
+)
+
+
+def broker(number: int, epoch: int = 1, *, incarnation: int = 0, fenced: bool = False) -> BrokerRegistration:
+    incarnation_id = UUID(int=incarnation or number)
+    return BrokerRegistration(number, epoch, incarnation_id, (), fenced=fenced, log_dirs=(DIRECTORY,))
+
+
+def image(*states: PartitionState) -> MetadataImage:
+    return MetadataImage(
+        "c",
+        brokers={number: broker(number) for number in (1, 2, 3)},
+        topics={"t": TopicImage("t", TOPIC, states)},
+        topic_names={TOPIC: "t"},
+    )
+
+
+def rules(image: MetadataImage, topic: str) -> ElectionRules:
+    return ElectionRules(min_insync_replicas=2)
+
+
+def report(number: int, *logs: ReplicaReport) -> BrokerReport:
+    return BrokerReport(UUID(int=number), {(TOPIC, index): log for index, log in enumerate(logs)})
+
+
+def log(epoch: int, end: int = 10, *, current: int | None = None) -> ReplicaReport:
+    current_epoch = epoch if current is None else current
+    return ReplicaReport(epoch, end, end, current_leader_epoch=current_epoch, directory=OTHER_DIRECTORY)
+
+
+def test_no_replica_of_a_distrusted_partition_is_eligible_and_all_are_awaited() -> None:
+    state = distrusted(STATE)
+    assert (state.isr, state.elr, state.leader, state.last_known_elr) == ((), (), NO_LEADER, (1, 2, 3))
+    assert (state.leader_epoch, state.partition_epoch, state.unclean_epoch) == (6, 41, 2)
+    assert state.directories == (), "a replica is not lost because it was moved since the backup"
+    assert distrusted(STATE, 9).leader_epoch == 10
+    assert distrusted(STATE, 3).leader_epoch == 6
+
+
+def test_all_partitions_are_distrusted_and_the_directories_of_brokers_that_are_away_forgotten() -> None:
+    before = image(STATE, replace(STATE, leader=2))
+    decision = distrust_all(before, {UUID(int=1)})
+    assert decision.result == 2
+    after = before.with_changes(decision.changes)
+    assert after.topics["t"].partitions == (distrusted(STATE), distrusted(replace(STATE, leader=2)))
+    assert [after.brokers[number].log_dirs for number in (1, 2, 3)] == [(DIRECTORY,), (), ()]
+
+
+def test_a_broker_whose_log_knows_a_higher_epoch_brings_down_that_partition_only() -> None:
+    before = image(STATE, STATE)
+    joining = broker(2, 7, incarnation=22)
+    decision = register_broker(before, joining, report(22, log(5), log(4, current=9)), rules)
+    after = before.with_changes(decision.changes)
+    assert after.brokers[2].epoch == 7
+    first, second = after.topics["t"].partitions
+    assert (first.leader, first.leader_epoch) == (1, 5)
+    assert (second.leader, second.leader_epoch) == (NO_LEADER, 10)
+    assert second.last_known_elr == (1, 2, 3), "the replica in the exchanged directory is not lost: it was moved"
+
+
+def test_a_process_that_stayed_up_while_the_store_was_set_back_reports_too() -> None:
+    before = image(STATE)
+    decision = register_broker(before, broker(1, 7), report(1, log(8)), rules)
+    (state,) = before.with_changes(decision.changes).topics["t"].partitions
+    assert (state.leader, state.leader_epoch) == (NO_LEADER, 9)
+
+
+def test_a_log_that_knows_no_more_than_the_store_changes_nothing() -> None:
+    before = image(STATE)
+    decision = register_broker(before, broker(1, 7), report(1, log(5)), rules)
+    assert before.with_changes(decision.changes).topics["t"].partitions == (STATE,)
+
+
+def test_the_leader_epoch_of_a_recovery_is_above_every_reported_one() -> None:
+    uncommitted = replace(log(5, 30), high_watermark=15)
+    reports = {1: uncommitted, 2: log(7, 20, current=12), 3: replace(log(7, 19), high_watermark=15)}
+    state, choice = recover_leader(distrusted(STATE), reports, RecoveryStrategy.BALANCED)
+    assert choice.leader == 2, "its last record has the highest epoch, and of those its log is the longest"
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 13)
