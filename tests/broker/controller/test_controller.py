@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -12,8 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller import controller as controller_module
-from parley.broker.controller.controller import ELECTION, Controller
+from parley.broker.controller.controller import ELECTION, STORE_CHECK_S, STORE_PATIENCE_S, Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
@@ -33,6 +32,7 @@ from parley.consensus.errors import Fenced
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
 from parley.protocol.errors import ErrorCode, KafkaError
+from tests.support.virtual_time import run
 
 STATE = PartitionState((1,), (1,), 1)
 
@@ -101,15 +101,17 @@ TOO_LARGE = changing(ConfigReplaced(ConfigResource(ResourceType.TOPIC, "large"),
 
 
 @asynccontextmanager
-async def in_office() -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend]]:
+async def in_office(
+    *, is_store_frozen: Callable[[], bool] = lambda: False
+) -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend]]:
     """A controller whose store takes values of 4000 bytes."""
     metadata = Metadata(MetadataImage("c"))
     backend = MemoryBackend(MemoryStore(replace(CAPABILITIES, value_bytes_max=4000)))
     async with backend:
-        elections = Elections(backend, await backend.open_session(10_000), Random(1))
+        elections = Elections(backend, await backend.open_session(60_000), Random(1))
         publisher = MetadataPublisher(metadata, Purgatory())
         metadata.subscribe(publisher.apply)
-        controller = Controller(1, b"one", Random(1), metadata, publisher)
+        controller = Controller(1, b"one", Random(1), metadata, publisher, is_store_frozen=is_store_frozen)
         term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
         assert await metadata.until(lambda image: image.controller_id == 1, None)
         yield controller, metadata, backend
@@ -168,13 +170,17 @@ async def test_a_campaign_goes_on_while_the_controller_is_found_dead_again() -> 
         await asyncio.wait({term})
 
 
-@pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "STORE_PATIENCE_S", 0.2)
-    monkeypatch.setattr(controller_module, "STORE_CHECK_S", 0.02)
+def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run an async test in virtual time."""
+
+    def wrapped() -> None:
+        run(test())
+
+    wrapped.__name__ = test.__name__
+    return wrapped
 
 
-@pytest.mark.usefixtures("short_patience")
+@virtual
 async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_store() -> None:
     async with in_office() as (controller, metadata, backend):
         backend.disconnect()
@@ -184,7 +190,7 @@ async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_s
             controller.submit(count_up),
             return_exceptions=True,
         )
-        assert asyncio.get_running_loop().time() - began_s < 2
+        assert STORE_PATIENCE_S <= asyncio.get_running_loop().time() - began_s <= STORE_PATIENCE_S + STORE_CHECK_S
         for error in refused:
             assert isinstance(error, KafkaError)
             assert error.code is ErrorCode.REQUEST_TIMED_OUT
@@ -192,7 +198,23 @@ async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_s
         assert "t" not in metadata.image.topics
 
 
-@pytest.mark.usefixtures("short_patience")
+@virtual
+async def test_a_request_waits_for_a_store_that_only_holds_writes_because_the_cluster_moves() -> None:
+    frozen = True
+    async with in_office(is_store_frozen=lambda: frozen) as (controller, _, backend):
+        backend.disconnect()
+        change = asyncio.ensure_future(controller.submit(count_up))
+        await asyncio.sleep(3 * STORE_PATIENCE_S)
+        assert not change.done()
+        frozen = False
+        thawed_s = asyncio.get_running_loop().time()
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+            await change
+        waited_s = asyncio.get_running_loop().time() - thawed_s
+        assert STORE_PATIENCE_S - STORE_CHECK_S <= waited_s <= STORE_PATIENCE_S + STORE_CHECK_S
+
+
+@virtual
 async def test_a_decision_whose_caller_gave_up_before_it_was_made_is_never_made() -> None:
     async with in_office() as (controller, metadata, backend):
         backend.disconnect()
@@ -206,7 +228,7 @@ async def test_a_decision_whose_caller_gave_up_before_it_was_made_is_never_made(
         assert await controller.submit(count_up) == "1"
 
 
-@pytest.mark.usefixtures("short_patience")
+@virtual
 async def test_a_duty_of_the_controller_waits_for_the_store() -> None:
     async with in_office() as (controller, _, backend):
         backend.disconnect()

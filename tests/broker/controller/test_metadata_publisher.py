@@ -13,6 +13,7 @@ from parley.broker.controller.metadata_publisher import FollowerProgress, Metada
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.runtime.purgatory import Purgatory
@@ -88,6 +89,19 @@ def test_the_deltas_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
     term = Term()
     term.pull()
     term.create(1)
+    assert term.pull().is_snapshot
+
+
+def test_as_many_bytes_as_allowed_are_kept_in_each_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    term = Term()
+    term.create(1, 2)
+    term.publisher.close()
+    term.publisher.open()
+    monkeypatch.setattr(publisher_module, "BYTES_KEPT", 2 * len(changes_to_bytes((TopicCreated(topic(3)),))))
+    term.pull()
+    term.create(3, 4)
+    assert not term.answer().is_snapshot
+    term.create(5)
     assert term.pull().is_snapshot
 
 

@@ -20,9 +20,9 @@ from parley.broker.controller.topics import (
     create_topics,
     delete_topics,
 )
-from parley.broker.metadata.changes import BrokerRegistered
+from parley.broker.metadata.changes import BrokerRegistered, TopicCreated
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType
+from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 
@@ -146,6 +146,23 @@ def test_the_number_of_partitions_only_grows() -> None:
     after = image.with_changes(decision.changes)
     assert len(after.topics["t"].partitions) == 4
     assert after.topics["t"].partitions[:2] == image.topics["t"].partitions
+
+
+def test_new_partitions_get_the_replicas_that_the_request_assigns() -> None:
+    image, _ = create(image_of(3), NewTopic("t", partitions=1))
+    asked = [[2, 0], [1, 2]]
+    decision = add_partitions(image, [NewPartitions("t", 3, asked)], rng=Random(0))
+    assert [code(outcome) for outcome in decision.result] == [ErrorCode.NONE]
+    added = image.with_changes(decision.changes).topics["t"].partitions[1:]
+    assert [list(state.replicas) for state in added] == asked
+    assert [state.leader for state in added] == [2, 1]
+
+
+def test_replicas_that_a_reassignment_adds_do_not_count_for_new_partitions() -> None:
+    moving = PartitionState((0, 1, 2), (0, 1), 0, adding=(2,))
+    image = image_of(3).with_changes([TopicCreated(TopicImage("t", UUID(int=1), (moving,)))])
+    decision = add_partitions(image, [NewPartitions("t", 2)], rng=Random(0))
+    assert len(image.with_changes(decision.changes).topics["t"].partitions[1].replicas) == 2
 
 
 def test_the_new_partitions_of_one_request_are_bounded() -> None:
