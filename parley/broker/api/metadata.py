@@ -254,15 +254,18 @@ def _described_topic(
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[
-            _partition(_PartitionWithElr, view, name, index, state)
-            for index, state in enumerate(states, start=first_partition)
+            _described_partition(view, name, index, state) for index, state in enumerate(states, start=first_partition)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-_PartitionWithElr = partial(
-    DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition,
-    eligible_leader_replicas=[],
-    last_known_elr=[],
-)
+def _described_partition(
+    view: ListenerView, topic: str, index: int, state: PartitionState
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    make = partial(
+        DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition,
+        eligible_leader_replicas=list(state.elr),
+        last_known_elr=list(state.last_known_elr),
+    )
+    return _partition(make, view, topic, index, state)

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
@@ -24,6 +23,7 @@ from parley.broker.metadata.changes import BrokerRegistered, ConfigReplaced, Con
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
+from parley.broker.metrics import ElectionMetrics
 from parley.protocol.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -42,19 +42,12 @@ RequestReport = Callable[[BrokerRegistration, Sequence[Replica] | None], Awaitab
 """Asks a broker for a report of these logs, or of all. Returns None if the broker does not respond."""
 
 
-@dataclass(slots=True)
-class RecoveryCounts:
-    """Recoveries by this broker as controller since it started, for the metrics."""
-
-    recoveries: int = 0
-    unclean: int = 0
-
-
 class UncleanRecovery:
     """Elects leaders of partitions that only a recovery can give one, while this broker is the controller."""
 
     def __init__(self, metadata: Metadata, request: RequestReport, rules: RulesOf) -> None:
-        self.counts = RecoveryCounts()
+        self.metrics = ElectionMetrics()
+        """Recoveries by this broker since it started."""
         self._metadata = metadata
         self.request = request
         self._rules = rules
@@ -157,8 +150,8 @@ class UncleanRecovery:
         """Count and log the leaders that recoveries have elected."""
         elected = [recovery for recovery in recoveries if recovery.choice.leader != NO_LEADER]
         unclean = [recovery for recovery in elected if recovery.choice.is_unclean]
-        self.counts.recoveries += len(elected)
-        self.counts.unclean += len(unclean)
+        self.metrics.recovered += len(elected)
+        self.metrics.unclean += len(unclean)
         for recovery in unclean[:LOGGED_MAX]:
             _log.error("a leader was elected that may lack acknowledged records", extra=_facts(recovery))
         if len(unclean) > LOGGED_MAX:

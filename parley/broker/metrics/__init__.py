@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from parley.broker.metrics.catalogue import (
     ClusterMetrics,
+    ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
     FlushMetrics,
@@ -30,6 +31,7 @@ from parley.broker.metrics.registry import Metrics
 
 __all__ = [
     "ClusterMetrics",
+    "ElectionMetrics",
     "FetchSessionMetrics",
     "FetcherMetrics",
     "FlushMetrics",

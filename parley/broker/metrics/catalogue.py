@@ -263,6 +263,20 @@ class ClusterMetrics(Instruments, title="Cluster"):
     )
 
 
+class ElectionMetrics(Instruments, title="Elections"):
+    """Leaders that this broker has elected as the controller."""
+
+    recovered: int = counter(
+        "parley_recovered_leaders",
+        "Leaders elected by the reports of replicas, because none was eligible.",
+    )
+    unclean: int = counter(
+        "parley_unclean_leader_elections",
+        "Those of them that may lack acknowledged records.",
+        "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+    )
+
+
 class LogMetrics(Instruments, title="Logs", labels=("topic", "partition")):
     """The log of one partition at this broker."""
 
@@ -376,6 +390,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     ReplicaMetrics,
     FetcherMetrics,
     ClusterMetrics,
+    ElectionMetrics,
     LogMetrics,
     LogDirectoryMetrics,
     FlushMetrics,

@@ -95,7 +95,7 @@ class ReplicaReports:
                 hosted.leader_epoch if hosted is not None and is_hosted else NO_EPOCH,
             ),
             log_end_offset=log.log_end_offset,
-            error_code=ErrorCode.NONE,
+            error_code=ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE,
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
             log_start_offset=log.log_start_offset,
             high_watermark=self._persisted_high_watermark(log),

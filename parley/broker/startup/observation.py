@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
     ClusterMetrics,
+    ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
     GroupMetrics,
@@ -49,6 +51,7 @@ class Observed:
     isr_changes: IsrChanges
     fetchers: ReplicaFetchers
     metadata: Metadata
+    recovery: UncleanRecovery
     logs: LogManager
     groups: GroupCoordinator
 
@@ -66,6 +69,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(FetchSessionMetrics, lambda: [((), broker.sessions)])
     metrics.watch(ReplicaMetrics, lambda: [((), replica_metrics(broker.partitions, broker.isr_changes))])
     metrics.watch(ClusterMetrics, lambda: [((), cluster_metrics(broker.metadata.image, broker.broker_id))])
+    metrics.watch(ElectionMetrics, lambda: [((), broker.recovery.metrics)])
     metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
     metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))

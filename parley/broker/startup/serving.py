@@ -90,6 +90,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             isr_changes=parts.isr.changes,
             fetchers=parts.fetchers,
             metadata=parts.metadata,
+            recovery=parts.recovery,
             logs=parts.logs,
             groups=parts.groups,
         ),

@@ -39,7 +39,14 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                 "topicId": "string",
                 "configs": {"<name>": "string"},
                 "partitions": [
-                    {"partition": "integer", "leader": "integer|null", "replicas": ["integer"], "isr": ["integer"]}
+                    {
+                        "partition": "integer",
+                        "leader": "integer|null",
+                        "replicas": ["integer"],
+                        "isr": ["integer"],
+                        "elr?": ["integer"],
+                        "lastKnownElr?": ["integer"],
+                    }
                 ],
             }
         ],

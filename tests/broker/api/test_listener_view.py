@@ -22,7 +22,12 @@ from parley.protocol.messages.metadata import (
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import TOPIC, image_with
 
-LED_BY_ALL = [PartitionState((i, 1), (i,), leader) for i, leader in ((1, 1), (2, 2), (3, NO_LEADER), (4, 4))]
+LED_BY_ALL = [
+    PartitionState((1, 1), (1,), 1),
+    PartitionState((2, 1), (2,), 2),
+    PartitionState((3, 1), (), NO_LEADER, elr=(3,), last_known_elr=(1,)),
+    PartitionState((4, 1), (4,), 4),
+]
 
 
 def image(controller_id: int = 1) -> MetadataImage:
@@ -77,6 +82,8 @@ async def test_pages_of_partitions_tell_the_same() -> None:
         (-1, ErrorCode.LEADER_NOT_AVAILABLE),
     ]
     assert [each.offline_replicas for each in topic.partitions] == [[], [2], [3], [4]]
+    assert [each.eligible_leader_replicas for each in topic.partitions] == [[], [], [3], []]
+    assert [each.last_known_elr for each in topic.partitions] == [[], [], [1], []]
 
 
 @pytest.mark.parametrize("controller_id", [1, 2, 3, 9])

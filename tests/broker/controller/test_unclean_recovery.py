@@ -82,7 +82,7 @@ async def test_a_new_controller_recovers_what_it_finds(monkeypatch: pytest.Monke
         await bench.until_led()
     assert bench.leaders() == [1, 1, 1, 1]
     assert sorted(bench.asked) == [(broker, count) for broker in (1, 2, 3) for count in (1, 2)]
-    assert (bench.recovery.counts.recoveries, bench.recovery.counts.unclean) == (3, 0)
+    assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (3, 0)
 
 
 async def test_a_recovery_asks_nobody_until_the_last_known_replicas_are_alive(
@@ -178,4 +178,4 @@ async def test_an_unclean_recovery_is_one_error_that_names_the_reports(caplog: p
         "reports": "broker 1: leader epoch 4, log end 3, high watermark 9; broker 2: unreadable (KAFKA_STORAGE_ERROR); "
         "broker 3: leader epoch 4, log end 5, high watermark 9",
     }
-    assert (bench.recovery.counts.recoveries, bench.recovery.counts.unclean) == (1, 1)
+    assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (1, 1)

@@ -300,6 +300,8 @@ def _as_data(topic: TopicDescription) -> dict[str, object]:
                 "leader": one.leader if one.leader >= 0 else None,
                 "replicas": list(one.replicas),
                 "isr": list(one.isr),
+                **({} if one.elr is None else {"elr": list(one.elr)}),
+                **({} if one.last_known_elr is None else {"lastKnownElr": list(one.last_known_elr)}),
             }
             for one in topic.partitions
         ],
