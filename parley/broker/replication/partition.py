@@ -124,7 +124,7 @@ class Partition:
         self.counters = counters
         """The topic's metrics at this broker."""
         self.followers: dict[int, FollowerProgress] = {}
-        self.is_leader = False
+        self.is_leader: bool
         self.leader_epoch = NO_EPOCH
         self._log: Log | None = None
         self._why_no_log = ErrorCode.NOT_LEADER_OR_FOLLOWER

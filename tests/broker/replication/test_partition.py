@@ -261,6 +261,33 @@ async def test_the_high_watermark_no_longer_waits_for_a_follower_that_has_fallen
     assert partition.high_watermark == 3
 
 
+async def test_requests_that_wait_for_a_partition_end_when_it_is_no_longer_hosted(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 1)
+    partition = bench.partition("t")
+    assert partition.is_acknowledged(0) is None
+    waiting = Watching(), Watching()
+    for purgatory, each in zip((partition._purgatories.produce, partition._purgatories.fetch), waiting, strict=True):
+        purgatory.watch(each, (partition,), 60)
+    partition.close()
+    assert [each.amounts for each in waiting] == [[0], [0]]
+    assert partition.is_acknowledged(0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for each in waiting:
+        each.cancel()
+
+
+async def test_a_follower_may_fall_back_before_the_log_is_open(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    known = bench.partition("t")
+    state, purgatories, counters = known.state, known._purgatories, known.counters
+    opening = Partition("t", UUID(int=1), 0, broker_id=BROKER, state=state, purgatories=purgatories, counters=counters)
+    for is_close in (True, False):
+        opening.include_in_high_watermark(OTHER, is_close=is_close)
+    opening.config_changed()
+    opening.withdraw_isr()
+    assert not opening.is_open
+
+
 # The table of partitions.
 
 
