@@ -398,6 +398,21 @@ class Log:
                 raise self._outside(offset)
             return read
 
+    def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
+        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position behind them.
+
+        Damage is added to ``damage`` and reported to ``on_damage``. Returns the end of a segment that was removed
+        meanwhile. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        removals = self._durability.removals
+        try:
+            checked, _ = self._integrity.verify(segment, position, position + max_bytes, self.log_end_offset)
+        except OSError as error:
+            if removals == self._durability.removals:
+                raise self._failed(error) from error
+            return segment.size
+        return checked.end
+
     def _outside(self, offset: int) -> KafkaError:
         return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
 

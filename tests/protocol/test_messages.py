@@ -97,6 +97,8 @@ OWN = {
     "MigrateCoordinationResponse",
     "ReportOfflineReplicasRequest",
     "ReportOfflineReplicasResponse",
+    "VerifyLogsRequest",
+    "VerifyLogsResponse",
 }
 """Messages that Kafka does not have, which Parley's brokers use among themselves."""
 LATER = {"GetReplicaLogInfoRequest", "GetReplicaLogInfoResponse"}

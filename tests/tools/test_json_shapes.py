@@ -39,6 +39,7 @@ WORDS = {
     "reassign --verify": ("--reassignment-json-file", "{moves}", "--preserve-throttles"),
     "cluster list-endpoints": (),
     "log-dirs --describe": ("--topic-list", "{topic}"),
+    "log-dirs --verify": ("--topic-list", "{topic}"),
     "metadata": ("--topic", "{topic}"),
     "check": ("--seconds", "0.5"),
     "dump-log": ("--files", "{log}", "--print-data-log"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from parley.broker.metrics.catalogue import (
     ClusterMetrics,
+    DamageMetrics,
     ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
@@ -31,6 +32,7 @@ from parley.broker.metrics.registry import Metrics
 
 __all__ = [
     "ClusterMetrics",
+    "DamageMetrics",
     "ElectionMetrics",
     "FetchSessionMetrics",
     "FetcherMetrics",

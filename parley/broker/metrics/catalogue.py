@@ -296,6 +296,18 @@ class LogDirectoryMetrics(Instruments, title="Log directories", labels=("directo
     )
 
 
+class DamageMetrics(Instruments, title="Damaged records"):
+    """Damaged and missing records in the logs of this broker."""
+
+    damaged_partitions: int = gauge("parley_damaged_partitions", "Hosted replicas with damaged records.")
+    ranges: int = gauge("parley_damaged_ranges", "Ranges of damaged records: fetches of them get CORRUPT_MESSAGE.")
+    scrubbed_bytes: int = counter("parley_scrubbed_bytes", "Bytes read again by the scrubber.")
+    overdue_bytes: int = gauge(
+        "parley_scrub_overdue_bytes",
+        "Bytes that the scrubber has not read within log.scrub.interval.ms.",
+    )
+
+
 class FlushMetrics(Instruments, title="Flushes"):
     """Flushes of logs to disk."""
 
@@ -393,6 +405,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     ElectionMetrics,
     LogMetrics,
     LogDirectoryMetrics,
+    DamageMetrics,
     FlushMetrics,
     FetchSessionMetrics,
     GroupMetrics,

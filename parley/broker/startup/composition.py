@@ -49,6 +49,7 @@ from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
+from parley.storage.scrubber import Scrubber, ScrubSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Parts:
     offline_replicas: OfflineReplicas
     replica_reports: ReplicaReports
     isr: IsrMaintenance
+    scrubber: Scrubber
     sessions: FetchSessions
     producer_ids: ProducerIds
 
@@ -142,6 +144,13 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             epoch=broker_epoch,
             monotonic=clock.monotonic,
         ),
+        scrubber=Scrubber(
+            opened.manager,
+            opened.manager.directories,
+            lambda: _scrub_settings(config()),
+            now_ms=clock.wall_ms,
+            monotonic=clock.monotonic,
+        ),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
         producer_ids=ProducerIds(lambda: lifecycle.store, joined.epochs),
     )
@@ -175,6 +184,10 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
 def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
     """Apply the connection limits of a changed configuration."""
     quotas.limits = limits_of(config)
+
+
+def _scrub_settings(config: BrokerConfig) -> ScrubSettings:
+    return ScrubSettings(config.log_scrub_interval_ms, config.log_scrub_max_bytes_per_second)
 
 
 def _election_rules(config: DynamicConfig) -> RulesOf:

@@ -14,6 +14,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
     ClusterMetrics,
+    DamageMetrics,
     ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
@@ -35,6 +36,7 @@ from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.storage.log_manager import LogManager
+from parley.storage.scrubber import Scrubber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Observed:
     recovery: UncleanRecovery
     logs: LogManager
     groups: GroupCoordinator
+    scrubber: Scrubber
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -72,6 +75,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(ElectionMetrics, lambda: [((), broker.recovery.metrics)])
     metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
     metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs))
+    metrics.watch(DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.scrubber))])
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
 
 
@@ -88,6 +92,16 @@ def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) ->
             counts["at_min_isr"] += in_sync == wanted
             counts["under_min_isr"] += in_sync < wanted
     return ReplicaMetrics(**counts)
+
+
+def damage_metrics(partitions: Iterable[Partition], scrubber: Scrubber) -> DamageMetrics:
+    """Count the damaged records in the logs of one broker, and what the scrubber has read."""
+    counts: Counter[str] = Counter()
+    for partition in partitions:
+        if partition.is_open and (damage := partition.log.damage):
+            counts["damaged_partitions"] += 1
+            counts["ranges"] += len(damage)
+    return DamageMetrics(**counts, scrubbed_bytes=scrubber.verified_bytes, overdue_bytes=scrubber.overdue_bytes)
 
 
 def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:

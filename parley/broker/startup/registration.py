@@ -42,6 +42,8 @@ async def register(environment: Environment, parts: Parts) -> None:
     tasks.start(parts.groups.expire(), name="expiry of offsets")
     tasks.start(parts.isr.run(), name="in-sync replicas")
     tasks.start(parts.offline_replicas.run(), name="offline replicas")
+    for directory in parts.logs.online():
+        tasks.start(parts.scrubber.run(directory), name=f"scrubber of {directory}")
     undo.push_async_callback(parts.fetchers.close)
 
 

@@ -18,6 +18,7 @@ from parley.broker.api.forwarding import Forwarding
 from parley.broker.api.group_offsets import GroupOffsetsApi
 from parley.broker.api.groups import GroupsApi
 from parley.broker.api.log_dirs import LogDirsApi
+from parley.broker.api.log_verification import LogVerificationApi
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.api.offsets import OffsetsApi
 from parley.broker.api.outages import Outages
@@ -83,6 +84,7 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             may_be_superseded=may_be_superseded,
         ),
         LogDirsApi(partitions, parts.logs, log_dir_moves, threads),
+        LogVerificationApi(partitions, parts.scrubber, clock.wall_ms),
         OffsetsApi(partitions, threads),
         ProduceApi(
             partitions,

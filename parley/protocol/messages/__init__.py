@@ -110,6 +110,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
     },
     "streams_groups": {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
     "cluster_metadata": {1000: "FetchMetadata", 1002: "ReportOfflineReplicas"},
+    "log_verification": {1004: "VerifyLogs"},
     "coordination": {1001: "MigrateCoordination"},
 }
 

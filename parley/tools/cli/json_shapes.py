@@ -144,6 +144,24 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         "state is fenced or unfenced",
         [{"id": "integer", "host": "string", "port": "integer", "rack": "string|null", "state": "string"}],
     ),
+    "log-dirs --verify": (
+        "the damaged records that the brokers have found in their logs",
+        {
+            "brokers": [
+                {
+                    "broker": "integer",
+                    "partitions": [
+                        {
+                            "partition": "string",
+                            "logDir": "string",
+                            "size": "integer",
+                            "damage": [{"firstOffset": "integer", "lastOffset": "integer", "reason": "string"}],
+                        }
+                    ],
+                }
+            ]
+        },
+    ),
     "log-dirs --describe": (
         "the same as without --json, but for Kafka's two lines before it",
         {

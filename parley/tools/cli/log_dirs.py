@@ -1,9 +1,13 @@
-"""``parley log-dirs``: show the brokers' log directories and the partitions in them, as kafka-log-dirs does."""
+"""``parley log-dirs``: show the brokers' log directories and the partitions in them, as kafka-log-dirs does.
+
+``--verify`` is Parley's own: it has the brokers read their logs again, and lists damaged records.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,18 +17,21 @@ from parley.tools.cli.cluster import describe as describe_cluster
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.verify_logs import as_data as verified_data
+from parley.tools.cli.verify_logs import as_lines, is_damaged, verified
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Show the log directories of brokers and the size of each partition in them, as JSON.",
+    "Show the log directories of brokers and the size of each partition in them, or verify all data in them.",
     examples=[
         ("parley log-dirs --describe", "all partitions on all brokers"),
         (
             "parley log-dirs --describe --broker-list 1,2 --topic-list greetings --json",
             "one topic on two brokers, as JSON only",
         ),
+        ("parley log-dirs --verify", "have all brokers read all their data, and list damaged records"),
     ],
 )
 
@@ -40,6 +47,17 @@ async def directories(
     """
     from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 
+    present = await _present(client, brokers)
+    found = {}
+    for broker in brokers or present:
+        answer = await client.send(DescribeLogDirsRequest(topics=None), node=broker)
+        check(answer.error_code, doing=f"Broker {broker}")
+        found[broker] = answer.results
+    return present, {broker: [_only(directory, topics) for directory in each] for broker, each in found.items()}
+
+
+async def _present(client: Client, brokers: Sequence[int]) -> list[int]:
+    """Get the ids of all brokers. Raises ``CommandError`` if one of ``brokers`` is not among them."""
     present = sorted(broker.broker_id for broker in (await describe_cluster(client, fenced=False)).brokers)
     missing = [broker for broker in brokers if broker not in present]
     if missing:
@@ -47,12 +65,7 @@ async def directories(
             f"The given brokers do not exist from --broker-list: {_numbers(missing)}. "
             f"Current existent brokers: {_numbers(present)}"
         )
-    found = {}
-    for broker in brokers or present:
-        answer = await client.send(DescribeLogDirsRequest(topics=None), node=broker)
-        check(answer.error_code, doing=f"Broker {broker}")
-        found[broker] = answer.results
-    return present, {broker: [_only(directory, topics) for directory in each] for broker, each in found.items()}
+    return present
 
 
 def _only(directory: Any, topics: Sequence[str]) -> Any:
@@ -102,6 +115,12 @@ def _numbers(numbers: Sequence[int]) -> str:
 def log_dirs(
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     describe: Annotated[bool, typer.Option("--describe", help="Describe the log directories.")] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Have the brokers read their logs again and list damaged records; status 1 if there are."
+        ),
+    ] = False,
     broker_list: Annotated[
         str, typer.Option("--broker-list", help="Broker ids such as 0,1,2; all brokers unless given.")
     ] = "",
@@ -113,12 +132,30 @@ def log_dirs(
         bool, typer.Option("--json", help="Print only the JSON, without the lines that Kafka's tool prints before it.")
     ] = False,
 ) -> None:
-    if not describe:
-        raise CommandError("Add --describe, the only action of this command.")
+    if describe == verify:
+        raise CommandError("Add --describe or --verify, one of them.")
     brokers = list(dict.fromkeys(broker_ids(broker_list, "--broker-list")))
     topics = [topic.strip() for topic in topic_list.split(",") if topic.strip()]
+    if verify:
+        _verify(bootstrap_server, command_config, brokers, topics, json_output)
+        return
     _, found = on_cluster(bootstrap_server, command_config, lambda client: directories(client, brokers, topics))
     if not json_output:
         print("Querying brokers for log directories information")
         print(f"Received log directory information from brokers {_numbers(sorted(found))}")
     print(json.dumps(as_data(found), separators=(",", ":")))
+
+
+def _verify(
+    bootstrap: str, command_config: Path | None, brokers: Sequence[int], topics: Sequence[str], json_output: bool
+) -> None:
+    """Print what the brokers find when they read their logs again. Exits with status 1 if records are damaged."""
+
+    async def verify(client: Client) -> dict[int, Any]:
+        present = await _present(client, brokers)
+        return await verified(client, brokers or present, topics)
+
+    data = verified_data(on_cluster(bootstrap, command_config, verify))
+    print(json.dumps(data, separators=(",", ":")) if json_output else "\n".join(as_lines(data)))
+    if is_damaged(data):
+        raise typer.Exit(1)

@@ -40,6 +40,8 @@ OTHER_RANGES = {
 DYNAMIC_HERE = {
     "log.message.downconversion.enable": "dynamic in Kafka until 3.9, gone in 4.0",
     "log.message.timestamp.difference.max.ms": "dynamic in Kafka until 3.9, gone in 4.0",
+    "log.scrub.interval.ms": "Parley's own",
+    "log.scrub.max.bytes.per.second": "Parley's own",
     "unclean.recovery.strategy": "planned for Kafka by KIP-966",
 }
 """Keys that can be changed at run time though Kafka 4 does not list them."""

@@ -254,6 +254,25 @@ class LogKeys(Keys, title="Logs"):
         importance=HIGH,
         since="0.11.0 (KIP-107)",
     )
+    log_scrub_interval_ms = long(
+        "log.scrub.interval.ms",
+        7 * 24 * HOUR_MS,
+        "How often all data is read again and verified, to find damaged records that no client has read.",
+        at_least=1,
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+        since="",
+    )
+    log_scrub_max_bytes_per_second = long(
+        "log.scrub.max.bytes.per.second",
+        16 << 20,
+        "The maximum rate at which data is read again, for each log directory. If it is too low, the data is "
+        "verified less often than log.scrub.interval.ms says.",
+        at_least=1,
+        unit="bytes/s",
+        dynamic=CLUSTER_WIDE,
+        since="",
+    )
     log_initial_task_delay_ms = long(
         "log.initial.task.delay.ms",
         30_000,

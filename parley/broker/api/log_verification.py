@@ -1,0 +1,61 @@
+"""VerifyLogs: ``parley log-dirs --verify`` has this broker read its logs again, and asks what is damaged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.protocol.messages.log_verification import VerifyLogsRequest, VerifyLogsResponse
+from parley.storage.log import Log
+from parley.storage.scrubber import Scrubber
+
+
+class LogVerificationApi:
+    """Handler of requests to verify this broker's logs, and to report the progress."""
+
+    def __init__(self, partitions: HostedPartitions, scrubber: Scrubber, wall_ms: Callable[[], int]) -> None:
+        self._partitions = partitions
+        self._scrubber = scrubber
+        self._wall_ms = wall_ms
+
+    def routes(self) -> dict[int, Handler]:
+        return {VerifyLogsRequest.API_KEY: self.verify_logs}
+
+    def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
+        """Have the scrubber read what it has not verified since the given time, and report how much is left."""
+        since_ms = self._wall_ms() if request.since_ms < 0 else request.since_ms
+        wanted = [
+            partition
+            for partition in self._partitions
+            if partition.is_open and (request.topics is None or partition.topic in request.topics)
+        ]
+        topics: defaultdict[str, list[VerifyLogsResponse.Partition]] = defaultdict(list)
+        for partition in wanted:
+            self._scrubber.require(partition.log, since_ms)
+            topics[partition.topic].append(self._described(partition, partition.log, since_ms))
+        return VerifyLogsResponse(
+            since_ms=since_ms,
+            topics=[
+                VerifyLogsResponse.Topic(name=name, partitions=partitions)
+                for name, partitions in sorted(topics.items())
+            ],
+        )
+
+    def _described(self, partition: Partition, log: Log, since_ms: int) -> VerifyLogsResponse.Partition:
+        return VerifyLogsResponse.Partition(
+            partition_index=partition.index,
+            log_dir=str(log.directory.parent),
+            size_bytes=log.size_bytes,
+            unverified_bytes=self._scrubber.unverified_bytes(log, since_ms),
+            damage=[
+                VerifyLogsResponse.Damage(
+                    first_offset=damage.first_offset,
+                    last_offset=damage.last_offset,
+                    reason=damage.reason,
+                )
+                for damage in log.damage
+            ],
+        )

@@ -1,0 +1,223 @@
+"""The scrubber: reads all data again from time to time, to find damage that no reader has met yet.
+
+Rules:
+
+1. A segment is due when it was last verified longer than ``log.scrub.interval.ms`` ago. The segments that were verified
+   longest ago come first. The modification time of a segment's digest is the time of its last verification, so a
+   restart forgets nothing; a segment of an earlier process without a digest is due at once.
+2. Each directory has one loop. It verifies one piece at a time in the executor, and then waits until its rate is at
+   most ``log.scrub.max.bytes.per.second`` again.
+3. The log notes the damage that is found. What is done about it is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from parley.protocol.errors import KafkaError
+from parley.storage.log import Log
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_maintenance import Owner
+from parley.storage.segment import DIGEST_SUFFIX, Segment
+
+_log = logging.getLogger(__name__)
+
+PIECE_BYTES = 1 << 20
+"""Bytes verified in one job of the executor: some milliseconds of work, if the disk is idle."""
+LOOK_S = 60.0
+"""How often a directory without due segments is looked at again."""
+NEVER_MS = 0
+"""The time of the last verification of a segment that has not been verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """When data is read again, and how fast."""
+
+    interval_ms: int
+    max_bytes_per_second: int
+
+
+class LogOwner(Owner, Protocol):
+    """What the scrubber needs of the owner of the logs."""
+
+    def directory_of(self, log: Log) -> LogDirectory:
+        """The directory of the log."""
+
+
+class Due(NamedTuple):
+    """A segment to verify."""
+
+    verified_ms: int
+    base_offset: int
+    size: int
+    log: Log
+
+
+class Scrubber:
+    """Verifies the logs of ``owner``, with one loop for each directory."""
+
+    def __init__(
+        self,
+        owner: LogOwner,
+        directories: Iterable[LogDirectory],
+        settings: Callable[[], ScrubSettings],
+        *,
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._owner = owner
+        self._scrubs = {each: DirectoryScrub(owner, each, settings, now_ms, monotonic) for each in directories}
+
+    @property
+    def verified_bytes(self) -> int:
+        """The bytes verified since the start."""
+        return sum(each.verified_bytes for each in self._scrubs.values())
+
+    @property
+    def overdue_bytes(self) -> int:
+        """The bytes that were due when their directory was last looked at, and have not been verified since."""
+        return sum(each.overdue_bytes for each in self._scrubs.values())
+
+    async def run(self, directory: LogDirectory) -> None:
+        """Verify the logs in a directory until it goes offline, or the task is cancelled."""
+        await self._scrubs[directory].run()
+
+    def require(self, log: Log, since_ms: int) -> None:
+        """Verify all segments of a log that were last verified before ``since_ms``, ahead of all others."""
+        self._scrubs[self._owner.directory_of(log)].require(log, since_ms)
+
+    def unverified_bytes(self, log: Log, since_ms: int) -> int:
+        """The bytes in the segments of a log that were last verified before ``since_ms``."""
+        return self._scrubs[self._owner.directory_of(log)].unverified_bytes(log, since_ms)
+
+
+class DirectoryScrub:
+    """The verification of the logs in one directory."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        directory: LogDirectory,
+        settings: Callable[[], ScrubSettings],
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.verified_bytes = 0
+        self.overdue_bytes = 0
+        self._owner = owner
+        self._directory = directory
+        self._settings = settings
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        self._verified: dict[Log, dict[int, int]] = {}  # by base offset: when the segment was last verified
+        self._required: dict[Log, int] = {}
+        self._wakeup = asyncio.Event()
+
+    def require(self, log: Log, since_ms: int) -> None:
+        if self._required.get(log, NEVER_MS) < since_ms:
+            self._required[log] = since_ms
+            self._wakeup.set()
+
+    def unverified_bytes(self, log: Log, since_ms: int) -> int:
+        verified = self._verified.get(log, {})
+        return sum(segment.size for segment in log.segments if verified.get(segment.base_offset, NEVER_MS) < since_ms)
+
+    async def run(self) -> None:
+        while self._directory.online:
+            self._wakeup.clear()
+            due: list[Due] = []
+            try:
+                due = await self._owner.run(self._directory, self._look)
+                self.overdue_bytes = sum(each.size for each in due)
+                for each in due:
+                    await self._verify(each)
+                    if self._wakeup.is_set():
+                        break  # what is required now comes first
+            except KafkaError as error:
+                _log.warning("the scrubber of %s pauses: %s", self._directory, error)
+                due = []
+            if not due:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wakeup.wait()
+
+    # --- What is due ---
+
+    def _look(self) -> list[Due]:
+        """Return the segments that are due, in the order in which they are verified. Blocks."""
+        logs = self._owner.logs_in(self._directory)
+        self._verified = {log: self._times_of(log) for log in logs}
+        self._required = {log: since_ms for log, since_ms in self._required.items() if log in self._verified}
+        before_ms = self._now_ms() - self._settings().interval_ms
+        due = [
+            Due(verified_ms, segment.base_offset, segment.size, log)
+            for log, times in self._verified.items()
+            for segment in log.segments
+            if segment.size
+            and (verified_ms := times.get(segment.base_offset, NEVER_MS)) < max(before_ms, self._required.get(log, 0))
+        ]
+        return sorted(due, key=lambda each: (each.log not in self._required, each.verified_ms, each.base_offset))
+
+    def _times_of(self, log: Log) -> dict[int, int]:
+        known = self._verified.get(log, {})
+        return {
+            segment.base_offset: known[segment.base_offset] if segment.base_offset in known else _verified_ms(segment)
+            for segment in log.segments
+        }
+
+    # --- Verifying ---
+
+    async def _verify(self, due: Due) -> None:
+        """Verify a segment piece by piece, and note the time. Does nothing if the log no longer has it."""
+        segment = next((each for each in due.log.segments if each.base_offset == due.base_offset), None)
+        # A clock that was set back must not make the segment due again.
+        began_ms, position = max(self._now_ms(), self._required.get(due.log, NEVER_MS)), 0
+        while segment is not None and position < segment.size:
+            began_s = self._monotonic()
+            end = await self._owner.run(self._directory, _verify_piece, due.log, segment, position)
+            self.verified_bytes += end - position
+            pause_s = (end - position) / self._settings().max_bytes_per_second - (self._monotonic() - began_s)
+            position = end
+            await asyncio.sleep(max(0.0, pause_s))
+        if segment is not None:
+            await self._owner.run(self._directory, _note_verified, segment, began_ms)
+            self._verified[due.log][due.base_offset] = began_ms
+        self.overdue_bytes -= due.size
+
+
+def _verify_piece(log: Log, segment: Segment, position: int) -> int:
+    """Verify a piece of a segment, and return its end. What was not in the page cache before leaves it again."""
+    file = segment.file
+    try:
+        file.read_into(bytearray(1), position, nowait=True)
+        is_cached = True
+    except BlockingIOError:
+        is_cached = False
+    end = log.verify_segment(segment, position, PIECE_BYTES)
+    if not is_cached:
+        os.posix_fadvise(file.fd, position, end - position, os.POSIX_FADV_DONTNEED)
+    return end
+
+
+def _note_verified(segment: Segment, at_ms: int) -> None:
+    """Note the time in the digest of a sealed segment, so that a restart does not make the segment due."""
+    segment.rest_if_sealed()
+    with suppress(FileNotFoundError):
+        os.utime(segment.path_of(DIGEST_SUFFIX), ns=(at_ms * 1_000_000, at_ms * 1_000_000))
+
+
+def _verified_ms(segment: Segment) -> int:
+    """When a segment that the scrubber has not seen before was last verified."""
+    if not segment.unverified:  # this process has written it
+        return segment.created_ms
+    try:
+        return os.stat(segment.path_of(DIGEST_SUFFIX)).st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return NEVER_MS
