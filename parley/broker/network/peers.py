@@ -102,15 +102,32 @@ class Peers:
         """Send a request to a broker and return its response. Raises what ``client`` and ``Client.send`` raise."""
         return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
-    async def ask_controller(self, request: Request, *, version: int | None = None, purpose: str = "") -> Any:
+    async def ask_controller(
+        self, request: Request, *, version: int | None = None, purpose: str = "", timeout_s: float | None = None
+    ) -> Any:
         """Send a request to the controller that the metadata names, and return its response, errors included.
 
-        Raises NOT_CONTROLLER if the metadata names none, and as ``ask`` does.
+        If another controller is elected meanwhile, wait ``LAST_WORD_S`` at most for the response of the old one: its
+        process may stand still. Raises NOT_CONTROLLER if it has not responded by then, or if the metadata names no
+        controller, and as ``ask`` does.
         """
-        controller = self._metadata.image.controller_id
-        if controller < 0:
+        image = self._metadata.image
+        if image.controller_id < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
-        return await self.ask(controller, request, version=version, purpose=purpose)
+        is_replaced = partial(_has_controller_after, image.controller_epoch)
+        asking = asyncio.ensure_future(
+            self.ask(image.controller_id, request, version=version, purpose=purpose, timeout_s=timeout_s)
+        )
+        replaced = asyncio.ensure_future(self._metadata.until(is_replaced, None))
+        try:
+            await asyncio.wait({asking, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking}, timeout=LAST_WORD_S)
+            if not asking.done():
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller was elected.")
+            return asking.result()
+        finally:
+            asking.cancel()
+            replaced.cancel()
 
     async def ask_elected_controller(
         self, request: Request, local: Local, *, patience_s: float, version: int | None = None, purpose: str = ""
@@ -133,7 +150,7 @@ class Peers:
                 if handling is not None:
                     response = await handling
                 else:
-                    response = await self._ask_until_replaced(request, is_replaced, version, purpose)
+                    response = await self.ask_controller(request, version=version, purpose=purpose)
             except KafkaError as error:
                 if error.code not in (UNREACHABLE if handling is None else (ErrorCode.NOT_CONTROLLER,)):
                     raise
@@ -143,25 +160,6 @@ class Peers:
             # The same controller is asked again, too: it may merely have closed the connection.
             if not await self._metadata.until(is_replaced, RETRY_S) and loop.time() >= deadline:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
-
-    async def _ask_until_replaced(
-        self, request: Request, is_replaced: Callable[[MetadataImage], bool], version: int | None, purpose: str
-    ) -> Any:
-        """Return the controller's response. After another controller is elected, wait ``LAST_WORD_S`` at most.
-
-        Raises NOT_CONTROLLER if the old controller has not responded by then, and as ``ask_controller`` does.
-        """
-        asking = asyncio.ensure_future(self.ask_controller(request, version=version, purpose=purpose))
-        replaced = asyncio.ensure_future(self._metadata.until(is_replaced, None))
-        try:
-            await asyncio.wait({asking, replaced}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({asking}, timeout=LAST_WORD_S)
-            if not asking.done():
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller was elected.")
-            return asking.result()
-        finally:
-            asking.cancel()
-            replaced.cancel()
 
     def lost_at(self, broker_id: int) -> float | None:
         """Return when a connection to a broker was lost, in loop time; None if none is lost or all are restored."""

@@ -7,6 +7,7 @@ defines the order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from parley.broker.api.fetch.sessions import FetchSessions
@@ -110,6 +111,8 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
 
+    # What these two ask of the controller, they ask again: a lost response must not hold them up for longer.
+    ask_controller = partial(peers.ask_controller, timeout_s=static.session_timeout_ms / 1000)
     parts = Parts(
         identity=joined.identity,
         store_move=joined.store_move,
@@ -131,14 +134,14 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         fetchers=ReplicaFetchers(
             broker_id, partitions, peers, config, environment.tasks, epoch=broker_epoch, rng=environment.rng
         ),
-        offline_replicas=OfflineReplicas(broker_id, partitions, peers.ask_controller, epoch=broker_epoch),
+        offline_replicas=OfflineReplicas(broker_id, partitions, ask_controller, epoch=broker_epoch),
         replica_reports=ReplicaReports(
             opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
         ),
         isr=IsrMaintenance(
             broker_id,
             partitions,
-            peers.ask_controller,
+            ask_controller,
             config,
             environment.tasks,
             epoch=broker_epoch,

@@ -56,6 +56,8 @@ class Ledger:
         self.history = history
         self.acknowledged_end: defaultdict[TopicPartition, int] = defaultdict(int)
         """The offset after the last one that was acknowledged to a producer."""
+        self.acknowledged_at: defaultdict[TopicPartition, float] = defaultdict(float)
+        """When something was acknowledged to a producer last."""
         self._violations = violations
         self._value_at: defaultdict[TopicPartition, dict[int, str]] = defaultdict(dict)
         self._offset_of: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
@@ -82,6 +84,7 @@ class Ledger:
         self.history.note(who, f"  acknowledged by {node} {topic}-{partition} {' '.join(values)} {where}")
         at = (topic, partition)
         self._acknowledged_values[at] |= dict.fromkeys(values)
+        self.acknowledged_at[at] = self.history.now()
         if offset >= 0:
             self.acknowledged_end[at] = max(self.acknowledged_end[at], offset + len(values))
             for i, value in enumerate(values):

@@ -125,6 +125,11 @@ class Fault:
     scope, in three equal parts."""
 
     @property
+    def two(self) -> bool:
+        """True if the fault concerns two brokers."""
+        return self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT)
+
+    @property
     def scope(self) -> Scope:
         """The brokers that are killed."""
         if self.kind is Kind.RESTORE_STORE:
@@ -134,7 +139,7 @@ class Fault:
         return Scope.ALL if self.amount > 0 else Scope.ONE
 
     def __str__(self) -> str:
-        between = f" and broker {self.other}" if self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT) else ""
+        between = f" and broker {self.other}" if self.two else ""
         how_long = f" for {self.lasts:.2f} s" if self.lasts else ""
         how_much = f" by {self.amount:.0f} s" if self.kind is Kind.SKEW else ""
         who = "" if self.kind is Kind.RESTORE_STORE else f" broker {self.broker}"

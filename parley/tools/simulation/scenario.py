@@ -15,6 +15,7 @@ from parley.tools.simulation.clients import Producer, Reader
 from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, plan
 from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.virtual_time_loop import Stuck
 from parley.tools.simulation.world import World
 
@@ -113,6 +114,8 @@ class _Run:
         self._crashing: Machine | None = None
         self._destroyed: Fault | None = None
         """The destructive fault whose damage may not be mended yet."""
+        self._pauses: Pauses | None = None
+        """None while the producers do not have to get on."""
         self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
@@ -132,7 +135,16 @@ class _Run:
         """Check the invariants until one is violated."""
         while not self.violations.found:
             self._invariants.check()
+            if self._pauses is not None:
+                if not self._must_continue():
+                    self._pauses.disturbed()
+                self._pauses.check()
             await asyncio.sleep(CHECK_EVERY_S)
+
+    def _must_continue(self) -> bool:
+        """True if the producers should get on: at most one broker has a fault, and no data was destroyed."""
+        in_trouble = {broker for fault in self._active for broker in (fault.broker, fault.other if fault.two else 0)}
+        return len(in_trouble - {0}) <= 1 and self._crashing is None and self._destroyed is None
 
     async def _run_cluster(self) -> None:
         world = self.world
@@ -144,6 +156,10 @@ class _Run:
         producers, readers = self._start_users()
         begin = self._begin = world.loop.time()
         copying = asyncio.ensure_future(self._copy_store())
+        if self.settings.brokers >= 3:
+            topics = [(TOPIC, each) for each in range(self.settings.partitions)]
+            session_s = int(world.properties["coordination.session.timeout.ms"]) / 1000
+            self._pauses = Pauses(world.loop.time, self.ledger, self.violations, topics, session_s)
         tasks = []
         for fault in self.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
@@ -151,6 +167,7 @@ class _Run:
         await asyncio.sleep(max(0.0, begin + self.settings.seconds - world.loop.time()))
         await asyncio.gather(*tasks)
         copying.cancel()
+        self._pauses = None
         await self._end_faults()
         await self._finish(producers, readers)
 
@@ -211,7 +228,7 @@ class _Run:
 
     async def _carry_out(self, fault: Fault) -> None:
         world, machine, other = self.world, self.world.machines[fault.broker], self.world.machines[fault.other]
-        self._active[fault] = None
+        self._began(fault)
         world.history.note("world", f"FAULT {fault}")
         match fault.kind:
             case Kind.KILL:
@@ -234,7 +251,17 @@ class _Run:
                 machine.clock.skew_s += fault.amount
         await asyncio.sleep(fault.lasts)
         await self._undo(fault, machine)
+        self._ended(fault)
+
+    def _began(self, fault: Fault) -> None:
+        self._active[fault] = None
+        if self._pauses is not None:
+            self._pauses.disturbed()
+
+    def _ended(self, fault: Fault) -> None:
         del self._active[fault]
+        if self._pauses is not None:
+            self._pauses.disturbed()
 
     def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
         """The two sets of hosts that a partition separates. If it is one-way, the first cannot reach the second."""
@@ -294,7 +321,7 @@ class _Run:
                 return  # there was no moment for it
             await asyncio.sleep(CHECK_EVERY_S)
         self._destroyed = fault
-        self._active[fault] = None
+        self._began(fault)
         self.world.history.note("world", f"FAULT {fault}")
         await self._kill_all_of(fault)
         if fault.kind in DAMAGE:
@@ -307,7 +334,7 @@ class _Run:
         for machine in self.world.machines.values():
             machine.boot()
         self.world.history.note("world", f"MENDED {fault}")
-        del self._active[fault]
+        self._ended(fault)
         await self._until(self._is_whole, "all replicas are whole again after a destructive fault")
         self._destroyed = None
 

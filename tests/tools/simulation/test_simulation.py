@@ -13,6 +13,7 @@ import pytest
 
 from parley.storage.checkpoints import write_atomically
 from parley.tools.simulation.disk import Disks, torn
+from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Settings, simulate
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.world import World
@@ -92,6 +93,16 @@ def test_the_brokers_keep_their_promises(seed: int) -> None:
     outcome = simulate(seed, SHORT)
     assert outcome.passed, "\n".join(map(str, outcome.violations))
     assert outcome.records_acknowledged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [1, 2])
+def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
+    """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
+    away = Fault(3.0, Kind.STOP, 3, 3, 4.6, 0.0)
+    frozen = Fault(7.601, Kind.STOP, second, second, 30.0, 0.0)
+    outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen]))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
 
 
 @pytest.mark.slow
