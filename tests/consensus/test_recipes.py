@@ -364,7 +364,7 @@ class EndsFirstWatch(MemoryBackend):
 async def test_a_leader_that_cannot_watch_its_key_gives_up() -> None:
     async with EndsFirstWatch(MemoryStore()) as backend:
         leadership = await (await elections(backend)).campaign("controller", b"one")
-        await asyncio.wait_for(leadership.lost.wait(), 1)
+        await asyncio.wait_for(leadership.lost.wait(), 30)
 
 
 async def test_a_campaign_raises_the_error_that_ended_its_watch() -> None:
@@ -372,7 +372,7 @@ async def test_a_campaign_raises_the_error_that_ended_its_watch() -> None:
     async with MemoryBackend(store) as one, EndsFirstWatch(store) as two:
         await (await elections(one)).campaign("controller", b"one")
         with pytest.raises(WrongStore):
-            await asyncio.wait_for((await elections(two)).campaign("controller", b"two"), 1)
+            await asyncio.wait_for((await elections(two)).campaign("controller", b"two"), 30)
 
 
 async def test_observing(connect: Connect) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
+from parley.protocol import errors
 from parley.protocol.client import Client
-from parley.protocol.errors import KafkaError
 from parley.tools.checker import Trial
 from parley.tools.checker.trial import create
 from parley.tools.fault_proxy import FaultProxy
 from tests.support.ports import free_port
 from tests.system.cutting import Cuts
 from tests.system.running import BrokerProcess
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 60
 POLL_S = 0.1
@@ -40,6 +43,29 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "metrics.listener": "",
 }
+
+
+PASSING = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._TRANSPORT,
+    }
+)
+"""Errors that pass, since brokers learn of a change one after the other and connections break with a broker. A client
+may retry; librdkafka raises them in calls that wait for a response."""
+
+
+def until_served(ask: Callable[[], T]) -> T:
+    """Repeat a call until it raises no error that passes; return its result."""
+    while True:
+        try:
+            return ask()
+        except KafkaException as refused:
+            if refused.args[0].code() not in PASSING:
+                raise
+            time.sleep(POLL_S)
 
 
 class ClusterOfProcesses:
@@ -98,7 +124,8 @@ class ClusterOfProcesses:
 
     def metadata(self, topic: str | None = None) -> ClusterMetadata:
         admin = self.admin
-        return admin.list_topics(topic, timeout=WAIT_SECONDS) if topic else admin.list_topics(timeout=WAIT_SECONDS)
+        named = [topic] if topic else []
+        return until_served(lambda: admin.list_topics(*named, timeout=WAIT_SECONDS))
 
     def leader(self, topic: str, partition: int = 0) -> int:
         leader = -1
@@ -153,7 +180,7 @@ async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
     try:
         async with Client(broker.bootstrap_servers) as client:
             topics = (await client.metadata()).topics
-    except KafkaError:  # it does not serve yet, or the connection has just been cut
+    except errors.KafkaError:  # it does not serve yet, or the connection has just been cut
         return False
     partitions = [partition for topic in topics for partition in topic.partitions]
     return all(len(each.isr_nodes) == len(each.replica_nodes) and each.leader_id >= 0 for each in partitions)

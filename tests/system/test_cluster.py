@@ -11,12 +11,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka import KafkaError as RdkafkaError
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import PartitionMetadata
 
 from parley.protocol.client import Client
@@ -25,7 +25,15 @@ from parley.tools.checker import Guarantees, History, check, payload
 from parley.tools.checker.trial import _read
 from tests.support.kafka import KAFKA_4, java_command
 from tests.support.stores.running import STORES, below
-from tests.system.clusters import IMPATIENT, POLL_S, SOAK_RATE, ClusterOfProcesses, losing_nothing, second_of_same_id
+from tests.system.clusters import (
+    IMPATIENT,
+    POLL_S,
+    SOAK_RATE,
+    ClusterOfProcesses,
+    losing_nothing,
+    second_of_same_id,
+    until_served,
+)
 from tests.system.conftest import watched
 from tests.system.test_restart import _refusal
 
@@ -268,10 +276,8 @@ def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Cal
             message = reader.poll(1)
             if message is not None and message.error() is None:
                 found.append(message.value() or b"")
-        reader.commit(asynchronous=False)
-        admin = cluster.admin  # which must live until its answer has come
-        (description,) = admin.describe_consumer_groups([group]).values()
-        coordinator = description.result(WAIT_SECONDS).coordinator.id
+        until_served(partial(reader.commit, asynchronous=False))
+        coordinator = until_served(partial(coordinator_of, cluster, group))
         cluster.brokers[coordinator].kill()
         assert committed_offsets(reader, [TopicPartition(topic, number) for number in (0, 1)]) == [(step + 1) * 25] * 2
         cluster.start_all()
@@ -280,19 +286,17 @@ def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Cal
     assert sorted(map(int, found)) == list(range(150)), "nothing twice, as everything was committed"
 
 
-def committed_offsets(reader: Consumer, partitions: list[TopicPartition]) -> list[int]:
-    """The committed offsets, from the group's new coordinator.
+def coordinator_of(cluster: ClusterOfProcesses, group: str) -> int:
+    admin = cluster.admin  # which must live until its answer has come
+    (description,) = admin.describe_consumer_groups([group]).values()
+    found: int = description.result(WAIT_SECONDS).coordinator.id
+    return found
 
-    The controller may name the new coordinator a moment before that broker learns that it leads. A client then gets the
-    retriable NOT_COORDINATOR. ``Consumer.committed`` of librdkafka looks it up again, but raises the error.
-    """
-    while True:
-        try:
-            return [each.offset for each in reader.committed(partitions, timeout=WAIT_SECONDS)]
-        except KafkaException as refused:
-            if refused.args[0].code() != RdkafkaError.NOT_COORDINATOR:
-                raise
-            time.sleep(POLL_S)
+
+def committed_offsets(reader: Consumer, partitions: list[TopicPartition]) -> list[int]:
+    """Return the committed offsets, from the group's new coordinator."""
+    found = until_served(partial(reader.committed, partitions, timeout=WAIT_SECONDS))
+    return [each.offset for each in found]
 
 
 async def test_aiokafka_goes_on(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:

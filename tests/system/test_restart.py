@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from tests.system.clusters import until_served
 from tests.system.running import BrokerProcess
 from tests.system.test_confluent_groups import consumer, take
 from tests.system.test_confluent_produce import WAIT_SECONDS, producer_for, read, send
@@ -30,15 +31,20 @@ def _state(broker: BrokerProcess) -> dict[str, object]:
     for topic in ("kept", "other"):
         (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         configs[topic] = {name: entry.value for name, entry in future.result(WAIT_SECONDS).items()}
-    (group,) = admin.describe_consumer_groups(["readers"]).values()
+
+    def state_of_group() -> str:
+        (group,) = admin.describe_consumer_groups(["readers"]).values()
+        return str(group.result(WAIT_SECONDS).state)
+
     with consumer(broker, "readers") as reader:
-        committed = reader.committed([TopicPartition("kept", number) for number in (0, 1)], timeout=WAIT_SECONDS)
+        asked = [TopicPartition("kept", number) for number in (0, 1)]
+        committed = until_served(lambda: reader.committed(asked, timeout=WAIT_SECONDS))
     return {
         "cluster": metadata.cluster_id,
         "brokers": list(metadata.brokers),
         "topics": {name: sorted(topic.partitions) for name, topic in metadata.topics.items()},
         "configs": configs,
-        "group": str(group.result(WAIT_SECONDS).state),
+        "group": until_served(state_of_group),
         "committed": [(part.partition, part.offset, part.metadata) for part in committed],
         "records": [
             [
