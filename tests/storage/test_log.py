@@ -234,6 +234,14 @@ class TestRolling:
             check(log)
 
 
+def test_only_batches_of_idempotent_producers_leave_a_state(log: Log) -> None:
+    append(log, b"plain")
+    log.append_as_follower(batch_of(b"fetched", base_offset=1))
+    assert len(log.producers) == 0
+    append(log, b"v", producer_id=0, producer_epoch=0, base_sequence=0)
+    assert [entry.producer_id for entry in log.producers.entries] == [0]
+
+
 class TestTransactions:
     def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(self, log: Log) -> None:
         append(log, b"a")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from parley.broker.controller.stored_metadata import (
     BROKERS,
     DELETED_TOPICS,
@@ -14,7 +16,14 @@ from parley.broker.controller.stored_metadata import (
     read_image,
     writes_for,
 )
-from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from parley.broker.metadata.encoding import to_json
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
@@ -35,6 +44,36 @@ def test_partitions_that_change_twice_are_written_once_in_their_final_state() ->
     begin, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
     stored = {key: value for key, value in {**begin, **writes}.items() if value is not None}
     assert read_image("c", stored).topics == after.topics
+
+
+@pytest.mark.parametrize("present", [1, 99, 100, 101, 199, 200, 250])
+@pytest.mark.parametrize("more", [1, 2, 100, 101])
+def test_added_partitions_are_stored_with_as_few_writes_as_possible(present: int, more: int) -> None:
+    image = image_with(*[STATE] * present)
+    before, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
+    writes, after = written(image, PartitionsAdded(TOPIC, (OTHER,) * more))
+    stored = {key: value for key, value in {**before, **writes}.items() if value is not None}
+    assert read_image("c", stored).topics == after.topics
+    assert {key for key, value in writes.items() if value == before.get(key)} == set(), "each of them changes something"
+    assert list(writes)[-1] == TOPICS + TOPIC, "the number of partitions comes after the partitions"
+
+
+def test_only_the_chunk_of_a_partition_that_changes_is_written() -> None:
+    image = image_with(*[STATE] * 250)
+    for index, chunk in ((0, 0), (99, 0), (100, 1), (199, 1), (200, 2), (249, 2)):
+        writes, _ = written(image, PartitionChanged(TOPIC, index, OTHER))
+        assert list(writes) == [f"{PARTITIONS}{TOPIC}/{chunk:05d}"]
+
+
+@pytest.mark.parametrize("partitions", [1, 99, 100, 101, 200, 201])
+def test_a_deleted_topic_leaves_no_partitions(partitions: int) -> None:
+    image = image_with(*[STATE] * partitions)
+    before, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
+    writes, _ = written(image, TopicDeleted(TOPIC, TOPIC_ID))
+    assert [key for key in before if TOPIC in key and before[key] is not None and key not in writes] == []
+    assert [key for key, value in writes.items() if value is None and key not in before] == [], (
+        "nothing else is deleted"
+    )
 
 
 def test_a_broker_that_registers_and_is_fenced_is_written_after_its_partitions() -> None:
