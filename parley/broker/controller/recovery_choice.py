@@ -5,8 +5,8 @@
 * ``Balanced`` waits until all ``last_known_elr`` have reported. If none of them is intact, it waits for all replicas.
   ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
 * A replica is intact if its log is whole and reaches every high watermark that has been reported. If one of
-  ``last_known_elr`` is intact, an intact replica wins, and no acknowledged record is lost. Otherwise the recovery is
-  unclean: acknowledged records may be lost.
+  ``last_known_elr`` is intact, an intact replica wins. No acknowledged record is lost if, besides, all of them have
+  reported. Otherwise the recovery is unclean: acknowledged records may be lost.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], s
     if waiting or not candidates:
         return Choice(awaited=waiting or state.replicas)
     committed = _committed(state, reports)
-    is_unclean = not _is_any_intact(state, reports)
-    electable = [broker for broker in candidates if is_unclean or _is_intact(reports[broker], committed)]
+    is_any_intact = _is_any_intact(state, reports)
+    electable = [broker for broker in candidates if not is_any_intact or _is_intact(reports[broker], committed)]
+    is_unclean = not is_any_intact or any(broker not in reports for broker in (*state.elr, *state.last_known_elr))
     leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
     missing = max(0, committed - max(0, reports[leader].log_end_offset))
     return Choice(leader, is_unclean=is_unclean, missing_records=missing)

@@ -1,6 +1,7 @@
 """Which replicas of a broker may have lost records when it registers (KIP-966, KIP-858).
 
 * After an unclean restart, a replica may lack records that were not on the disk yet.
+* All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered one.
 * A replica is lost if its log directory no longer exists, was exchanged for another one, or has no log for it any more,
   and if the log ends below the high watermark that the broker has persisted.
 * The same process has lost nothing when it registers again: it reports a failed disk as soon as it notices it.
@@ -45,6 +46,7 @@ def conditions(
     if not joined.log_dirs:
         return None
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
+    is_older_copy = known is not None and any(0 <= e < known.epoch for e in (joined.previous_epoch, joined.kept_epoch))
     former = () if known is None else known.log_dirs
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
@@ -56,7 +58,7 @@ def conditions(
         found = report.replica(topic_id, index)
         if not found.is_conclusive:
             return Condition.SUSPECT
-        if not found.is_intact or (expected and found.directory not in expected):
+        if is_older_copy or not found.is_intact or (expected and found.directory not in expected):
             return Condition.LOST
         return Condition.SUSPECT if is_unclean else Condition.UNHARMED
 

@@ -87,6 +87,8 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
     }
     if registration.previous_epoch >= 0:
         value["previous_epoch"] = registration.previous_epoch
+    if registration.kept_epoch >= 0:
+        value["kept_epoch"] = registration.kept_epoch
     if registration.log_dirs:
         value["log_dirs"] = [str(directory) for directory in registration.log_dirs]
     if registration.seen != NO_TERM:
@@ -105,6 +107,7 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
         fenced=value["fenced"],
         features={name: (levels[0], levels[1]) for name, levels in value["features"].items()},
         previous_epoch=value.get("previous_epoch", -1),
+        kept_epoch=value.get("kept_epoch", -1),
         log_dirs=tuple(map(UUID, value.get("log_dirs", ()))),
         seen=Term(*value.get("seen", NO_TERM)),
     )

@@ -57,9 +57,11 @@ class BrokerRegistration:
     ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads no partition.
 
     ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found at its start, -1 if it
-    found none (KIP-966). ``log_dirs`` has the ids of the broker's online log directories (KIP-858); it is empty if the
-    broker does not report them. ``seen`` is the newest metadata that the broker had applied when it joined, in this
-    process or an earlier one; only a registration on its way to the controller has it.
+    found none (KIP-966). ``kept_epoch`` is the highest broker epoch that it found in its data directories, -1 for none;
+    if it is below the registered one, the directories are an older copy. ``log_dirs`` has the ids of the broker's
+    online log directories (KIP-858); it is empty if the broker does not report them. ``seen`` is the newest metadata
+    that the broker had applied when it joined, in this process or an earlier one; only a registration on its way to the
+    controller has it.
     """
 
     broker_id: int
@@ -70,6 +72,7 @@ class BrokerRegistration:
     fenced: bool = False
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     previous_epoch: int = -1
+    kept_epoch: int = -1
     log_dirs: tuple[UUID, ...] = ()
     seen: Term = NO_TERM
 
@@ -87,7 +90,8 @@ class PartitionState:
     the replicas that a reassignment in progress adds and removes (KIP-455).
 
     ``elr`` has the eligible leader replicas (KIP-966): replicas outside the ISR that have every committed record.
-    ``last_known_elr`` has the last replicas that were in the ISR or the ELR; it is empty unless both are.
+    ``last_known_elr`` has the replicas that have left both since the partition lost its leader, because they may have
+    lost records: a recovery waits for their reports.
     ``directories`` has, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
     unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, -1 if
     none did.

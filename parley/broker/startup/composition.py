@@ -262,6 +262,7 @@ def _lifecycle(
             endpoints=bound.endpoints,
             rack=static.broker_rack,
             previous_epoch=opened.manager.previous_broker_epoch,
+            kept_epoch=joined.epochs.known.broker_epoch,
             log_dirs=opened.manager.online_ids(),
         ),
         metadata,

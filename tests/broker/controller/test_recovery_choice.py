@@ -77,7 +77,9 @@ def test_a_whole_log_is_preferred_to_a_damaged_one() -> None:
 
 def test_an_aggressive_recovery_waits_for_no_broker() -> None:
     assert chosen({2: log(5)}, strategy=AGGRESSIVE) == Choice(2, is_unclean=True)
-    assert chosen({2: log(5), 3: log(9)}, strategy=AGGRESSIVE) == Choice(3)
+    assert chosen({2: log(5), 3: log(9)}, strategy=AGGRESSIVE) == Choice(3, is_unclean=True)
+    assert chosen({1: log(5), 3: log(9)}, strategy=AGGRESSIVE) == Choice(3)
+    assert chosen({1: log(5), 3: log(9)}, replace(STATE, elr=(2,)), AGGRESSIVE) == Choice(3, is_unclean=True)
     assert chosen({2: OFFLINE}, strategy=AGGRESSIVE).leader == NO_LEADER
 
 

@@ -45,10 +45,14 @@ def test_a_clean_restart_harms_nothing() -> None:
     assert found(replace(CLEAN, log_dirs=(DISK, NEW_DISK))) is Condition.UNHARMED
 
 
-@pytest.mark.parametrize("epoch", [-1, 6])
-def test_a_marker_that_is_missing_or_too_old_makes_the_replicas_suspect(epoch: int) -> None:
-    """A marker of an earlier epoch comes from an older copy of the directory."""
-    assert found(replace(CLEAN, previous_epoch=epoch)) is Condition.SUSPECT
+def test_a_missing_marker_makes_the_replicas_suspect() -> None:
+    assert found(KILLED) is Condition.SUSPECT
+    assert found(replace(KILLED, kept_epoch=7)) is Condition.SUSPECT
+
+
+def test_an_older_copy_of_the_directory_has_lost_records() -> None:
+    assert found(replace(CLEAN, previous_epoch=6)) is Condition.LOST
+    assert found(replace(KILLED, kept_epoch=6)) is Condition.LOST
 
 
 def test_the_same_process_and_older_versions_lose_nothing() -> None:

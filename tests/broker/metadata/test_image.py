@@ -65,6 +65,7 @@ registrations = st.builds(
     fenced=st.booleans(),
     features=st.just({"metadata.version": (1, 20)}),
     previous_epoch=st.integers(-1, 2),
+    kept_epoch=st.integers(-1, 2),
     log_dirs=st.lists(st.uuids(), max_size=2).map(tuple),
 )
 resources = st.builds(ConfigResource, st.sampled_from(ResourceType), st.sampled_from(["", "a", "x/y", "="]))
