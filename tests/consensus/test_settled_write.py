@@ -261,16 +261,17 @@ async def test_a_conflict_of_another_client_is_passed_on() -> None:
 
 
 class FailsTheReadAfterAConflict(Faulty):
-    """The store is unavailable for one read, right after it has refused a write."""
+    """The store is unavailable for one read, right after it has refused a write, the first few times."""
 
     conflicts = 0
+    failures = 1
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         try:
             return await super().txn(checks, ops)
         except Conflict:
             self.conflicts += 1
-            self.reads_fail = 1 if self.conflicts == 1 else 0
+            self.reads_fail = 1 if self.conflicts <= self.failures else 0
             raise
 
 
@@ -284,3 +285,22 @@ async def test_a_refused_write_is_judged_again_if_the_store_was_unavailable_mean
     with pytest.raises(Conflict):
         await Writer(backend).commit([Check("a", At(revision))], [Put("a", b"3")], replaced={"a": ("aa",)})
     assert backend.conflicts == 2
+
+
+def test_the_pauses_before_a_refused_write_is_judged_again_grow() -> None:
+    async def judge() -> float:
+        store = MemoryStore()
+        backend = FailsTheReadAfterAConflict(store)
+        backend.failures = 3
+        await backend.open()
+        revision = await backend.put("a", wrap(b"1", ("aa",)))
+        backend.script = ["L"]
+        backend.before_answer = partial(store.apply, [], [Put("a", wrap(b"2", ("ee", "aa")))])
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Conflict):
+            await Writer(backend, AlwaysOne()).commit(
+                [Check("a", At(revision))], [Put("a", b"3")], replaced={"a": ("aa",)}
+            )
+        return asyncio.get_running_loop().time() - began
+
+    assert run(judge()) == pytest.approx(0.001 + 0.002 + 0.004)

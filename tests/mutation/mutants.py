@@ -28,6 +28,8 @@ EQUIVALENT = [
     (r"if log_start_offset > log\.log_start_offset:", "_Gt_NotEq", "the start of a log never goes back"),
     (r"if log_start_offset > log\.log_start_offset:", "_Gt_GtE", "a start that is the same changes nothing"),
     (r" -> .*len\(self\.state\.replicas\) > +0", "Number", "the only replica's high watermark moves with each append"),
+    (r"change\.key == key for", "_Eq_LtE", "no other key begins with a leader's key"),
+    (r"change\.key == key for", "_Eq_GtE", "no other key begins with a leader's key"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]
