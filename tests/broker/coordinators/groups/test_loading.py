@@ -115,3 +115,20 @@ def test_a_resigned_coordinator_stops_reading() -> None:
         assert code_of(groups) == ErrorCode.NOT_COORDINATOR
 
     run(scenario())
+
+
+def test_a_line_says_how_many_groups_were_loaded_if_there_are_any(caplog: pytest.LogCaptureFixture) -> None:
+    class Empty(Reader):
+        async def replay(self, replay: GroupReplay) -> None:
+            pass
+
+    async def load(reader: Reader) -> None:
+        groups = coordinator(reader)
+        groups.on_elected(0, leader_epoch=1)
+        await groups.until_loaded(timeout_s=60)
+
+    with caplog.at_level(logging.INFO):
+        run(load(Empty()))
+        assert not caplog.records
+        run(load(Reader()))
+    assert [(line.message, line.__dict__["groups"]) for line in caplog.records] == [("groups loaded", 1)]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
-from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
@@ -20,6 +31,13 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []
+        self.deleted: list[str] = []
+
+    def resign_all(self) -> None:
+        self.told.append(("resigned all", -1, -1))
+
+    async def on_topic_deleted(self, topic: str) -> None:
+        self.deleted.append(topic)
 
     def on_elected(self, partition: int, leader_epoch: int) -> None:
         self.told.append(("elected", partition, leader_epoch))
@@ -71,3 +89,24 @@ def test_a_fenced_broker_still_resigns() -> None:
     follower.sees(created(led_by(US, 3)), registered())
     assert follower.sees(registered(fenced=True)) == []
     assert follower.sees(PartitionChanged(OFFSETS_TOPIC, 0, led_by(NO_LEADER, 4))) == [("resigned", 0, -1)]
+
+
+@pytest.mark.parametrize("name", ["A", "z"])
+async def test_other_topics_and_brokers_do_not_concern_the_groups(name: str) -> None:
+    follower = Follower()
+    follower.sees(registered(), created(led_by(US, 3), led_by(US, 3)))
+    others = TopicCreated(TopicImage(name, UUID(int=8), (led_by(OTHER, 1),)))
+    other = BrokerRegistered(BrokerRegistration(OTHER, 1, UUID(int=2), ()))
+    added, changed = PartitionsAdded(name, (led_by(US, 1),)), PartitionChanged(name, 0, led_by(US, 2))
+    assert [follower.sees(change) for change in (others, other, added, changed)] == [[], [], [], []]
+    assert follower.sees(TopicDeleted(name, UUID(int=8))) == []
+    await asyncio.sleep(0)
+    assert follower.coordinator.deleted == [name]
+    assert follower.sees(TopicDeleted(OFFSETS_TOPIC, UUID(int=7))) == [("resigned all", -1, -1)]
+
+
+def test_added_partitions_are_looked_at_alone() -> None:
+    follower = Follower()
+    follower.sees(registered(), created(led_by(US, 3), led_by(OTHER, 3)))
+    added = PartitionsAdded(OFFSETS_TOPIC, (led_by(US, 1), led_by(OTHER, 1)))
+    assert follower.sees(added) == [("elected", 2, 1), ("resigned", 3, -1)]
