@@ -50,25 +50,36 @@ def next_partition_state(
     The rules above decide. The leader is kept if it may lead. The leader epoch rises if the leader changes, the
     partition epoch if anything does. Returns ``known`` itself if nothing changes.
     """
-    isr = tuple(broker for broker in wanted.isr if broker in live and broker not in suspect and broker not in lost)
+    isr = tuple([broker for broker in wanted.isr if broker in live and broker not in suspect and broker not in lost])
     settled = wanted if isr == wanted.isr else replace(wanted, isr=isr)
+    if settled is known and known.leader in isr and not known.elr and not known.last_known_elr:
+        return known  # by far the most frequent case
     settled = _complete(settled)
-    eligible = _in_order(settled, {*known.isr, *known.elr}.difference(suspect, lost))
+    eligible = [
+        b for b in settled.replicas if (b in known.isr or b in known.elr) and b not in suspect and b not in lost
+    ]
     leader = _leader(settled, eligible, live)
     isr = settled.isr or (() if leader == NO_LEADER else (leader,))
     has_enough = len(isr) >= min(min_isr, len(settled.replicas))
-    following = replace(
-        settled,
-        isr=isr,
-        leader=leader,
-        leader_epoch=known.leader_epoch + (leader != known.leader),
-        partition_epoch=known.partition_epoch,
-        elr=() if has_enough else tuple(broker for broker in eligible if broker not in isr),
-        last_known_elr=_last_known(known, settled, suspect, lost) if leader == NO_LEADER else (),
-        directories=_directories(known, settled.replicas),
-        unclean_epoch=known.unclean_epoch,
+    elr = () if has_enough else tuple([broker for broker in eligible if broker not in isr])
+    last_known_elr = _last_known(known, settled, suspect, lost) if leader == NO_LEADER else ()
+    if (leader, isr, elr, last_known_elr) == (known.leader, known.isr, known.elr, known.last_known_elr) and (
+        settled.replicas == known.replicas and settled.adding == known.adding and settled.removing == known.removing
+    ):
+        return known
+    return PartitionState(
+        settled.replicas,
+        isr,
+        leader,
+        known.leader_epoch + (leader != known.leader),
+        known.partition_epoch + 1,
+        settled.adding,
+        settled.removing,
+        elr,
+        last_known_elr,
+        _directories(known, settled.replicas),
+        known.unclean_epoch,
     )
-    return known if following == known else replace(following, partition_epoch=known.partition_epoch + 1)
 
 
 def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int = NO_EPOCH) -> PartitionState:
@@ -91,17 +102,13 @@ def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int =
     )
 
 
-def _in_order(state: PartitionState, brokers: Container[int]) -> tuple[int, ...]:
-    """Return those of the brokers that are replicas, in order of preference."""
-    return tuple(broker for broker in state.replicas if broker in brokers)
-
-
 def _last_known(
     known: PartitionState, settled: PartitionState, suspect: Iterable[int], lost: Iterable[int]
 ) -> tuple[int, ...]:
     """Return the replicas that have left ISR and ELR while the partition had no leader, and may have all records."""
     leaving = {*known.isr, *known.elr}.intersection(suspect)
-    return _in_order(settled, leaving.union(known.last_known_elr).difference(lost))
+    remembered = leaving.union(known.last_known_elr).difference(lost)
+    return tuple([broker for broker in settled.replicas if broker in remembered])
 
 
 def _directories(known: PartitionState, replicas: tuple[int, ...]) -> tuple[UUID, ...]:
@@ -116,7 +123,7 @@ def _leader(state: PartitionState, eligible: Iterable[int], live: Container[int]
     if state.leader in state.isr and state.leader in live:
         return state.leader
     if state.isr:
-        return next(iter(_in_order(state, state.isr)), NO_LEADER)
+        return next((broker for broker in state.replicas if broker in state.isr), NO_LEADER)
     return next((broker for broker in eligible if broker in live), NO_LEADER)
 
 
