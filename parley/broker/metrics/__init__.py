@@ -25,6 +25,7 @@ from parley.broker.metrics.catalogue import (
     RequestMetrics,
     ShortageMetrics,
     TopicMetrics,
+    TruncationMetrics,
 )
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.instruments import Histogram
@@ -52,4 +53,5 @@ __all__ = [
     "RequestMetrics",
     "ShortageMetrics",
     "TopicMetrics",
+    "TruncationMetrics",
 ]

@@ -241,6 +241,19 @@ class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "f
     )
 
 
+class TruncationMetrics(Instruments, title="Truncations of committed records"):
+    """Truncations of followers' logs below their high watermark. A leader that was elected cleanly requires none."""
+
+    truncations: int = counter(
+        "parley_committed_truncations", "Truncations that removed committed records. The records are in .cut files."
+    )
+    records: int = counter("parley_committed_truncated_records", "Committed records that were removed so.")
+    refused: int = counter(
+        "parley_committed_truncations_refused",
+        "Replicas that stopped following because their leader lacks committed records.",
+    )
+
+
 class ClusterMetrics(Instruments, title="Cluster"):
     """The cluster in this broker's metadata; the same at every broker that is up to date."""
 
@@ -401,6 +414,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     PurgatoryMetrics,
     ReplicaMetrics,
     FetcherMetrics,
+    TruncationMetrics,
     ClusterMetrics,
     ElectionMetrics,
     LogMetrics,

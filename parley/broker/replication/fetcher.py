@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Protocol, cast
 
@@ -41,13 +40,13 @@ from parley.broker.replication.follower_fetch_session import SESSION_ENDED, Foll
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import ReplicationThrottle
+from parley.broker.replication.truncation import TruncationRefused, Truncations
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.schema import Buffer
-from parley.storage.log import Log
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +77,7 @@ class FetcherParts:
     """Returns this broker's epoch."""
     rng: Random
     throttle: ReplicationThrottle
+    truncations: Truncations
 
 
 class Fetcher:
@@ -373,12 +373,9 @@ class Fetcher:
             followed.step(FollowEvent.SUPERSEDE)
             return
         try:
-            log = partition.log
-            facts = {"log_end": log.log_end_offset, "high_watermark": log.high_watermark, "offset": step.offset}
-            level = logging.WARNING if step.offset < log.high_watermark else logging.INFO
-            _log.log(level, "a log is truncated to agree with its leader's", extra={**followed.facts, **facts})
-            truncate = Log.truncate_to if isinstance(step, Truncate) else Log.truncate_fully_and_start_at
-            await self._parts.partitions.truncate(partition, partial(truncate, offset=step.offset))
+            await self._parts.truncations.truncate(partition, step)
+        except TruncationRefused:
+            self._back_off(followed, "the leader lacks committed records", is_expected=True)
         except KafkaError as error:
             self._back_off(followed, str(error))
         else:

@@ -31,6 +31,7 @@ from parley.broker.replication.follower_fetch_session import Key
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import follower_throttle
+from parley.broker.replication.truncation import Truncations
 from parley.broker.runtime.tasks import TaskSet
 
 
@@ -51,6 +52,7 @@ class ReplicaFetchers:
         """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run."""
         self._partitions = partitions
         self._per_leader = config().num_replica_fetchers
+        self.truncations = Truncations(partitions, config)
         self._parts = FetcherParts(
             broker_id=broker_id,
             partitions=partitions,
@@ -60,6 +62,7 @@ class ReplicaFetchers:
             epoch=epoch,
             rng=rng,
             throttle=follower_throttle(broker_id, config, asyncio.get_running_loop().time),
+            truncations=self.truncations,
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch

@@ -66,6 +66,14 @@ class TruncateFully:
     offset: int
 
 
+class Loss(Enum):
+    """Whether a truncation removes committed records, and why."""
+
+    NONE = "it removes none"
+    EXPLAINED = "an unclean election has given them up, or the topic allows such elections"
+    UNEXPLAINED = "the leader should have them"
+
+
 @dataclass(frozen=True, slots=True)
 class AskForRange:
     """This log's end is outside of the leader's log: ask where that begins and ends (``step_for_range``)."""
@@ -114,6 +122,20 @@ def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_en
     if own_epoch < leader_epoch:
         return min(own_end, log_end)
     return min(own_end, leader_end, log_end)
+
+
+def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Loss:
+    """Return whether a truncation removes committed records: those below the high watermark that this log has learned.
+
+    ``unclean_epoch`` is the last leader epoch of the partition that began with an unclean election or a recovery. It
+    explains the loss of records that were written before it, unless this log has followed a leader since.
+    """
+    if step.offset >= log.high_watermark:
+        return Loss.NONE
+    last_epoch = log.leader_epochs.latest_epoch
+    if log.config.unclean_leader_election_enable or (NO_EPOCH if last_epoch is None else last_epoch) < unclean_epoch:
+        return Loss.EXPLAINED
+    return Loss.UNEXPLAINED
 
 
 def step_for_range(log_end: int, leader_start: int, leader_end: int) -> Truncate | TruncateFully | None:

@@ -27,6 +27,7 @@ from parley.broker.metrics import (
     PurgatoryMetrics,
     ReplicaMetrics,
     RequestMetrics,
+    TruncationMetrics,
 )
 from parley.broker.metrics.registry import Labelled
 from parley.broker.network.dispatch import Route
@@ -62,6 +63,7 @@ class Observed:
 def watch(metrics: Metrics, broker: Observed) -> None:
     """Export the numbers of ``broker`` through ``metrics``."""
     metrics.watch(FetcherMetrics, broker.fetchers.metrics)
+    metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
     metrics.watch(RequestMetrics, lambda: [((route.name,), route.metrics) for route in broker.requests.values()])
     metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in broker.listeners])
     metrics.watch(LoadMetrics, lambda: [((), broker.load)])

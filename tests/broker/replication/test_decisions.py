@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -11,9 +12,11 @@ from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_decisions import (
     AskForRange,
     Backoff,
+    Loss,
     Step,
     Truncate,
     TruncateFully,
+    loss_by,
     step_for,
     step_for_range,
     truncation_offset,
@@ -23,6 +26,7 @@ from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, h
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.log_config import LogConfig
 
 LAG_MAX_S = 10.0
 
@@ -65,6 +69,30 @@ def test_back_into_the_leader_s_range() -> None:
     assert step_for_range(100, 0, 80) == Truncate(80)
     assert step_for_range(100, 120, 200) == TruncateFully(120)
     assert step_for_range(100, 0, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "last_epoch", "unclean_epoch", "is_allowed", "loss"),
+    [
+        (Truncate(50), 4, -1, False, Loss.NONE),  # at the high watermark
+        (Truncate(49), 4, -1, False, Loss.UNEXPLAINED),
+        (Truncate(49), 4, 4, False, Loss.UNEXPLAINED),  # the log has followed the leader of that epoch
+        (Truncate(49), 4, 5, False, Loss.EXPLAINED),
+        (Truncate(49), None, 0, False, Loss.EXPLAINED),
+        (Truncate(49), 4, -1, True, Loss.EXPLAINED),
+        (TruncateFully(120), 4, -1, False, Loss.NONE),
+        (TruncateFully(0), 4, -1, False, Loss.UNEXPLAINED),
+    ],
+)
+def test_the_loss_of_committed_records_by_a_truncation(
+    step: Truncate | TruncateFully, last_epoch: int | None, unclean_epoch: int, is_allowed: bool, loss: Loss
+) -> None:
+    log: Any = SimpleNamespace(
+        high_watermark=50,
+        leader_epochs=SimpleNamespace(latest_epoch=last_epoch),
+        config=LogConfig(unclean_leader_election_enable=is_allowed),
+    )
+    assert loss_by(step, log, unclean_epoch) is loss
 
 
 # When a follower is caught up.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from dataclasses import replace
@@ -17,6 +18,8 @@ from parley.broker.replication.fetcher import Fetcher
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
+from parley.protocol.records.batch import records
+from parley.storage.cut_files import cut_files
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
@@ -200,20 +203,57 @@ async def test_a_follower_that_becomes_leader_before_its_truncation_keeps_its_lo
         assert values_of(log) == [b"a", b"b"]
 
 
-async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path) -> None:
+async def leader_without_committed_records(cluster: Nodes, *, unclean_epoch: int) -> None:
+    """Broker 2 has one record and is elected, outside of the ISR; broker 1, which has two more committed ones, comes
+    back after that."""
+    await cluster.create("t", [1, 2])
+    write(cluster[1].partition("t"), b"a")
+    await agreed(cluster, "t", 1)
+    await cluster[2].stop()
+    cluster.alter("t", isr=(1,))
+    write(cluster[1].partition("t"), b"b", b"c")
+    assert cluster[1].log("t").high_watermark == 3
+    await cluster[1].stop()
+    cluster.alter("t", leader=2, isr=(2,), unclean_epoch=unclean_epoch)
+    await cluster.start(2)
+    await cluster.start(1)
+
+
+async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with nodes(tmp_path, 2) as cluster:
-        await cluster.create("t", [1, 2])
-        write(cluster[1].partition("t"), b"a")
-        await agreed(cluster, "t", 1)
-        await cluster[2].stop()
-        cluster.alter("t", isr=(1,))
-        write(cluster[1].partition("t"), b"b", b"c")
-        assert cluster[1].log("t").high_watermark == 3
-        await cluster[1].stop()
-        cluster.alter("t", leader=2, isr=(2,))
-        await cluster.start(2)
-        await cluster.start(1)
+        await leader_without_committed_records(cluster, unclean_epoch=1)
         assert await agreed(cluster, "t", 1) == [b"a"]
+        metrics = cluster[1].fetchers.truncations.metrics
+        await eventually(lambda: metrics.truncations == 1)
+        (file,) = cut_files(cluster[1].log("t").directory)
+        assert [bytes(record.value or b"") for record in records(memoryview(file.path.read_bytes()), 0)] == [b"b", b"c"]
+        assert (metrics.records, metrics.refused) == (2, 0)
+        (line,) = [each for each in caplog.records if "committed records were removed" in each.message]
+        assert line.levelno == logging.ERROR
+        facts = vars(line)
+        assert (facts["committed_records"], facts["kept"], facts["complete"]) == (2, str(file.path), True)
+
+
+async def test_a_replica_keeps_committed_records_that_its_leader_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No unclean election explains the loss. The replica follows again if the topic allows the loss."""
+    async with nodes(tmp_path, 2) as cluster:
+        await leader_without_committed_records(cluster, unclean_epoch=-1)
+        metrics = cluster[1].fetchers.truncations.metrics
+        await eventually(lambda: metrics.refused == 1)
+        write(cluster[2].partition("t"), b"d")
+        log = cluster[1].log("t")
+        assert values_of(log) == [b"a", b"b", b"c"]
+        assert not cut_files(log.directory)
+        line = next(each for each in caplog.records if "a replica stops following" in each.message)
+        assert line.levelno == logging.ERROR
+        assert "unclean.leader.election.enable=true" in vars(line)["remedy"]
+        log.config = replace(log.config, unclean_leader_election_enable=True)
+        assert await agreed(cluster, "t", 2) == [b"a", b"d"]
+        await eventually(lambda: metrics.truncations == 1)
+        assert len(cut_files(log.directory)) == 1
+        assert metrics.refused == 1
 
 
 async def test_a_follower_behind_the_leaders_log_start_begins_again(tmp_path: Path) -> None:

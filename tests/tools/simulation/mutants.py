@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(reuse_epoch, range(1, 6)),
     Mutant(write_unguarded, range(1, 5), late_writes),
     Mutant(join_early, range(1, 6)),
-    Mutant(forget_refusals, range(26, 38), late_leaders),
+    Mutant(forget_refusals, range(8, 60), late_leaders),
 )
 
 

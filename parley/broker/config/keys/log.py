@@ -175,6 +175,15 @@ class LogKeys(Keys, title="Logs"):
         ignored_values={"compact": NOT_COMPACTED},
         dynamic=CLUSTER_WIDE,
     )
+    log_cut_retention_bytes = long(
+        "log.cut.retention.bytes",
+        1 << 30,
+        "How many bytes of committed records a replica keeps in .cut files after it had to remove them from its log "
+        "to agree with its leader. The oldest files are removed first. 0 keeps nothing.",
+        at_least=0,
+        unit="bytes",
+        dynamic=CLUSTER_WIDE,
+    )
     log_segment_delete_delay_ms = long(
         "log.segment.delete.delay.ms",
         60_000,

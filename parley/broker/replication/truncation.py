@@ -1,0 +1,113 @@
+"""Truncation of followers' logs, and the guard of committed records in it.
+
+A follower truncates its log to where it agrees with its leader's. A leader from the ISR or the ELR has every committed
+record, so the truncation ends at or above the follower's high watermark. If it would end below, the leader lacks
+committed records. Then the truncation is logged at ``error``, and:
+
+* If an unclean election explains it, or the topic allows unclean elections, the log is truncated. A ``.cut`` file keeps
+  the removed records (``parley.storage.cut_files``).
+* Otherwise the follower refuses, and keeps its log. It stays outside of the ISR until another replica leads, or the
+  operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from parley.broker.config import BrokerConfig
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.metrics import TruncationMetrics
+from parley.broker.replication.follower_decisions import Loss, Truncate, TruncateFully, loss_by
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.cut_files import KeptRecords, keep_records
+from parley.storage.log import Log
+
+_log = logging.getLogger(__name__)
+
+REMEDY = (
+    "to keep the records, stop the leader and make this replica the leader (parley elect-leaders --election-type "
+    "unclean); to give them up, set unclean.leader.election.enable=true for the topic: a .cut file then keeps them"
+)
+
+
+class TruncationRefused(Exception):
+    """The leader lacks committed records that this replica has, and nothing explains that."""
+
+
+class Truncations:
+    """Truncates the logs of the partitions that this broker follows."""
+
+    def __init__(self, partitions: HostedPartitions, config: Callable[[], BrokerConfig]) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._refusals: dict[tuple[str, int], tuple[int, GrowingInterval]] = {}
+        """For each partition the leader epoch of the last refusal, and when it is logged again."""
+        self.metrics = TruncationMetrics()
+
+    async def truncate(self, partition: Partition, step: Truncate | TruncateFully) -> None:
+        """Truncate a follower's log.
+
+        Raises TruncationRefused; KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        log, state = partition.log, partition.state
+        facts = {
+            "topic": partition.topic,
+            "partition": partition.index,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "log_end": log.log_end_offset,
+            "high_watermark": log.high_watermark,
+            "offset": step.offset,
+        }
+        loss = loss_by(step, log, state.unclean_epoch)
+        if loss is Loss.NONE:
+            _log.info("a log is truncated to agree with its leader's", extra=facts)
+            await self._partitions.truncate(partition, partial(_truncate, step=step))
+        elif loss is Loss.UNEXPLAINED:
+            self._refuse(partition, facts)
+        else:
+            await self._remove_committed(partition, step, facts)
+
+    def _refuse(self, partition: Partition, facts: dict[str, object]) -> None:
+        key, epoch = (partition.topic, partition.index), partition.state.leader_epoch
+        known_epoch, interval = self._refusals.get(key, (NO_EPOCH, None))
+        if interval is None or known_epoch != epoch:
+            interval = GrowingInterval(asyncio.get_running_loop().time)
+            self._refusals[key] = (epoch, interval)
+            self.metrics.refused += 1
+        if interval.is_due():
+            _log.error(
+                "a replica stops following: its leader lacks committed records that the replica has",
+                extra={**facts, "remedy": REMEDY},
+            )
+        raise TruncationRefused
+
+    async def _remove_committed(
+        self, partition: Partition, step: Truncate | TruncateFully, facts: dict[str, object]
+    ) -> None:
+        self._refusals.pop((partition.topic, partition.index), None)
+        limit = self._config().log_cut_retention_bytes
+        kept: list[KeptRecords] = []
+
+        def keep_and_truncate(log: Log) -> None:
+            kept.append(keep_records(log, step.offset, limit))
+            _truncate(log, step)
+
+        count = partition.log.high_watermark - max(step.offset, partition.log.log_start_offset)
+        await self._partitions.truncate(partition, keep_and_truncate)
+        self.metrics.truncations += 1
+        self.metrics.records += count
+        facts = {**facts, "committed_records": count, "kept": str(kept[0].path), "complete": kept[0].is_complete}
+        _log.error("committed records were removed from a log to agree with its leader's", extra=facts)
+
+
+def _truncate(log: Log, step: Truncate | TruncateFully) -> None:
+    if isinstance(step, Truncate):
+        log.truncate_to(step.offset)
+    else:
+        log.truncate_fully_and_start_at(step.offset)

@@ -1,0 +1,118 @@
+"""``.cut`` files: the records that a truncation removed although they were committed, kept beside the log.
+
+Rules:
+
+1. A cut file is called ``<first offset>-<number>.cut``. The first offset has 20 digits; a later file of a log has a
+   higher number. Its contents are the removed batches as they were, so it can be read like a segment.
+2. It is complete and on disk before the log is truncated.
+3. The files of one log together have a limit. The oldest files are removed first. If the records of one truncation do
+   not fit, the first ones are kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import headers
+from parley.storage.checkpoints import sync_directory
+from parley.storage.log import Log
+
+CUT_SUFFIX = ".cut"
+READ_BYTES = 1 << 20
+
+_NAME = re.compile(r"(\d{20})-([1-9]\d*)\.cut", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """One file. ``number`` rises with every truncation of the log."""
+
+    path: Path
+    first_offset: int
+    number: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file. Raises ``OSError``."""
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """What ``keep_records`` has kept: the file, None if nothing was kept, and the end of the records in it.
+
+    ``is_complete`` is False if the records from ``end_offset`` on were not kept: they did not fit, or are damaged.
+    """
+
+    path: Path | None
+    end_offset: int
+    is_complete: bool
+
+
+def cut_files(partition_directory: Path) -> list[CutFile]:
+    """The cut files of a log, oldest first. Raises ``OSError``."""
+    matches = [_NAME.fullmatch(name) for name in os.listdir(partition_directory)]
+    found = [CutFile(partition_directory / match[0], int(match[1]), int(match[2])) for match in matches if match]
+    return sorted(found, key=lambda file: file.number)
+
+
+def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
+    """Write the records from ``offset`` to the end of the log to a cut file, within ``limit_bytes`` for all of the log.
+
+    Blocks. Raises ``OSError``, and ``KafkaError`` KAFKA_STORAGE_ERROR.
+    """
+    begin = max(offset, log.log_start_offset)
+    known = cut_files(log.directory)
+    number = known[-1].number + 1 if known else 1
+    path = log.directory / f"{begin:020}-{number}{CUT_SUFFIX}"
+    temporary = path.with_name(path.name + ".tmp")
+    size, end, is_complete = 0, begin, True
+    try:
+        with open(temporary, "wb") as file:
+            for batches, next_offset in _batches(log, begin):
+                if size + len(batches) > limit_bytes:
+                    break
+                file.write(batches)
+                size, end = size + len(batches), next_offset
+            file.flush()
+            os.fsync(file.fileno())
+        is_complete = end >= log.log_end_offset
+        if not size:
+            return KeptRecords(None, begin, is_complete)
+        _make_room(known, limit_bytes - size)
+        os.replace(temporary, path)
+        sync_directory(log.directory)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return KeptRecords(path, end, is_complete)
+
+
+def _batches(log: Log, offset: int) -> Iterator[tuple[memoryview, int]]:
+    """Each batch from the one with ``offset`` on, and the offset after it. Ends early at a damaged one."""
+    try:
+        while offset < log.log_end_offset:
+            data = memoryview(log.read(offset, READ_BYTES, up_to=log.log_end_offset).read())
+            for position, header in headers(data):
+                yield data[position : position + header.size_bytes], header.next_offset
+                offset = header.next_offset
+            if not data:
+                return
+    except KafkaError as error:
+        if error.code != ErrorCode.CORRUPT_MESSAGE:
+            raise
+
+
+def _make_room(files: list[CutFile], limit_bytes: int) -> None:
+    """Remove the oldest files until the rest has at most ``limit_bytes``."""
+    sizes = [file.size_bytes for file in files]
+    total = sum(sizes)
+    for file, size in zip(files, sizes, strict=True):
+        if total <= limit_bytes:
+            return
+        file.path.unlink()
+        total -= size
