@@ -33,6 +33,9 @@ from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
+NAMED_MAX = 10
+"""The most partitions that one log line names."""
+
 
 class TwinLogs(RuntimeError):
     """Two directories have logs of the same partition of the same topic."""
@@ -83,6 +86,8 @@ class DirectoryLoader:
         """Unfinished copies of logs in other directories (``parley.storage.future_log``)."""
         self.lost_below: dict[Log, int] = {}
         """The persisted high watermarks of logs that end below them."""
+        self.missing: dict[TopicPartition, int] = {}
+        """The persisted high watermarks of logs whose directory is not here any more."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -113,6 +118,11 @@ class DirectoryLoader:
         self.deleted = contents.deleted
         self.copies = contents.copies
         self.partitions = list(contents.partitions)
+        self.missing = {
+            key: high_watermark
+            for key, high_watermark in self._high_watermarks.items()
+            if high_watermark and key not in contents.partitions and not contents.has_deleted(key)
+        }
         self._waiting.extend(contents.partitions.items())
         if self.partitions and self.marker is None:
             _log.warning("%s was not shut down cleanly: recovering its %d logs", directory, len(self.partitions))
@@ -204,6 +214,17 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
             if None in ids or len(set(ids)) < len(ids):
                 places = " and in ".join(str(home.directory) for home in homes)
                 raise TwinLogs(f"{name} is in {places}: move one of them away")
+
+
+def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
+    """Log the partitions that had committed records at the last checkpoint and have no log in any directory now."""
+    present = {partition for loader in loaders for partition in loader.partitions}
+    for loader in loaders:
+        missing = [partition_name(*key) for key in sorted(loader.missing) if key not in present]
+        if missing:
+            names = " ".join(missing[:NAMED_MAX])
+            facts = {"path": str(loader.directory), "partitions": len(missing), "names": names}
+            _log.error("logs with committed records are missing: their directories were removed", extra=facts)
 
 
 def report(loaders: Sequence[DirectoryLoader]) -> None:

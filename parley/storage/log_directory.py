@@ -67,6 +67,15 @@ class Contents:
     deleted: list[Path]
     copies: dict[tuple[str, int], Path]
 
+    def has_deleted(self, partition: tuple[str, int]) -> bool:
+        """True if the files of a deleted log of the partition still exist."""
+        topic, index = partition
+        suffix = f"-{index}"
+        return any(
+            stem.endswith(suffix) and topic.startswith(stem[: -len(suffix)])
+            for stem in (path.name.rpartition(".")[0] for path in self.deleted)
+        )
+
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
     """The topic and partition of a directory called ``name``, or None if it is not a partition's name."""

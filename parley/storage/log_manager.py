@@ -26,7 +26,7 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
-from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report
+from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
@@ -136,6 +136,7 @@ class LogManager:
                 loader.release()
             self._forget()
             raise
+        report_missing(loaders)
         self._open = True
         used = [loader for loader in loaders if loader.directory.online and not loader.directory.is_new]
         self.previous_broker_epoch = common_epoch([loader.marker for loader in used])

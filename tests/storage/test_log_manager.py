@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -197,6 +198,41 @@ async def test_a_log_that_ends_below_its_persisted_high_watermark_is_named(
     async with home.opened() as manager:
         assert [(log.log_end_offset, high_watermark) for log, high_watermark in manager.lost_below.items()] == [(1, 2)]
     assert "a log has lost committed records" in caplog.text
+
+
+async def test_logs_that_were_removed_by_hand_are_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async with home.opened() as manager:
+        for index in range(12):
+            append(await manager.get_or_create("topic", index), b"record")
+        await manager.get_or_create("empty", 0)
+        append(await manager.get_or_create("deleted", 0), b"record")
+        removed = [manager.get("topic", index).directory for index in range(11)]  # type: ignore[union-attr]
+        empty = manager.get("empty", 0)
+        await manager.delete("deleted", 0)
+    for path in (*removed, empty.directory if empty is not None else home.paths[0]):
+        shutil.rmtree(path)
+    async with home.opened():
+        lines = [each for each in caplog.records if "logs with committed records are missing" in each.message]
+    named = " ".join(vars(line)["names"] for line in lines).split()
+    assert sum(vars(line)["partitions"] for line in lines) == 11
+    assert set(named) <= {path.name for path in removed}
+    caplog.clear()
+    async with home.opened():
+        assert "missing" not in caplog.text
+
+
+async def test_a_log_that_moved_to_another_directory_is_not_missing(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"record")
+        directory = log.directory
+    _, there = sorted(home.paths, key=lambda path: path != directory.parent)
+    shutil.move(directory, there / directory.name)
+    async with home.opened() as manager:
+        assert manager.get("topic", 0) is not None
+    assert "missing" not in caplog.text
 
 
 async def test_many_logs_are_opened_by_several_threads(home: Home) -> None:

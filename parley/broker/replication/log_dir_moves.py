@@ -45,12 +45,15 @@ class LogDirMoves:
         config: Callable[[], BrokerConfig],
         tasks: TaskSet,
         monotonic: Callable[[], float],
+        moved: Callable[[Partition], None],
     ) -> None:
+        """Calls ``moved`` with each partition whose log has moved to another directory."""
         self._partitions = partitions
         self._logs = logs
         self._config = config
         self._tasks = tasks
         self._monotonic = monotonic
+        self._moved = moved
         now = config()
         self._rate = MeasuredRate(
             now.alter_log_dirs_replication_quota_window_num, now.alter_log_dirs_replication_quota_window_size_seconds
@@ -158,6 +161,7 @@ class LogDirMoves:
             pass
         self._logs.replace_log(log, copy)
         partition.replace_log(copy)
+        self._moved(partition)
         moving = asyncio.current_task()
         self._retiring.add(moving)
         try:

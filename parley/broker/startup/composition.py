@@ -40,6 +40,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.replication.partition import Purgatories
+from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.startup.binding import Bound
@@ -77,6 +78,7 @@ class Parts:
     lifecycle: BrokerLifecycle
     fetchers: ReplicaFetchers
     offline_replicas: OfflineReplicas
+    replica_directories: ReplicaDirectories
     replica_reports: ReplicaReports
     isr: IsrMaintenance
     scrubber: Scrubber
@@ -135,6 +137,9 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             broker_id, partitions, peers, config, environment.tasks, epoch=broker_epoch, rng=environment.rng
         ),
         offline_replicas=OfflineReplicas(broker_id, partitions, ask_controller, epoch=broker_epoch),
+        replica_directories=ReplicaDirectories(
+            broker_id, opened.manager, partitions, ask_controller, epoch=broker_epoch
+        ),
         replica_reports=ReplicaReports(
             opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
         ),
@@ -180,6 +185,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
     parts.config.subscribe(lambda config: limit_connections(parts.connection_quotas, config))
     parts.config.subscribe(parts.fetchers.reconfigure)
     parts.partitions.call_when_opened(parts.fetchers.assign)
+    parts.partitions.call_when_opened(parts.replica_directories.check)
     parts.partitions.call_when_lost(parts.offline_replicas.report)
     parts.partitions.set_isr_policy(parts.isr)
 

@@ -8,17 +8,40 @@ from pathlib import Path
 from uuid import UUID
 
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
+from parley.broker.controller.stored_metadata import BROKERS
 from parley.broker.membership.known_stores import with_advice
 from parley.broker.membership.registration import DuplicateBrokerId
+from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
+from parley.storage.partition_metadata import encode_id
 
 _log = logging.getLogger(__name__)
 
 COORDINATION = "coordination"
 """The name under which ``/healthz`` reports trouble with the membership in the cluster."""
+
+
+async def report_missing_directories(parts: Parts) -> None:
+    """Log which log directories of the last registration are missing. The controller learns it from the new one."""
+    try:
+        entry = await parts.lifecycle.store.get(f"{BROKERS}{parts.identity.broker_id:010d}")
+    except CoordinationError:
+        return  # registering waits for the store
+    if entry is None:
+        return
+    present = {directory.id for directory in parts.logs.directories}
+    missing = [encode_id(each) for each in registration_from_bytes(entry.value).log_dirs if each not in present]
+    offline = any(directory.id is None for directory in parts.logs.directories)
+    if missing and not offline:
+        new = [str(directory) for directory in parts.logs.directories if directory.is_new]
+        _log.error(
+            "log directories of this broker are missing: they were emptied or exchanged, or log.dirs has changed; "
+            "their replicas are fetched again from other brokers",
+            extra={"missing": ",".join(missing), "new": ",".join(new)},
+        )
 
 
 async def register(environment: Environment, parts: Parts) -> None:
@@ -29,6 +52,7 @@ async def register(environment: Environment, parts: Parts) -> None:
     environment.health.starting("registering with the controller")
     tasks, undo = environment.tasks, environment.undo
     undo.push_async_callback(parts.peers.close)
+    await report_missing_directories(parts)
     undo.push_async_callback(environment.membership.close)
     undo.push_async_callback(tasks.close)
     reported_here = (CoordinationError, DuplicateBrokerId)
@@ -42,6 +66,7 @@ async def register(environment: Environment, parts: Parts) -> None:
     tasks.start(parts.groups.expire(), name="expiry of offsets")
     tasks.start(parts.isr.run(), name="in-sync replicas")
     tasks.start(parts.offline_replicas.run(), name="offline replicas")
+    tasks.start(parts.replica_directories.run(), name="directories of replicas")
     for directory in parts.logs.online():
         tasks.start(parts.scrubber.run(directory), name=f"scrubber of {directory}")
     undo.push_async_callback(parts.fetchers.close)

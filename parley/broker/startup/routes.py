@@ -68,7 +68,9 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
     def may_be_superseded() -> bool:
         return parts.lifecycle.may_be_superseded
 
-    log_dir_moves = LogDirMoves(partitions, parts.logs, config, environment.tasks, clock.monotonic)
+    log_dir_moves = LogDirMoves(
+        partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories.check
+    )
     log_dir_moves.start()
     return (
         FetchApi(

@@ -13,7 +13,7 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.leader_elections import ElectionType, reconcile_leaders
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -44,6 +44,15 @@ async def started(broker_id: int, directory: Path, stack: AsyncExitStack) -> Bro
     return server
 
 
+def has_all_directories(image: MetadataImage) -> bool:
+    """True if the metadata has the log directory of every replica."""
+    return all(
+        state.directory(broker) != UNASSIGNED_DIRECTORY
+        for _, _, state in image.partitions()
+        for broker in state.replicas
+    )
+
+
 async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers: list[BrokerServer]) -> None:
     new = CreateTopicsRequest.CreatableTopic(
         name="t", num_partitions=6, replication_factor=3, assignments=[], configs=[]
@@ -53,6 +62,7 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
     for server in servers:  # one broker has responded; the others may not know the topic yet
         assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
         await server.parts.partitions.opened()
+        assert await server.metadata.until(has_all_directories, PATIENCE_S)
     for victim in servers[1:]:
         own = victim.identity.broker_id
         directory = victim.parts.logs.directories[0]
@@ -89,6 +99,7 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
 
     async with Client(first.bootstrap_servers) as client, AsyncExitStack() as stack:
         await client.send(CreateTopicsRequest(topics=[new]))
+        assert await first.metadata.until(has_all_directories, PATIENCE_S)
         await behind.stop()
         assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
         (log,) = [log for log in failing.parts.logs.logs if log.topic == "t"]

@@ -1,0 +1,123 @@
+"""Reports to the controller which log directory each replica of this broker is in (AssignReplicasToDirs, KIP-858).
+
+The controller compares the directories with those that the broker reports at its next registration, so it notices a
+directory that was emptied or exchanged. A replica in the only directory of its broker needs no assignment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from parley.storage.log_manager import LogManager
+
+_log = logging.getLogger(__name__)
+
+REPLICAS_MAX = 2000
+"""The most replicas in one request."""
+GATHERED_S = 0.1
+"""How long replicas are gathered for one request."""
+RETRY_S = 1.0
+
+_Directory = AssignReplicasToDirsRequest.DirectoryData
+_Topic = AssignReplicasToDirsRequest.TopicData
+_Partition = AssignReplicasToDirsRequest.PartitionData
+
+
+class ReplicaDirectories:
+    """Watches in which directories the hosted partitions are, while ``run`` runs."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        logs: LogManager,
+        partitions: HostedPartitions,
+        ask_controller: Callable[[Any], Awaitable[Any]],
+        *,
+        epoch: Callable[[], int],
+    ) -> None:
+        """``epoch`` returns this broker's epoch."""
+        self._broker_id = broker_id
+        self._logs = logs
+        self._partitions = partitions
+        self._ask_controller = ask_controller
+        self._epoch = epoch
+        self._unreported: dict[Partition, None] = {}
+        self._wakeup = asyncio.Event()
+
+    def check(self, partition: Partition) -> None:
+        """Report the partition's directory soon, if the metadata names another one. Its log was opened or moved."""
+        if self._directory_to_report(partition) is not None:
+            self._unreported[partition] = None
+            self._wakeup.set()
+
+    async def run(self) -> None:
+        """Report directories to the controller, until cancelled."""
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            await asyncio.sleep(GATHERED_S)
+            while self._unreported:
+                if not await self._report(list(islice(self._unreported, REPLICAS_MAX))):
+                    await asyncio.sleep(RETRY_S)
+
+    def _directory_to_report(self, partition: Partition) -> UUID | None:
+        """The id of the partition's directory; None if the metadata has it, or needs none."""
+        hosted = self._partitions.by_topic.get(partition.topic, {}).get(partition.index)
+        if hosted is not partition or not partition.is_open:
+            return None
+        actual = self._logs.directory_of(partition.log).id
+        assigned = partition.state.directory(self._broker_id)
+        if actual == assigned or (assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1):
+            return None
+        return actual
+
+    async def _report(self, partitions: Iterable[Partition]) -> bool:
+        """Report some partitions. Returns False if the controller could not be asked."""
+        directories: defaultdict[UUID, defaultdict[UUID, list[int]]] = defaultdict(lambda: defaultdict(list))
+        reported = []
+        for partition in partitions:
+            directory = self._directory_to_report(partition)
+            if directory is None:
+                self._unreported.pop(partition, None)
+            else:
+                directories[directory][partition.topic_id].append(partition.index)
+                reported.append(partition)
+        if not reported:
+            return True
+        try:
+            response: AssignReplicasToDirsResponse = await self._ask_controller(self._request(directories))
+            if response.error_code:
+                raise KafkaError(ErrorCode(response.error_code))
+        except KafkaError as error:
+            _log.info("the directories of replicas are reported again", extra={"reason": str(error)})
+            return False
+        for partition in reported:  # a replica that the controller refuses has been reassigned, or its topic deleted
+            self._unreported.pop(partition, None)
+        return True
+
+    def _request(self, directories: dict[UUID, defaultdict[UUID, list[int]]]) -> AssignReplicasToDirsRequest:
+        return AssignReplicasToDirsRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._epoch(),
+            directories=[
+                _Directory(
+                    id=directory,
+                    topics=[
+                        _Topic(topic_id=topic_id, partitions=[_Partition(partition_index=index) for index in indexes])
+                        for topic_id, indexes in topics.items()
+                    ],
+                )
+                for directory, topics in directories.items()
+            ],
+        )

@@ -1,0 +1,97 @@
+"""The controller knows which log directory each replica is in, and a broker names the directories that it has lost."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
+from parley.broker.server import BrokerServer
+from parley.protocol.client import Client
+from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.storage.partition_metadata import encode_id
+
+PATIENCE_S = 30
+
+
+def server_in(directory: Path, *names: str) -> BrokerServer:
+    settings = {
+        "broker.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": ",".join(str(directory / name) for name in names),
+        "coordination.url": f"local://{directory}/store",
+    }
+    return BrokerServer(BrokerConfig.from_properties(settings))
+
+
+async def create(server: BrokerServer, partitions: int) -> None:
+    new = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    async with Client(server.bootstrap_servers) as client:
+        await client.send(CreateTopicsRequest(topics=[new]))
+
+
+def agrees(server: BrokerServer, image: MetadataImage) -> bool:
+    """True if the metadata has the directory of each log."""
+    logs = server.parts.logs
+    return all(
+        image.topics["t"].partitions[log.partition].directory(1) == logs.directory_of(log).id for log in logs.logs
+    )
+
+
+async def test_the_directories_of_replicas_follow_the_logs(tmp_path: Path) -> None:
+    server = server_in(tmp_path, "a", "b")
+    await server.start()
+    try:
+        await create(server, 4)
+        assert await server.metadata.until(lambda image: agrees(server, image), PATIENCE_S)
+        states = server.metadata.image.topics["t"].partitions
+        assert {state.directory(1) for state in states} == set(server.parts.logs.online_ids())
+        here, there = server.parts.logs.directories
+        moving = [log.partition for log in server.parts.logs.logs_in(here)]
+        topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=moving)
+        asked = AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(there), topics=[topic])
+        async with Client(server.bootstrap_servers) as client:
+            await client.send(AlterReplicaLogDirsRequest(dirs=[asked]))
+        assert await server.metadata.until(
+            lambda image: {state.directory(1) for state in image.topics["t"].partitions} == {there.id}, PATIENCE_S
+        )
+        assert agrees(server, server.metadata.image)
+    finally:
+        await server.stop()
+
+
+async def test_the_only_directory_of_a_broker_needs_no_assignment(tmp_path: Path) -> None:
+    server = server_in(tmp_path, "a")
+    await server.start()
+    try:
+        await create(server, 1)
+        (partition,) = server.parts.partitions
+        directories = server.parts.replica_directories
+        assert directories._directory_to_report(partition) is None
+        assert server.metadata.image.topics["t"].partitions[0].directory(1) == UNASSIGNED_DIRECTORY
+    finally:
+        await server.stop()
+
+
+async def test_a_broker_names_the_directory_that_was_emptied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = server_in(tmp_path, "a", "b")
+    await first.start()
+    lost, kept = (directory.id for directory in first.parts.logs.directories)
+    await first.stop()
+    shutil.rmtree(tmp_path / "a")
+    again = server_in(tmp_path, "a", "b")
+    await again.start()
+    assert lost is not None
+    assert again.metadata.image.brokers[1].log_dirs[1] == kept
+    await again.stop()
+    (line,) = [each for each in caplog.records if "log directories of this broker are missing" in each.message]
+    assert line.levelno == logging.ERROR
+    assert (vars(line)["missing"], vars(line)["new"]) == (encode_id(lost), str(tmp_path / "a"))
