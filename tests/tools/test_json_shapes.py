@@ -17,7 +17,7 @@ from parley.protocol.records.record import Record
 from parley.tools.cli.json_shapes import SHAPES, differences
 from tests.tools.conftest import Parley
 
-LOCAL = ("dump-log", "coordination check", "coordination status", "version")
+LOCAL = ("dump-log", "log-repair", "coordination check", "coordination status", "version")
 ON_SPARK = ("mirror",)
 """Commands whose output is checked by their own tests."""
 BY_LINE = ("consume", "dump-log")
@@ -43,6 +43,7 @@ WORDS = {
     "metadata": ("--topic", "{topic}"),
     "check": ("--seconds", "0.5"),
     "dump-log": ("--files", "{log}", "--print-data-log"),
+    "log-repair": ("--log-dirs", "{cut}"),
     "perf produce": ("--topic", "{topic}", "--num-records", "20", "--record-size", "1", "--throughput", "-1",
                      "--warmup-records", "5"),
     "perf consume": ("--topic", "{topic}", "--num-records", "2"),
@@ -65,6 +66,9 @@ def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
     consumer.close()
     log, plan = tmp_path / "00000000000000000000.log", tmp_path / "plan.json"
     log.write_bytes(bytes(build([Record(0, 1, None, b"v", ())])))
+    cut = tmp_path / "disk"
+    (cut / "t-0").mkdir(parents=True)
+    (cut / "t-0" / "00000000000000000007-1.cut").write_bytes(bytes(build([Record(0, 1, None, b"v", ())])))
     plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 0}]}))
     topics, moves, number = tmp_path / "topics.json", tmp_path / "moves.json", broker.server.identity.broker_id
     topics.write_text(json.dumps({"topics": [{"topic": topic}], "version": 1}))
@@ -80,6 +84,7 @@ def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
     return {
         "topic": topic,
         "log": log,
+        "cut": cut,
         "plan": plan,
         "topics": topics,
         "moves": moves,

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
     "metadata": Command("metadata", "show the controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "coordination": Command("coordination", "check, show, back up and migrate the coordination store", ""),
     "dump-log": Command("dump_log", "print and check segment, index and checkpoint files", "kafka-dump-log"),
+    "log-repair": Command("log_repair", "show the committed records that replicas had to remove", ""),
     "connect": Command(
         "connect", "run connectors to and from other systems", "connect-standalone, connect-distributed"
     ),

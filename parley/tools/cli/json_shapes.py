@@ -239,6 +239,21 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         "one object per line; its fields depend on what the line describes",
         {"file": "string", "problem?": "string", "record?": "any", "<field>": "any"},
     ),
+    "log-repair": (
+        "",
+        [
+            {
+                "file": "string",
+                "topic": "string",
+                "partition": "integer",
+                "firstOffset": "integer",
+                "lastOffset": "integer",
+                "records": "integer",
+                "lastLeaderEpoch": "integer",
+                "sizeBytes": "integer",
+            }
+        ],
+    ),
     "perf produce": ("steadyState only with --warmup-records", {**_SENT, "failed": "integer", "steadyState?": _SENT}),
     "perf consume": (
         "",

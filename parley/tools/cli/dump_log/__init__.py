@@ -22,7 +22,7 @@ from parley.tools.cli.invocation import FAILED, CommandError
 
 app = App(
     "Print and check segments (.log), their indexes (.index, .timeindex, .txnindex), producer snapshots "
-    "(.snapshot) and checkpoint files.\n\n"
+    "(.snapshot), checkpoint files, and the records that `parley log-repair` lists (.cut).\n\n"
     "Reports each problem with its position; the exit code is 1 if there is one.",
     examples=[
         (
@@ -48,7 +48,7 @@ def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
     from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
-        case ".log":
+        case ".log" | ".cut":
             return batches.dump(path, options)
         case ".index":
             return indexes.dump_offsets(path, options)

@@ -10,7 +10,7 @@ from typing import Any
 
 from parley.tools.cli.invocation import CommandError
 
-_SEGMENT_NAME = re.compile(r"(\d{1,20})\.(?:log|index|timeindex|txnindex|snapshot)(?:\..*)?")
+_SEGMENT_NAME = re.compile(r"(\d{1,20})(?:\.(?:log|index|timeindex|txnindex|snapshot)(?:\..*)?|-\d+\.cut)")
 
 
 @dataclass(frozen=True, slots=True)
