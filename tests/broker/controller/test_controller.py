@@ -229,6 +229,19 @@ async def test_a_deposed_controller_campaigns_again() -> None:
 
 
 @virtual
+async def test_a_term_has_a_higher_epoch_than_any_that_this_broker_has_seen() -> None:
+    metadata = Metadata(replace(MetadataImage("c"), controller_epoch=7))
+    async with MemoryBackend(MemoryStore()) as backend:
+        elections = Elections(backend, await backend.open_session(60_000), Random(1))
+        controller = Controller(1, b"one", Random(1), metadata, MetadataPublisher(metadata, Purgatory()))
+        term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
+        assert await metadata.until(lambda image: image.controller_id == 1, None)
+        assert metadata.image.controller_epoch == 8
+        term.cancel()
+        await asyncio.wait({term})
+
+
+@virtual
 async def test_versions_rise_by_one_in_a_term() -> None:
     async with in_office() as (controller, metadata, _):
         assert metadata.image.version == 0

@@ -115,6 +115,15 @@ def test_a_large_delta_after_a_small_one_counts_with_its_own_size(monkeypatch: p
     assert term.pull().is_snapshot
 
 
+def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
+    term = Term()
+    term.create(1)
+    version = term.ours.image.version
+    assert term.publisher.update_since(EPOCH, version).steps == ()
+    assert term.publisher.update_since(EPOCH, version + 1).is_snapshot
+    assert term.publisher.update_since(EPOCH - 1, version).is_snapshot
+
+
 def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
     term = Term()
     term.create(1, 2)
