@@ -123,8 +123,11 @@ class ReplicaReports:
 
 
 def _last_written_epoch(log: Log) -> int:
-    """The leader epoch of the log's last record; that of the last deleted one if the log is empty."""
+    """The leader epoch of the log's last record; that of the last deleted one if the log is empty.
+
+    A log that never had a record has none, although it may know the epoch in which this broker has led without it.
+    """
     last = log.leader_epochs.epoch_at(log.log_end_offset - 1)
-    if last is None and log.log_start_offset == log.log_end_offset:
+    if last is None and 0 < log.log_start_offset == log.log_end_offset:
         last = log.leader_epochs.latest_epoch
     return NO_EPOCH if last is None else last

@@ -98,6 +98,15 @@ async def test_a_log_without_topic_id_is_reported_by_its_name(tmp_path: Path) ->
         assert (topic.topic_name, topic.topic_id) == ("old", ZERO_UUID)
 
 
+async def test_an_epoch_in_which_nothing_was_ever_written_does_not_count(tmp_path: Path) -> None:
+    """A broker that has lost a partition may lead it without a record, before the controller learns of the loss."""
+    async with reporter(tmp_path) as broker:
+        log = await broker.logs.get_or_create("a", 0, topic_id=TOPIC_ID)
+        log.leader_epochs.assign(6, 0)
+        (info,) = broker.all().topic_partition_log_info_list[0].partition_log_info
+        assert (info.last_written_leader_epoch, info.current_leader_epoch, info.log_end_offset) == (-1, 6, 0)
+
+
 async def test_the_last_epoch_of_an_emptied_log_is_that_of_its_last_record(tmp_path: Path) -> None:
     async with reporter(tmp_path) as broker:
         log = await broker.logs.get_or_create("t", 0, topic_id=TOPIC_ID)
