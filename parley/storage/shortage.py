@@ -50,7 +50,7 @@ class Reserve(ABC):
 
     @abstractmethod
     def hold(self, amount: int) -> None:
-        """Hold this much from now on; ``refill`` takes it."""
+        """Hold this much from now on: give up what is more, and let ``refill`` take what is missing."""
 
     @property
     @abstractmethod
@@ -95,8 +95,10 @@ class DescriptorReserve(Reserve):
         self._held: list[int] = []
 
     def hold(self, amount: int) -> None:
-        self._wanted = amount
-        self.release()
+        with self._lock:
+            self._wanted = amount
+            while len(self._held) > amount:
+                os.close(self._held.pop())
 
     @property
     def is_released(self) -> bool:

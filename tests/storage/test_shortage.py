@@ -81,7 +81,7 @@ def test_the_descriptors_in_reserve_are_there_when_all_others_are_used() -> None
         assert not reserve.refill(), "it is whole, and too few are left beside it"
     assert reserve.shortages == 1
     reserve.hold(0)
-    assert not reserve.is_released
+    assert not reserve.is_released, "nothing is held, as wanted"
 
 
 def test_the_memory_in_reserve_is_given_up_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,11 @@ class BrokerProcess:
         """Ask the broker to stop, wait for it; its exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Wait until the broker ends by itself; its exit code."""
+        assert self._process is not None, "the broker is not running"
+        return self._process.wait(STOP_SECONDS)
+
     def kill(self) -> int:
         """End the broker as a crash would; its exit code."""
         return self._end(signal.SIGKILL)

@@ -26,7 +26,7 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metrics import ShortageMetrics
 from parley.broker.metrics.health import Health
 from parley.broker.runtime.states import step
-from parley.storage.shortage import DESCRIPTORS, MEMORY, RESERVES, Reserve
+from parley.storage.shortage import DESCRIPTORS, MEMORY, RESERVES, DescriptorReserve, Reserve
 
 _log = logging.getLogger(__name__)
 
@@ -226,6 +226,9 @@ class StarvationWatch:
         allowance, partitions = self._allowance(), self._partitions()
         self._connections.descriptors_max = allowance.connections_max(partitions)
         self._connections.keep_to_descriptors()
+        for reserve in self._judged:
+            if isinstance(reserve, DescriptorReserve):
+                reserve.hold(allowance.reserved)
         is_low = not allowance.is_enough_for(partitions)
         if is_low and not self._is_limit_low:
             _log.warning(

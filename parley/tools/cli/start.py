@@ -220,6 +220,10 @@ def run(config: BrokerConfig) -> int:
         reason, code = why_it_ended(server)
     except NotStarted as error:
         reason, code = str(error), error.exit_code
+    except Exception:
+        if not server.starved:
+            raise
+        reason, code = why_it_ended(server)  # its orderly end met the shortage, too
     finally:
         last_resort.close()
         writer.close()

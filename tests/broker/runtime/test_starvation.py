@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ from parley.broker.runtime.starvation import (
     limit_advised,
 )
 from parley.broker.runtime.states import IllegalStep
-from parley.storage.shortage import DESCRIPTORS, MEMORY, Reserve
+from parley.storage.shortage import DESCRIPTORS, MEMORY, DescriptorReserve, Reserve
 
 
 class Scripted(Reserve):
@@ -149,6 +150,18 @@ def test_a_broker_adapts_to_its_limit_and_its_partitions(caplog: pytest.LogCaptu
     broker.partitions = 100
     broker.check()
     assert len(caplog.records) == 2
+
+
+def test_the_reserve_follows_the_limit() -> None:
+    reserve = DescriptorReserve()
+    broker = Watched(reserve)
+    before = len(os.listdir("/proc/self/fd"))
+    for limit, reserved in ((1024, 64), (160, 10), (320, 20)):
+        broker.limit = limit
+        broker.check()
+        assert not reserve.is_released
+        assert len(os.listdir("/proc/self/fd")) - before == reserved
+    reserve.release()
 
 
 def test_files_are_closed_before_connections_are() -> None:
