@@ -411,11 +411,12 @@ async def test_a_stopped_process_loses_its_session_and_sees_that_first(spawn: Sp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("times", [8, pytest.param(40, marks=pytest.mark.soak)])
 async def test_stopped_at_any_instant_of_writing_nothing_is_applied_afterwards(
-    spawn: Spawn, backend: LocalBackend
+    spawn: Spawn, backend: LocalBackend, times: int
 ) -> None:
     rng = random.Random(5)
-    for _ in range(20):
+    for _ in range(times):
         child = await spawn("write", 300)
         assert (await child.said())[0] == "leading"
         await asyncio.sleep(rng.random() * 0.2)

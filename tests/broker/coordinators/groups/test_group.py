@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import product
 
 import pytest
 
 from parley.broker.coordinators.groups.group import ENTERED_FROM, CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group_timer import GroupTimer
 from parley.broker.runtime.states import IllegalStep
 
 
@@ -101,3 +103,44 @@ def test_a_group_is_unused_until_it_has_a_generation() -> None:
     group.commit_begins([("t", 0)])
     assert not group.is_idle
     assert group.all_offsets() == {("t", 0)}
+
+
+async def test_a_group_is_in_use_with_a_member_an_id_that_was_given_out_an_offset_or_a_commit() -> None:
+    groups = [Group("g", 0) for _ in range(4)]
+    groups[0].add(member("a"))
+    groups[1].pending["a"] = timer = GroupTimer(60, lambda: None)
+    groups[2].offsets["t", 0] = at(1)
+    groups[3].commit_begins([("t", 0)])
+    assert not any(group.is_idle or group.is_unused for group in groups)
+    assert Group("g", 0).is_idle
+    assert not Group("g", 0, GroupState.STABLE).is_idle
+    timer.cancel()
+
+
+async def test_all_have_joined_if_each_member_waits_and_no_id_is_given_out() -> None:
+    group = group_of(member("a"), member("b"))
+    assert not group.all_joined()
+    assert not group.elect_joined_leader()
+    group.members["b"].join_reply = asyncio.get_running_loop().create_future()
+    assert not group.all_joined()
+    assert group.elect_joined_leader()
+    assert group.leader_id == "b", "the leader has not joined, the other one leads"
+    group.members["a"].join_reply = asyncio.get_running_loop().create_future()
+    assert group.all_joined()
+    assert group.elect_joined_leader()
+    assert group.leader_id == "b"
+    group.pending["c"] = timer = GroupTimer(60, lambda: None)
+    assert not group.all_joined()
+    timer.cancel()
+
+
+def test_a_static_member_that_restarts_keeps_its_place() -> None:
+    group = group_of(member("a"), member("b"))
+    one = group.members["a"]
+    one.group_instance_id = "one"
+    group.rename(one, "a2")
+    assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["b", "a2"], {"one": "a2"})
+    group.rename(group.members["b"], "b2")
+    assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["a2", "b2"], {"one": "a2"})
+    group.remove(one)
+    assert (group.leader_id, group.static_ids) == ("b2", {})
