@@ -66,17 +66,39 @@ class CheckedBatches:
         ``expected`` is the lowest offset that may follow. Damage that reaches the end of the bytes has the last offset
         that the segment can hold.
         """
+        before, last = expected, None  # the last good batch, and the offset expected before it
         while position < end:
-            try:
-                batch = self._good(position, expected)
-            except CorruptRecord as error:
-                damaged = self._damage(position, expected, str(error))
-                yield damaged
-                position, expected = damaged.end, damaged.last_offset + 1
-                continue
-            yield batch
-            position += batch.header.size_bytes
-            expected = batch.header.next_offset
+            found = self._next(position, expected, before, last)
+            if found.position == position and last is not None:
+                yield last
+            if isinstance(found, DamagedBytes):
+                yield found
+                position, before, last = found.end, found.last_offset + 1, None
+                expected = before
+            else:
+                position += found.header.size_bytes
+                before, last = expected, found
+                expected = found.header.next_offset
+        if last is not None:
+            yield last
+
+    def _next(
+        self, position: int, expected: int, before: int, last: CheckedBatch | None
+    ) -> CheckedBatch | DamagedBytes:
+        """What is at ``position``: a batch or damage. The damage is the ``last`` batch if only its offset is wrong.
+
+        No checksum covers that offset. If it rose, the batch after it seems to be out of order.
+        """
+        try:
+            return self._good(position, expected)
+        except CorruptRecord as error:
+            if last is not None and last.header.base_offset > before:
+                try:
+                    following = self._good(position, before).header.base_offset
+                    return DamagedBytes(last.position, position, before, following - 1, "a batch has a wrong offset")
+                except CorruptRecord:
+                    pass
+            return self._damage(position, expected, error.message)
 
     def _good(self, position: int, expected: int) -> CheckedBatch:
         """The batch at ``position``. Raises ``CorruptRecord`` unless it is good."""

@@ -86,6 +86,19 @@ class LeaderEpochCache:
             _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
         self._set((*kept, EpochStart(epoch, start_offset)))
 
+    def insert(self, epoch: int, start_offset: int) -> None:
+        """Note that an older ``epoch`` begins at ``start_offset`` or before it; does nothing if that is known.
+
+        Does nothing either if it contradicts the known epochs.
+        """
+        at = bisect_right(self._entries, start_offset, key=_start)
+        before, behind = self._entries[:at], self._entries[at:]
+        if epoch < 0 or (before and before[-1].epoch >= epoch) or (behind and behind[0].epoch < epoch):
+            return
+        if behind and behind[0].epoch == epoch:
+            behind = behind[1:]
+        self._set((*before, EpochStart(epoch, start_offset), *behind))
+
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """The largest known epoch not above ``epoch``, and where it ended: the start of the next epoch, or ``log_end``.
 

@@ -39,8 +39,10 @@ from parley.storage.log_append import (
     whole_batches,
 )
 from parley.storage.log_config import LogConfig
+from parley.storage.log_directory import FULL
 from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import LogRead
+from parley.storage.mending import MendedLog, Mending
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import LastKnown
@@ -99,6 +101,7 @@ class Log:
         )
         self._closed = False
         self._is_half_changed = False  # an append ended in its middle: only a recovery finds out what it changed
+        self._is_mending = False
         for damaged in self.damage:
             self._integrity.report(damaged)
 
@@ -413,8 +416,59 @@ class Log:
             return segment.size
         return checked.end
 
+    def write_missing_digest(self, segment: Segment) -> None:
+        """Write the digest of a sealed segment that has none, after verifying all of it. Blocks.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        with self._disk():
+            self._integrity.write_missing_digest(segment)
+
     def _outside(self, offset: int) -> KafkaError:
         return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
+
+    # --- Damage ---
+
+    def mend(self, damaged: DamagedRange) -> Mending:
+        """Begin to mend a range of ``damage`` with an intact replica's batches. One range at a time. Blocks.
+
+        Raises ``KafkaError``: OFFSET_OUT_OF_RANGE if the range is no longer in ``damage``, KAFKA_STORAGE_ERROR, also if
+        another range is being mended.
+        """
+        with self._lock:
+            if self._closed or self._is_mending:
+                state = "closed" if self._closed else "being mended already"
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is {state}")
+            found = self._integrity.find(self.segments, damaged)
+            if found is not None and found[0] is self._segments.active:
+                self.roll()
+            log = MendedLog(
+                config=self.config,
+                segments=self._segments,
+                integrity=self._integrity,
+                durability=self._durability,
+                producers=self.producers,
+                epochs=self.leader_epochs,
+                lock=self._lock,
+                now_ms=self._now_ms(),
+                writing=self._mends,
+                ended=self._mended,
+            )
+            self._is_mending = True
+        return Mending(log, damaged, *(found or (None, None)))
+
+    def _mended(self) -> None:
+        self._is_mending = False
+
+    @contextmanager
+    def _mends(self) -> Iterator[None]:
+        """As ``_disk``, but a full disk only fails the mending."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in FULL:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} cannot be mended: {error}") from error
+            raise self._failed(error) from error
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Final
 
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.checked_batches import CheckedBatches
 from parley.storage.damage import DamagedBytes, DamagedRange, joined
 from parley.storage.durability import Durability
-from parley.storage.segment import UNSEALED, Segment
+from parley.storage.segment import DIGEST_SUFFIX, UNSEALED, Segment
 from parley.storage.segment_check import Checked, Extent, check
+from parley.storage.segment_digest import DigestBuilder, write_digest
 from parley.storage.verified_ranges import overlap, without
 
 FIRST_READ: Final = 256 << 10
@@ -87,6 +91,25 @@ class LogIntegrity:
         if self.is_unverified(segment, begin, begin + 1):
             self.verify_read(segment, begin, begin + 1, log_end)
 
+    def find(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
+        """The segment and the bytes of a damaged range; None if it is missing.
+
+        Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if it is neither damaged nor missing.
+        """
+        for segment in segments:
+            for found in segment.damage:
+                if found.offsets == damaged:
+                    return segment, found
+        if damaged not in self.missing:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{damaged} is no longer damaged")
+        return None
+
+    def found(self, missing: DamagedRange, up_to: int) -> None:
+        """Note that the log has again what was missing up to ``up_to``."""
+        rest = replace(missing, first_offset=up_to)
+        ranges = [rest if each == missing else each for each in self.missing]
+        self.missing = tuple(each for each in ranges if each.first_offset <= each.last_offset)
+
     def is_unverified(self, segment: Segment, begin: int, end: int) -> bool:
         """True if a read of these bytes must verify them first."""
         return bool(segment.unverified) and overlap(segment.unverified, begin, end)
@@ -109,7 +132,11 @@ class LogIntegrity:
             removals = self._durability.removals
             end_offset = segment.end_offset if segment.end_offset != UNSEALED else log_end
             extent = Extent(segment.size, end_offset, segment.digest())
-        checked = check(segment, begin, end, extent)
+        try:
+            checked = check(segment, begin, end, extent)
+        except FileNotFoundError:
+            missing = DamagedBytes(0, extent.size, segment.base_offset, end_offset - 1, "the file is missing")
+            checked = Checked(0, extent.size, (missing,))
         with self._lock:
             if removals != self._durability.removals:
                 return checked, True
@@ -121,6 +148,25 @@ class LogIntegrity:
         for damaged in new:
             self.report(damaged.offsets)
         return checked, bool(new)
+
+    def write_missing_digest(self, segment: Segment) -> None:
+        """Write the digest of a sealed segment that has none, if every batch is good. Blocks. Raises ``OSError``."""
+        with self._lock:
+            if segment.end_offset == UNSEALED or segment.damage or not segment.size or segment.digest() is not None:
+                return
+            removals = self._durability.removals
+        digest = DigestBuilder()
+        try:
+            checked = CheckedBatches(segment.file, segment.size, segment.base_offset, segment.end_offset)
+        except FileNotFoundError:
+            return  # the segment was removed; or its file, which a read reports
+        for found in checked.walk(0, segment.size, segment.base_offset):
+            if isinstance(found, DamagedBytes) or found.data is None:
+                return
+            digest.add(found.data)
+        with self._lock:
+            if removals == self._durability.removals:
+                write_digest(segment.path_of(DIGEST_SUFFIX), digest.digest(segment.end_offset))
 
 
 def _is_known(damaged: DamagedBytes, known: Sequence[DamagedBytes]) -> bool:

@@ -181,7 +181,7 @@ class LogReader:
                 read = self._plan(view, end, offset, max_bytes, min(up_to, end.offset), min_one_batch, nowait)
             except DamagedOffset:
                 raise
-            except CorruptRecord:
+            except (CorruptRecord, FileNotFoundError):
                 if nowait:
                     raise BlockingIOError from None
                 if not self._finds_damage(view, end, offset):

@@ -388,6 +388,22 @@ class ProducerState:
         self._loaded = True
         return self._end
 
+    def as_of(self, offset: int, now_ms: int) -> tuple[ProducerState, int]:
+        """A table of its own, restored from the newest snapshot at or before ``offset``, and that snapshot's offset.
+
+        Without a usable snapshot it is empty, as of offset 0. Changes nothing. Raises ``OSError``.
+        """
+        state = ProducerState(self.directory, expiration_ms=self.expiration_ms)
+        for snapshot in reversed(self.snapshots):
+            if snapshot <= offset:
+                try:
+                    entries = read_snapshot(self._files.path(snapshot))
+                except (CorruptSnapshot, FileNotFoundError):
+                    continue
+                state._restore(entries, now_ms)
+                return state, snapshot
+        return state, 0
+
     def take_snapshot(self, offset: int, *, sync: bool = True) -> None:
         """Write the table to disk as it is now, at ``offset``; every batch before ``offset`` has been appended.
 

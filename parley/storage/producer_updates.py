@@ -36,10 +36,10 @@ def note(
 ) -> None:
     """Update the producer state and, if the batch aborts a transaction, the transaction index of ``segment``.
 
-    Raises ``OSError`` if the index cannot be written.
+    During recovery, the index may have the transaction already. Raises ``OSError`` if the index cannot be written.
     """
     completed = producers.append(header, now_ms=now_ms, control=marker)
-    if completed is not None and completed.aborted:
+    if completed is not None and completed.aborted and completed.last_offset > segment.transactions.last_offset:
         segment.transactions.append(
             AbortedTransaction(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset

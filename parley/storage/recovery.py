@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.checked_batches import CheckedBatches
+from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.checkpoints import sync_directory
-from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.damage import DamagedBytes, DamagedRange
 from parley.storage.index import CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
@@ -187,11 +187,11 @@ class _Loader:
         self.log_end = known.log_start_offset
         self.first: int | None = None
         """The base offset of the first segment that was found."""
-        self._scans: dict[int, _Scan] = {}
+        self._scans: dict[int, Scan] = {}
         self._whole: dict[int, SegmentDigest] = {}
         """The digests of the segments that have as many bytes as their digest says, by base offset."""
         self._shrunk: set[int] = set()
-        """The base offsets of flushed segments that do not."""
+        """The base offsets of segments that do not."""
 
     def remove_what_follows_nothing(self) -> None:
         """Remove all segments of a log that was never synced, if a crash took its first segment.
@@ -223,7 +223,10 @@ class _Loader:
                 segment, end = self._check_sealed(base, segment, following)
             if segment is None:
                 self.scanned.add(base)
-                segment = Segment.open_unindexed(self._directory, base, self._config, self._now_ms)
+                trusted = not self._in_doubt(following)
+                segment = Segment.open_unindexed(
+                    self._directory, base, self._config, self._now_ms, keep_transactions=trusted
+                )
             segment.end_offset = end
             segments.append(segment)
         return segments
@@ -248,12 +251,12 @@ class _Loader:
         size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
         if size == digest.size:
             self._whole[base] = digest
-        elif segment is not None:
+            return segment, digest.end_offset
+        self._shrunk.add(base)
+        if segment is not None:
             _log.warning("scanning %r: its digest is of %d bytes", segment, digest.size)
             segment.release()
-            segment = None
-            self._shrunk.add(base)
-        return segment, digest.end_offset
+        return None, digest.end_offset
 
     def _unflushed(self, end_offset: int) -> bool:
         """True if a crash may have damaged the segment that ends at ``end_offset``."""
@@ -299,9 +302,9 @@ class _Loader:
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
         for number, segment in enumerate(segments):  # becomes shorter at a bad batch
             if segment.base_offset in self.scanned:
-                scan = self._scans[segment.base_offset] = _Scan(segment, self._config, self._learn)
+                scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
                 ends_here = self._in_doubt(segment.end_offset)
-                scan.run(past_damage=not ends_here)
+                scan.run(past_damage=not ends_here, known=self._unlike_digest(segment))
                 if ends_here and (scan.tail is not None or segment.end_offset not in (scan.end, UNSEALED)):
                     self._drop(segments, number + 1)
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
@@ -338,23 +341,25 @@ class _Loader:
             return False
         return before.tail is not None or before.end < previous.end_offset
 
-    def _close_gap(self, scan: _Scan) -> None:
+    def _close_gap(self, scan: Scan) -> None:
         """Seal a scanned segment that others follow, and name what is lost at its end."""
         segment = scan.segment
         if scan.tail is not None:
             segment.skip(scan.tail)
-        elif segment.base_offset in self._whole:
-            self._compare(segment, self._whole[segment.base_offset])
         elif scan.end < segment.end_offset and self._must_continue(segment):
             self.missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
             segment.end_offset = scan.end
+            segment.transactions.truncate_to(scan.end)
+        if segment.base_offset in self._whole:
+            segment.keep_digest(self._whole[segment.base_offset])
         segment.trim(segment.end_offset)
 
-    def _compare(self, segment: Segment, digest: SegmentDigest) -> None:
-        """Find the damage that no checksum of a batch reveals: in its offsets, or its leader epoch."""
-        checked = check(segment, 0, segment.size, Extent(segment.size, segment.end_offset, digest))
-        segment.damage = joined(segment.damage, checked.damage)
-        segment.keep_digest(digest)
+    def _unlike_digest(self, segment: Segment) -> tuple[DamagedBytes, ...]:
+        """The damage that the digest reveals. Otherwise the scan would learn from wrong offsets and leader epochs."""
+        digest = self._whole.get(segment.base_offset)
+        if digest is None:
+            return ()
+        return check(segment, 0, digest.size, Extent(digest.size, segment.end_offset, digest)).damage
 
     def _must_continue(self, segment: Segment) -> bool:
         """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
@@ -370,7 +375,7 @@ class _Loader:
             note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
 
 
-class _Scan:
+class Scan:
     """Reads one segment from its beginning and adopts its good batches, past the damage between them."""
 
     def __init__(
@@ -385,11 +390,10 @@ class _Scan:
         self.tail: DamagedBytes | None = None
         """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
 
-    def run(self, *, past_damage: bool) -> None:
-        """Adopt the good batches, past damage or up to it. Raises ``OSError``."""
+    def run(self, *, past_damage: bool, known: Sequence[DamagedBytes] = ()) -> None:
+        """Adopt the good batches, past damage or up to it. ``known`` is damage found before. Raises ``OSError``."""
         segment = self.segment
-        checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
-        for found in checked.walk(0, self._file_bytes, segment.base_offset):
+        for found in self._found(known):
             if isinstance(found, DamagedBytes):
                 self.tail = found
                 if past_damage:
@@ -403,6 +407,15 @@ class _Scan:
             segment.adopt(header, data, self._interval)
             self.end = header.next_offset
 
+    def _found(self, known: Sequence[DamagedBytes]) -> Iterator[CheckedBatch | DamagedBytes]:
+        segment, position, expected = self.segment, 0, self.segment.base_offset
+        checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
+        for damaged in known:
+            yield from checked.walk(position, damaged.position, expected)
+            yield damaged
+            position, expected = damaged.end, damaged.last_offset + 1
+        yield from checked.walk(position, self._file_bytes, expected)
+
     @property
     def is_empty(self) -> bool:
         """True if the segment has no good batch."""
@@ -414,16 +427,20 @@ class _Scan:
             segment, lost = self.segment, self._file_bytes - self.segment.size
             _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason)
             os.ftruncate(segment.file.fd, segment.size)
+            segment.transactions.truncate_to(self.end)
             os.fsync(segment.file.fd)
             self.tail = None
 
 
 def _bases(directory: Path) -> list[int]:
-    """The base offsets of the segments in the directory, lowest first. Removes indexes without a segment."""
+    """The base offsets of the segments in the directory, lowest first.
+
+    Removes indexes without a segment, except those of transactions: they are needed to mend a missing segment.
+    """
     names = {name for name in os.listdir(directory) if base_offset_of(name) is not None}
     for name in names:
         stem, _, kind = name.partition(".")
-        if "." + kind in INDEX_SUFFIXES and stem + LOG_SUFFIX not in names:
+        if "." + kind in INDEX_SUFFIXES and kind != "txnindex" and stem + LOG_SUFFIX not in names:
             _log.warning("removing %s, which has no segment", directory / name)
             (directory / name).unlink()
     return sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None)

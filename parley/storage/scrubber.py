@@ -187,7 +187,7 @@ class DirectoryScrub:
             position = end
             await asyncio.sleep(max(0.0, pause_s))
         if segment is not None:
-            await self._owner.run(self._directory, _note_verified, segment, began_ms)
+            await self._owner.run(self._directory, _note_verified, due.log, segment, began_ms)
             self._verified[due.log][due.base_offset] = began_ms
         self.overdue_bytes -= due.size
 
@@ -206,8 +206,9 @@ def _verify_piece(log: Log, segment: Segment, position: int) -> int:
     return end
 
 
-def _note_verified(segment: Segment, at_ms: int) -> None:
+def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
     """Note the time in the digest of a sealed segment, so that a restart does not make the segment due."""
+    log.write_missing_digest(segment)
     segment.rest_if_sealed()
     with suppress(FileNotFoundError):
         os.utime(segment.path_of(DIGEST_SUFFIX), ns=(at_ms * 1_000_000, at_ms * 1_000_000))

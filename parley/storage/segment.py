@@ -29,7 +29,7 @@ from parley.storage.offset_index import OffsetIndex, OffsetPosition
 from parley.storage.segment_digest import DigestBuilder, SegmentDigest, read_digest, sync_digest, write_digest
 from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
 from parley.storage.time_index import TimeIndex, TimestampOffset
-from parley.storage.transaction_index import TransactionIndex
+from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
 from parley.storage.verified_ranges import Spans, without
 
 LOG_SUFFIX: Final = ".log"
@@ -163,15 +163,28 @@ class Segment:
 
     @classmethod
     def open_unindexed(
-        cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = ""
+        cls,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        suffix: str = "",
+        *,
+        keep_transactions: bool = False,
     ) -> Segment:
         """A segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
 
-        Raises ``OSError``.
+        With ``keep_transactions``, a sane transaction index is kept: damaged batches cannot be indexed again. Raises
+        ``OSError``.
         """
         segment = cls._with_new_indexes(directory, base_offset, now_ms, suffix)
         segment.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
-        segment.transactions.reset()
+        try:
+            segment.transactions.sanity_check()
+        except CorruptTransactionIndex:
+            keep_transactions = False
+        if not keep_transactions:
+            segment.transactions.reset()
         segment.reopen(config)
         return segment
 
@@ -192,6 +205,16 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes, {self._directory.name}{self._suffix})"
+
+    @staticmethod
+    def path_in(directory: Path, base_offset: int, kind: str) -> Path:
+        """The path of a file of the segment in ``directory`` that begins at ``base_offset``."""
+        return directory / file_name(base_offset, kind)
+
+    @staticmethod
+    def paths_in(directory: Path, base_offset: int, suffix: str) -> list[Path]:
+        """The paths of all files with this suffix that a segment can have."""
+        return [directory / file_name(base_offset, kind + suffix) for kind in SUFFIXES]
 
     def path_of(self, kind: str) -> Path:
         """The path of one of the segment's files; ``kind`` is its suffix, such as LOG_SUFFIX."""
@@ -388,6 +411,10 @@ class Segment:
     def keep_digest(self, digest: SegmentDigest) -> None:
         """Use ``digest``, which was taken as the bytes were appended, instead of one of the bytes that were scanned."""
         self._digest = DigestBuilder.of(digest)
+
+    def forget_digest(self) -> None:
+        """Give the segment no digest, because one of its present bytes would hide damage."""
+        self._digest = None
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at ``offset`` or later, or None if the segment has none.

@@ -21,7 +21,7 @@ from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
 from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import Failed, LogEnd, LogReader
-from parley.storage.segment import DELETED, SWAP, Segment
+from parley.storage.segment import DELETED, LOG_SUFFIX, SWAP, Segment
 
 
 class Segments:
@@ -104,6 +104,24 @@ class Segments:
         self._show([*segments[:first], new, *segments[first + len(old) :]])
         removed = self._set_aside(old)
         new.rename("")
+        return removed
+
+    def mend(self, new: Segment, old: Segment | None) -> list[Path]:
+        """Put a ``.cleaned`` segment that is complete and synced in the place of ``old``, or between two segments.
+
+        Returns the renamed files of ``old``. If an ``OSError`` interrupts it, recovery finishes or undoes the work.
+        """
+        removed: list[Path] = []
+        new.rename(SWAP)
+        sync_directory(self.directory)
+        kept = [segment for segment in self.all if segment is not old]
+        self._show(sorted([*kept, new], key=lambda segment: segment.base_offset))
+        if old is not None:
+            old.path_of(LOG_SUFFIX).touch()  # it may be missing
+            removed = self._set_aside([old])
+            sync_directory(self.directory)
+        new.rename("")
+        sync_directory(self.directory)
         return removed
 
     def cut(self, offset: int, config: LogConfig) -> int:

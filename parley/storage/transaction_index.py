@@ -59,6 +59,11 @@ class TransactionIndex:
         """The number of aborted transactions in the index."""
         return self._size // _ENTRY.size
 
+    @property
+    def last_offset(self) -> int:
+        """The marker of the transaction that was aborted last; -1 if there is none."""
+        return self._last_offset
+
     def append(self, aborted: AbortedTransaction) -> None:
         """Add the transaction that was aborted last. Raises ``ValueError`` if it was not the last, ``OSError``."""
         if aborted.last_offset <= self._last_offset:

@@ -1,0 +1,260 @@
+"""Mends a damaged or missing range of a log with batches of an intact replica.
+
+A new segment is written as ``.cleaned``: the good batches before the damage, those of the other replica, and the good
+ones behind. It is scanned, compared with the digest of the old segment, synced, and takes the place of the old one
+(docs/storage.md, "Replacing segments"). A crash at any moment leaves the old segment or the new one, whole. A missing
+range becomes a segment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Self
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import BatchHeader, Buffer, headers
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.durability import Durability
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.log_config import LogConfig
+from parley.storage.log_integrity import LogIntegrity
+from parley.storage.producer_state import ProducerState
+from parley.storage.producer_updates import marker_of, note
+from parley.storage.recovery import Scan, replay
+from parley.storage.segment import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.segment_check import Extent, check
+from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
+from parley.storage.segments import Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendedLog:
+    """What mending needs of a log, at the moment when it begins."""
+
+    config: LogConfig
+    segments: Segments
+    integrity: LogIntegrity
+    durability: Durability
+    producers: ProducerState
+    epochs: LeaderEpochCache
+    lock: RLock
+    now_ms: int
+    writing: Callable[[], AbstractContextManager[None]]
+    """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR, but only raises it if the disk is full."""
+    ended: Callable[[], None]
+    """Called once when the mending has ended."""
+
+
+class Mending:
+    """The mending of ``damaged``. Add batches from ``next_offset`` on, then ``finish``; or leave the ``with`` block.
+
+    Every method blocks. If the log loses segments or is truncated meanwhile, ``finish`` raises KAFKA_STORAGE_ERROR.
+    """
+
+    def __init__(self, log: MendedLog, damaged: DamagedRange, old: Segment | None, found: DamagedBytes | None) -> None:
+        self.damaged = damaged
+        self.next_offset = damaged.first_offset
+        """The offset from which the next batch is needed."""
+        self._log = log
+        self._old = old
+        self._found = found
+        self._removals = log.durability.removals
+        self._base = old.base_offset if old is not None else damaged.first_offset
+        self._epoch = log.epochs.epoch_at(damaged.first_offset - 1) if damaged.first_offset else None
+        behind = (entry.epoch for entry in log.epochs.entries if entry.start_offset > damaged.last_offset)
+        self._last_epoch = next(behind, log.epochs.latest_epoch)
+        self._size = 0
+        self._is_open = True
+        self._file = SegmentFile(Segment.path_in(log.segments.directory, self._base, LOG_SUFFIX + CLEANED), create=True)
+        try:
+            with log.writing():
+                os.ftruncate(self._file.fd, 0)
+                if old is not None and found is not None:
+                    self._copy(old, 0, found.position)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.abandon()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no batch of the range is needed any more."""
+        return self.next_offset > self.damaged.last_offset
+
+    @property
+    def is_full(self) -> bool:
+        """True if a missing range needs more than one segment: ``finish``, then mend the rest of it."""
+        if self._found is not None:
+            return False
+        too_far = self.next_offset - self._base > MAX_RELATIVE_OFFSET
+        return self._size >= self._log.config.segment_bytes or too_far
+
+    def add(self, batches: Buffer) -> int:
+        """Add whole batches that begin at ``next_offset``, or before it; return the bytes that were used.
+
+        Batches outside the range, and one that is cut off at the end, are left out. Raises ``KafkaError``:
+        CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that does not fit
+        in), KAFKA_STORAGE_ERROR. Then nothing more can be added, except what another replica has.
+        """
+        view, used = memoryview(batches), 0
+        for at, header in headers(batches):
+            if self.is_complete or self.is_full or header.base_offset > self.damaged.last_offset:
+                break
+            if header.last_offset < self.next_offset:
+                continue
+            self._check(batches, at, header)
+            with self._log.writing():
+                self._write(view[at : at + header.size_bytes])
+            self._epoch = max(header.partition_leader_epoch, NO_EPOCH if self._epoch is None else self._epoch)
+            self.next_offset = header.next_offset
+            used += header.size_bytes
+        return used
+
+    def skip_to(self, offset: int) -> None:
+        """Continue at ``offset``, because the intact replica has no batch between ``next_offset`` and there."""
+        self.next_offset = max(self.next_offset, min(offset, self.damaged.last_offset + 1))
+
+    def finish(self) -> list[Path]:
+        """Put the batches in place; return the renamed files of the old segment, to be removed later.
+
+        Of a missing range, the rest stays missing if ``is_complete`` is False. Raises ``KafkaError`` CORRUPT_MESSAGE if
+        the batches differ from those that were damaged, KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not
+        been replaced completely.
+        """
+        if self._found is not None and not self.is_complete:
+            raise ValueError(f"{self.damaged} is mended up to {self.next_offset} only")
+        try:
+            return self._finish()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave the log as it is, unless ``finish`` was called. Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            for path in Segment.paths_in(self._log.segments.directory, self._base, CLEANED):
+                path.unlink(missing_ok=True)
+            self._log.ended()
+
+    # --- Internals ---
+
+    def _check(self, batches: Buffer, at: int, header: BatchHeader) -> None:
+        verify_crc(batches, at, header)
+        first, last = header.base_offset, header.last_offset
+        if first != self.next_offset or last < first:
+            raise CorruptRecord(f"offsets {first} to {last} do not continue at {self.next_offset}")
+        if last > self.damaged.last_offset:
+            raise CorruptRecord(f"offsets {first} to {last} overlap intact records after {self.damaged.last_offset}")
+        epoch = header.partition_leader_epoch
+        if epoch >= 0 and (
+            (self._epoch is not None and epoch < self._epoch)
+            or (self._last_epoch is not None and epoch > self._last_epoch)
+        ):
+            raise CorruptRecord(f"leader epoch {epoch} is not between {self._epoch} and {self._last_epoch}")
+
+    def _copy(self, source: Segment, begin: int, end: int) -> None:
+        while begin < end:
+            piece = source.file.read(min(SCAN_CHUNK, end - begin), begin)
+            if not piece:
+                raise CorruptRecord(f"{source!r} became shorter")
+            self._write(piece)
+            begin += len(piece)
+
+    def _write(self, data: Buffer) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._file.fd, memoryview(data)[written:], self._size + written)
+        self._size += len(data)
+
+    def _finish(self) -> list[Path]:
+        log = self._log
+        mended = self._size
+        with log.writing():
+            if self._old is not None and self._found is not None:
+                self._copy(self._old, self._found.end, self._old.size)
+            new = self._scanned(mended)
+            new.sync(indexes=True)
+        with log.lock, log.writing():
+            if self._removals != log.durability.removals:
+                new.delete()
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.damaged} was changed while it was mended")
+            removed = log.segments.mend(new, self._old)
+            self._learn_epochs(new)
+            if self._found is None:
+                log.integrity.found(self.damaged, self.next_offset)
+        return removed
+
+    def _scanned(self, mended: int) -> Segment:
+        """The new segment, indexed and verified. Its bytes up to ``mended`` end with the batches that were added."""
+        log, old, found = self._log, self._old, self._found
+        end_offset = self.next_offset if old is None or found is None else old.end_offset
+        directory, transactions = log.segments.directory, TRANSACTION_INDEX_SUFFIX
+        with suppress(FileNotFoundError):
+            source = Segment.path_in(directory, self._base, transactions)
+            Segment.path_in(directory, self._base, transactions + CLEANED).write_bytes(source.read_bytes())
+        new = Segment.open_unindexed(directory, self._base, log.config, log.now_ms, CLEANED, keep_transactions=True)
+        new.end_offset = end_offset
+        producers = self._producers_before()
+
+        def learn(header: BatchHeader, batch: Buffer, segment: Segment) -> None:
+            if header.producer_id >= 0:
+                note(header, marker_of(header, batch, 0), producers, segment, log.now_ms)
+
+        scan = Scan(new, log.config, learn)
+        scan.run(past_damage=True)
+        if scan.tail is not None:
+            new.skip(scan.tail)
+        if old is not None and found is not None:
+            self._compare(new, old, found, mended)
+        new.seal(end_offset)
+        return new
+
+    def _producers_before(self) -> ProducerState:
+        """The producers as of the beginning of the new segment, which its transaction index follows from."""
+        producers, known_to = self._log.producers.as_of(self._base, self._log.now_ms)
+        for segment in self._log.segments.all:
+            if segment.end_offset > known_to and segment.base_offset < self._base:
+                replay(segment, known_to, producers, self._log.now_ms)
+        return producers
+
+    def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> None:
+        """Keep what is known of the rest of the old segment: its other damage, and its digest if that fits."""
+        shift = mended - found.end
+        others = [
+            each
+            if each.position < found.position
+            else replace(each, position=each.position + shift, end=each.end + shift)
+            for each in old.damage
+            if each != found
+        ]
+        new.damage = joined(new.damage, others)
+        digest = old.digest()
+        if digest is None or digest.size != new.size:
+            if new.damage:
+                new.forget_digest()
+            return
+        checked = check(new, found.position, mended, Extent(new.size, new.end_offset, digest))
+        if any(each.position < mended and found.position < each.end for each in checked.damage):
+            raise CorruptRecord(f"the batches of {self.damaged} differ from the digest of {old!r}")
+        new.keep_digest(digest)
+
+    def _learn_epochs(self, new: Segment) -> None:
+        """Insert the leader epochs that began in the range."""
+        for _, header in new.batches():
+            if self.damaged.first_offset <= header.base_offset <= self.damaged.last_offset:
+                self._log.epochs.insert(header.partition_leader_epoch, header.base_offset)

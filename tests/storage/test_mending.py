@@ -1,0 +1,320 @@
+"""Damaged and missing ranges are mended with the batches of an intact replica: the result is the undamaged log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.crc import seal
+from parley.storage.damage import DamagedRange
+from parley.storage.log import Log, Origin
+from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
+from tests.support.proportion import examples
+
+CONFIG = replace(SMALL, segment_bytes=2000)
+END = 120
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an intact replica, with epochs and transactions."""
+    directory = tmp_path_factory.mktemp("intact")
+    log = open_log(directory, CONFIG)
+    while log.log_end_offset < END:
+        n = log.log_end_offset
+        append(log, b"%d" % n * 20, b"more" * (n % 7), epoch=n // 20)
+        append(log, b"t", producer_id=9, producer_epoch=0, base_sequence=n // 4, epoch=n // 20, transactional=True)
+        marker = build_marker(ControlMarker(ControlType(n % 8 // 4), 0), producer_id=9, producer_epoch=0, timestamp=NOW)
+        log.append_as_leader(marker, leader_epoch=n // 20, now_ms=NOW, origin=Origin.COORDINATOR)
+    log.close()
+    return directory
+
+
+def verify(log: Log, max_bytes: int = 1000) -> None:
+    """Verify all of a log in steps, as the scrubber does."""
+    for segment in log.segments:
+        position = 0
+        while position < segment.size:
+            position = log.verify_segment(segment, position, max_bytes)
+        log.write_missing_digest(segment)
+
+
+def mend(log: Log, source: Log, damaged: DamagedRange, max_bytes: int = 700) -> None:
+    """Mend a range as the broker does: fetch from the other replica, piece by piece."""
+    with log.mend(damaged) as mending:
+        while not mending.is_complete and not mending.is_full:
+            read = source.read(mending.next_offset, max_bytes, up_to=source.log_end_offset)
+            assert mending.add(read.read())
+        removed = mending.finish()
+    for path in removed:
+        path.unlink()
+
+
+def mend_all(log: Log, source: Log) -> int:
+    """Mend until nothing is damaged; return the number of ranges."""
+    count = 0
+    while log.damage:
+        mend(log, source, log.damage[0])
+        count += 1
+        assert count < 100
+    return count
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The batches in the directory, by the name of their segment."""
+    return {path.name: path.read_bytes() for path in directory.glob("*.log")}
+
+
+def everything(directory: Path) -> bytes:
+    return b"".join(data for _, data in sorted(content(directory).items()))
+
+
+def do_damage(directory: Path, random: Random, *, active: bool) -> None:
+    """Damage some files of a log that is closed."""
+    paths = sorted(directory.glob("*.log"))[: None if active else -1]
+    for path in random.sample(paths, random.randrange(1, 4)):
+        data = bytearray(path.read_bytes())
+        at, size = random.randrange(len(data)), random.choice([1, 1, 8, 200, 3000])
+        match random.randrange(4):
+            case 0:
+                data[at : at + size] = random.randbytes(len(data[at : at + size]))
+            case 1:
+                data[at : at + size] = bytes(len(data[at : at + size]))
+            case 2 if path != paths[-1] or not active:
+                del data[at:]
+            case 3 if path != paths[-1] or not active:
+                path.unlink()
+                continue
+            case _:
+                data[at] ^= 1 << random.randrange(8)
+        path.write_bytes(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(150), deadline=None)
+@given(seed=st.integers(0, 2**32), clean=st.booleans())
+def test_a_mended_log_is_the_undamaged_one(
+    intact: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
+) -> None:
+    random, directory = Random(seed), tmp_path_factory.mktemp("d")
+    shutil.copytree(intact, directory, dirs_exist_ok=True)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    do_damage(directory, random, active=False)
+    log = open_log(
+        directory,
+        CONFIG,
+        clean=clean,
+        recovery_point=source.log_end_offset if clean else 0,
+        knows_log_start=True,
+        same_boot=True,
+    )
+    verify(log, random.choice([100, 5000, 10**6]))
+    mend_all(log, source)
+    assert everything(directory) == everything(intact)
+    assert values_of(log) == values_of(source)
+    end = source.log_end_offset
+    assert log.aborted_transactions(0, end) == source.aborted_transactions(0, end)
+    if clean:
+        assert log.leader_epochs.entries == source.leader_epochs.entries
+    check(log)
+    for is_clean in (True, False):
+        log = reopened(log, clean=is_clean, knows_log_start=True, same_boot=True)
+        verify(log)
+        assert not log.damage
+        assert values_of(log) == values_of(source)
+        check(log)
+
+
+def damaged_log(intact: Path, directory: Path, damage: Callable[[list[Path]], None]) -> Log:
+    shutil.copytree(intact, directory, dirs_exist_ok=True)
+    damage(sorted(directory.glob("*.log")))
+    log = open_log(directory, CONFIG, clean=True, recovery_point=10**6, knows_log_start=True)
+    verify(log)
+    assert len(log.damage) == 1
+    return log
+
+
+def flip_in(paths: list[Path]) -> None:
+    data = bytearray(paths[1].read_bytes())
+    data[300] ^= 1
+    paths[1].write_bytes(data)
+
+
+def remove(paths: list[Path]) -> None:
+    paths[1].unlink()
+
+
+@pytest.mark.parametrize("damage", [flip_in, remove])
+def test_a_crash_at_any_step_leaves_the_old_or_the_new(
+    intact: Path, tmp_path: Path, damage: Callable[[list[Path]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = damaged_log(intact, tmp_path / "log", damage)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    expected, damaged = values_of(source), log.damage
+    copies: list[Path] = []
+
+    def copied(real: Callable[..., object]) -> Callable[..., object]:
+        def step(*args: object, **kwargs: object) -> object:
+            copies.append(tmp_path / f"copy-{len(copies)}")
+            shutil.copytree(tmp_path / "log", copies[-1])
+            return real(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "unlink", "touch"):
+            patch.setattr(Path, name, copied(getattr(Path, name)))
+        patch.setattr(os, "fsync", copied(os.fsync))
+        mend(log, source, log.damage[0])
+    assert len(copies) > 10
+    outcomes = set()
+    for copy in copies:
+        again = open_log(copy, CONFIG, clean=True, recovery_point=10**6, knows_log_start=True)
+        verify(again)
+        outcomes.add(again.damage == damaged)
+        if again.damage:
+            assert again.damage == damaged
+            mend_all(again, source)
+        assert values_of(again) == expected
+        check(again)
+        again.release()
+        assert not list(copy.glob("*.cleaned"))
+        assert not list(copy.glob("*.swap"))
+    assert outcomes == {True, False}
+
+
+def test_the_active_segment_is_sealed_and_mended(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    log = open_log(tmp_path / "a")
+    values = fill(log, 10)
+    log.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    path = log.segments[0].path_of(".log")
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    log = open_log(tmp_path / "a", clean=True, recovery_point=10)
+    source = open_log(tmp_path / "b", clean=True, recovery_point=10)
+    verify(log)
+    assert mend_all(log, source) == 1
+    assert len(log.segments) == 2
+    assert values_of(log) == dict(enumerate(values))
+    append(log, b"more")
+    check(log)
+
+
+def test_wrong_batches_are_refused(intact: Path, tmp_path: Path) -> None:
+    log = damaged_log(intact, tmp_path, flip_in)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    damaged = log.damage[0]
+    first = damaged.first_offset
+    right = source.read(first, 1, up_to=END).read()
+    epoch = next(headers(right))[1].partition_leader_epoch
+    with log.mend(damaged) as mending:
+        wrong = bytearray(right)
+        wrong[-1] ^= 1
+        for batch, why in [
+            (wrong, "checksum"),
+            (batch_of(b"v", base_offset=damaged.last_offset, partition_leader_epoch=epoch), "do not continue"),
+            (batch_of(*[b"v"] * 50, base_offset=first, partition_leader_epoch=epoch), "overlap"),
+            (batch_of(b"v", base_offset=first, partition_leader_epoch=99), "leader epoch"),
+        ]:
+            if why == "do not continue" and damaged.last_offset == first:
+                continue
+            with pytest.raises(KafkaError, match=why) as refusal:
+                mending.add(batch)
+            assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+        with pytest.raises(KafkaError, match="being mended already"):
+            log.mend(damaged)
+        with pytest.raises(ValueError, match="mended up to"):
+            mending.finish()
+    assert log.damage == (damaged,)
+    assert not list(tmp_path.glob("*.cleaned"))
+    with log.mend(damaged) as mending:  # whole and in order, but not what was there
+        other = source.read(first, 1 << 20, up_to=damaged.last_offset + 1).read()
+        other[-1] ^= 1
+        for at, header in headers(other):
+            seal(other, at, header.size_bytes)
+        mending.add(other)
+        with pytest.raises(KafkaError, match="differ from the digest"):
+            mending.finish()
+    assert log.damage == (damaged,)
+    mend(log, source, damaged)
+    assert not log.damage
+    with pytest.raises(KafkaError, match="no longer damaged"):
+        log.mend(damaged)
+
+
+def test_a_log_that_is_truncated_meanwhile_is_not_mended(intact: Path, tmp_path: Path) -> None:
+    log = damaged_log(intact, tmp_path, flip_in)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    with log.mend(log.damage[0]) as mending:
+        mending.add(source.read(mending.next_offset, 10_000, up_to=END).read())
+        log.truncate_to(100)
+        before = everything(tmp_path)
+        with pytest.raises(KafkaError, match="changed while it was mended"):
+            mending.finish()
+    assert everything(tmp_path) == before
+    assert not list(tmp_path.glob("*.cleaned*"))
+    mend_all(log, source)
+    check(log)
+
+
+def test_a_full_disk_ends_the_mending_only(intact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[OSError] = []
+    shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
+    flip_in(sorted(tmp_path.glob("*.log")))
+    log = open_log(tmp_path, CONFIG, clean=True, recovery_point=10**6, on_io_error=errors.append)
+    verify(log)
+
+    def full(*args: object) -> int:
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(KafkaError) as refusal:
+            log.mend(log.damage[0])
+    assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not errors
+    mend_all(log, open_log(intact, CONFIG, clean=True, recovery_point=END))
+
+
+def test_the_scrubber_writes_missing_digests(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 100)
+    log.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.digest")}
+    for name in before:
+        (tmp_path / name).unlink()
+    log = open_log(tmp_path, clean=True, recovery_point=100)
+    verify(log, 300)
+    del before[f"{log.segments[-1].base_offset:020d}.digest"]
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.digest")} == before
+    assert log.read(0, 1000, up_to=100, nowait=True).size
+
+
+def test_a_segment_removed_from_a_running_log_is_mended(intact: Path, tmp_path: Path) -> None:
+    shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
+    log = open_log(tmp_path, CONFIG, clean=True, recovery_point=END)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    segment = log.segments[2]
+    segment.path_of(".log").unlink()
+    with pytest.raises(KafkaError) as refusal:
+        log.read(segment.base_offset, 1000, up_to=END)
+    assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert [(each.first_offset, each.last_offset) for each in log.damage] == [
+        (segment.base_offset, segment.end_offset - 1)
+    ]
+    mend_all(log, source)
+    assert everything(tmp_path) == everything(intact)
