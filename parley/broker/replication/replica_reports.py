@@ -21,7 +21,6 @@ from parley.storage.log_manager import LogManager
 
 PAGE_LOGS = 1000
 """The most logs in one response (KIP-966)."""
-NO_PRODUCER = -1
 
 _Info = GetReplicaLogInfoResponse.PartitionLogInfo
 _Topic = GetReplicaLogInfoResponse.TopicPartitionLogInfo
@@ -68,16 +67,15 @@ class ReplicaReports:
 
     def _add(self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition) -> None:
         """Add the report of one log. Without a ``topic_id``, report that of the log."""
-        info, known_id, highest_producer_id = self._info(key, topic_id)
+        info, known_id = self._info(key, topic_id)
         topics = response.topic_partition_log_info_list
         reported_id = known_id if topic_id is None else topic_id
         if not topics or (topics[-1].topic_id, topics[-1].topic_name) != (reported_id, key[0]):
             topics.append(_Topic(topic_id=reported_id, topic_name=key[0], partition_log_info=[]))
         topics[-1].partition_log_info.append(info)
-        response.highest_producer_id = max(response.highest_producer_id, highest_producer_id)
 
-    def _info(self, key: TopicPartition, topic_id: UUID | None) -> tuple[_Info, UUID, int]:
-        """The report of one log, its topic's id (zero if unknown), and the highest id of a producer in it."""
+    def _info(self, key: TopicPartition, topic_id: UUID | None) -> tuple[_Info, UUID]:
+        """The report of one log, and its topic's id (zero if unknown)."""
         try:
             log = self._logs.get(*key)
         except KafkaError as error:
@@ -97,18 +95,17 @@ class ReplicaReports:
             log_end_offset=log.log_end_offset,
             error_code=ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE,
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
-            log_start_offset=log.log_start_offset,
             high_watermark=self._persisted_high_watermark(log),
             partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
         )
-        return info, log.topic_id or ZERO_UUID, log.producers.highest_id
+        return info, log.topic_id or ZERO_UUID
 
     def _persisted_high_watermark(self, log: Log) -> int:
         """The log's high watermark; until this process is registered, also one that the log does not reach any more."""
         is_registered = self._registered_epoch() != NO_EPOCH
         return log.high_watermark if is_registered else self._logs.lost_below.get(log, log.high_watermark)
 
-    def _without_log(self, key: TopicPartition, code: ErrorCode) -> tuple[_Info, UUID, int]:
+    def _without_log(self, key: TopicPartition, code: ErrorCode) -> tuple[_Info, UUID]:
         home = self._logs.homes.get(key)
         hosted = self._partitions.by_topic.get(key[0], {}).get(key[1])
         info = _Info(
@@ -119,7 +116,7 @@ class ReplicaReports:
             error_code=code,
             directory_id=ZERO_UUID if home is None else home.id or ZERO_UUID,
         )
-        return info, ZERO_UUID if hosted is None else hosted.topic_id, NO_PRODUCER
+        return info, ZERO_UUID if hosted is None else hosted.topic_id
 
 
 def _last_written_epoch(log: Log) -> int:

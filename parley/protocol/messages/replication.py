@@ -182,9 +182,8 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
         log_end_offset: i64  # -1: unknown
         error_code: i16
         directory_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
-        log_start_offset: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
-        high_watermark: i64 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)
-        partition_epoch: i32 = field("0+", tag=10003, tagged="0+", default=-1, ignorable=True)  # -1: unknown
+        high_watermark: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
+        partition_epoch: i32 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)  # -1: unknown
 
     throttle_time_ms: i32 = 0
     broker_epoch: i64  # of the sender's registration; -1: it is not registered
@@ -192,10 +191,5 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     topic_partition_log_info_list: list[TopicPartitionLogInfo]
     # of the broker's process: the same as in its registration
     incarnation_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
-    # the highest id of a producer in the logs of this response; -1: none
-    highest_producer_id: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
-    # the highest epochs that the broker has persisted; -1: none
-    highest_broker_epoch: i64 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)
-    highest_controller_epoch: i32 = field("0+", tag=10003, tagged="0+", default=-1, ignorable=True)
     # a log directory is offline: logs that this response does not have may be in it
-    is_any_directory_offline: bool = field("0+", tag=10004, tagged="0+", default=False, ignorable=True)
+    is_any_directory_offline: bool = field("0+", tag=10001, tagged="0+", default=False, ignorable=True)

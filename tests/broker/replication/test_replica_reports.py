@@ -85,7 +85,7 @@ async def test_every_log_is_reported_with_its_place_and_its_end(tmp_path: Path) 
         (info,) = written.partition_log_info
         assert (info.partition, info.error_code) == (1, ErrorCode.NONE)
         assert (info.last_written_leader_epoch, info.current_leader_epoch) == (5, 6)
-        assert (info.log_start_offset, info.high_watermark, info.log_end_offset) == (0, 2, 3)
+        assert (info.high_watermark, info.log_end_offset) == (2, 3)
         assert info.directory_id == broker.logs.directory_of(log).id
         (info,) = empty.partition_log_info
         assert (info.last_written_leader_epoch, info.current_leader_epoch, info.log_end_offset) == (-1, -1, 0)
@@ -114,7 +114,7 @@ async def test_the_last_epoch_of_an_emptied_log_is_that_of_its_last_record(tmp_p
         log.high_watermark = 2
         log.advance_log_start(2)
         (info,) = broker.all().topic_partition_log_info_list[0].partition_log_info
-        assert (info.last_written_leader_epoch, info.log_start_offset, info.log_end_offset) == (3, 2, 2)
+        assert (info.last_written_leader_epoch, info.log_end_offset) == (3, 2)
 
 
 async def test_many_logs_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
