@@ -30,6 +30,7 @@ EQUIVALENT = [
     (r" -> .*len\(self\.state\.replicas\) > +0", "Number", "the only replica's high watermark moves with each append"),
     (r"change\.key == key for", "_Eq_LtE", "no other key begins with a leader's key"),
     (r"change\.key == key for", "_Eq_GtE", "no other key begins with a leader's key"),
+    (r"if fetch_offset != had:", "_NotEq_Gt", "the high watermark moves only if a follower has more than before"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]

@@ -58,6 +58,13 @@ async def test_the_high_watermark_is_what_the_whole_isr_has(bench: Bench) -> Non
     assert partition.high_watermark == 5, "it never goes back"
 
 
+async def test_a_partition_says_in_messages_whether_it_leads(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    assert repr(bench.partition("t")) == "Partition(t-0, leader)"
+    bench.alter("t", leader=OTHER)
+    assert repr(bench.partition("t")) == "Partition(t-0, follower)"
+
+
 async def test_a_shrunk_isr_commits_what_it_has(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 5)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
 from parley.broker.coordinators.groups.group_records import GroupReplay, KeyValue, group_record, offset_record
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
@@ -167,6 +167,36 @@ async def test_batches_larger_than_a_read_are_loaded_too(tmp_path: Path, monkeyp
     replay = GroupReplay(0)
     await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
     assert sorted(group.group_id for group in replay.groups()) == ["g0", "g1", "g2"]
+    log.close()
+
+
+async def test_groups_of_megabytes_are_loaded_as_kafka_loads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In reads of 5 MiB, which is the default of Kafka's ``offsets.load.buffer.size``."""
+    log = Log.open(tmp_path, OFFSETS_TOPIC, 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))
+    group = Group("large", 0, GroupState.STABLE, generation=1, protocol_type="consumer", protocol="range")
+    group.add(GroupMember("m", None, "c", "h", 1, 1, (("range", bytes(1 << 20)),)))
+    batch = build([(0, 0, *group_record(group), ())], compression=Compression.GZIP)
+    log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
+    sizes: list[int] = []
+    read = Log.read
+
+    def noted(log: Log, offset: int, max_bytes: int, **how: Any) -> Any:
+        sizes.append(max_bytes)
+        return read(log, offset, max_bytes, **how)
+
+    monkeypatch.setattr(Log, "read", noted)
+
+    async def opened() -> None:
+        pass
+
+    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
+    unused: Any = None
+    replay = GroupReplay(0)
+    await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
+    assert [group.group_id for group in replay.groups()] == ["large"]
+    assert sizes == [5_242_880]
     log.close()
 
 
