@@ -23,10 +23,12 @@ import uvloop
 from parley.consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
 from parley.consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
 from parley.consensus.local import LocalBackend, latest_change
+from parley.consensus.local.database import as_coordination_error
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
 from parley.consensus.store_record import SET_BACK_KEY
+from tests.support.descriptors import descriptors_left
 
 SCRIPT = Path(__file__).with_name("local_process.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
@@ -219,6 +221,23 @@ async def test_directories_that_cannot_work(tmp_path: Path) -> None:
         await LocalBackend(tmp_path / "file").open()
     with pytest.raises((BadConfig, Unauthorized)):
         await LocalBackend(Path("/proc/none")).open()
+
+
+async def test_a_process_without_descriptors_is_no_fault_of_the_store(directory: Path, backend: LocalBackend) -> None:
+    """The broker tries again instead of giving up its place in the cluster."""
+    await backend.put("key", b"value")
+    missing = directory / "store.db"
+    with descriptors_left(0):
+        with pytest.raises(Unavailable):
+            await LocalBackend(directory).open()
+        with pytest.raises(sqlite3.OperationalError) as cannot_open:
+            sqlite3.connect(missing)
+        refused = as_coordination_error(cannot_open.value, missing, writing=False)
+    assert isinstance(refused, Unavailable)
+    assert "too many open files" in str(refused)
+    assert isinstance(as_coordination_error(cannot_open.value, missing, writing=False), BadConfig)
+    entry = await backend.get("key")
+    assert entry is not None
 
 
 async def test_odd_directory_names(tmp_path: Path) -> None:

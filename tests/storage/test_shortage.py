@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -21,21 +18,7 @@ from parley.storage.shortage import (
     reserve_for,
     with_room,
 )
-
-
-@contextmanager
-def no_more_than(free: int) -> Iterator[None]:
-    """Let the process open only so many more files."""
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(free + 1)]
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))  # numbers below the last one may be used
-    for fd in opened[:-1]:
-        os.close(fd)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        os.close(opened[-1])
+from tests.support.descriptors import descriptors_left
 
 
 @pytest.mark.parametrize(
@@ -63,7 +46,7 @@ def test_the_descriptors_in_reserve_are_there_when_all_others_are_used() -> None
     assert reserve.is_released
     assert reserve.refill()
     assert not reserve.is_released
-    with no_more_than(0):
+    with descriptors_left(0):
         with pytest.raises(OSError, match="Too many open files"):
             os.open(os.devnull, os.O_RDONLY)
         reserve.make_room()
@@ -77,7 +60,7 @@ def test_the_descriptors_in_reserve_are_there_when_all_others_are_used() -> None
         for fd in used:
             os.close(fd)
     assert reserve.refill()
-    with no_more_than(DESCRIPTORS_LEFT - 1):
+    with descriptors_left(DESCRIPTORS_LEFT - 1):
         assert not reserve.refill(), "it is whole, and too few are left beside it"
     assert reserve.shortages == 1
     reserve.hold(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import random
 import time
@@ -373,6 +374,8 @@ def _make_directory(directory: Path) -> None:
 
 
 def _as_coordination_error(error: OSError) -> CoordinationError:
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # a fault of this process, which may pass
+        return Unavailable(str(error))
     return Unauthorized(str(error)) if isinstance(error, PermissionError) else BadConfig(str(error))
 
 

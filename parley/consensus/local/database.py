@@ -5,6 +5,7 @@ Every write is one SQL statement, so that only C code runs while the write lock 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -112,7 +113,7 @@ class Database:
                 _initialise(self._path, new_identity, boot)
             self._connection = self._connect()
         except sqlite3.Error as error:
-            raise _as_coordination_error(error, self._path, writing=False) from error
+            raise as_coordination_error(error, self._path, writing=False) from error
         except PermissionError as error:
             raise Unauthorized(str(error)) from error
         except OSError as error:
@@ -337,7 +338,7 @@ class Database:
                 return self._connection.execute(sql, parameters)
             except sqlite3.Error as error:
                 if not _is_busy(error):
-                    raise _as_coordination_error(error, self._path, writing=writing) from error
+                    raise as_coordination_error(error, self._path, writing=writing) from error
             resume_stopped_lock_holder(Path(f"{self._path}-shm"))
         raise Unavailable(f"{self._path} is locked by another process")
 
@@ -364,7 +365,7 @@ class Database:
         try:
             self._connection.rollback()
         except sqlite3.Error as error:
-            raise _as_coordination_error(error, self._path, writing=False) from error
+            raise as_coordination_error(error, self._path, writing=False) from error
 
     def _saw(self, state: tuple[int, str] | None) -> None:
         if state is None or state[1] != self.identity:
@@ -441,7 +442,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
+def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
     """The coordination error for an SQLite error. Any statement that failed, except by I/O, was rolled back."""
     text = f"{path}: {error}"
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
@@ -450,8 +451,17 @@ def _as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT:
             return WrongStore(f"the store is damaged or was replaced: {text}")
         case sqlite3.SQLITE_CANTOPEN:
-            return BadConfig(text)
+            return Unavailable(f"{text}: too many open files") if _lacks_descriptors() else BadConfig(text)
         case sqlite3.SQLITE_IOERR if writing:
             return MaybeApplied(text)
         case _:
             return Unavailable(text)
+
+
+def _lacks_descriptors() -> bool:
+    """True if this process has no file descriptor left, which SQLite reports like a file that cannot be opened."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import resource
 import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -35,6 +32,7 @@ from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
 from parley.storage.shortage import MEMORY
 from tests.broker.network.harness import RawClient, eventually, serving
+from tests.support.descriptors import descriptors_left
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 VERSIONS_0 = ApiVersionsRequest()
@@ -644,19 +642,6 @@ def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
     assert rate._left == 4
 
 
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """Let the process open nothing until it closes something."""
-    highest = os.open(os.devnull, os.O_RDONLY)  # every number below it is in use
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        os.close(highest)
-
-
 async def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_way(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -667,7 +652,7 @@ async def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_wa
         await active.ask(VERSIONS_0, 0)
         waiting = socket.socket()
         waiting.setblocking(False)
-        with no_descriptor_left():
+        with descriptors_left(0):
             await asyncio.get_running_loop().sock_connect(waiting, ("127.0.0.1", listener.port))
             await eventually(lambda: listener.metrics.accepted == 3)
             await active.ask(VERSIONS_0, 0)
