@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -43,16 +43,10 @@ RETRIED = {
 }
 
 
-@pytest.fixture(
-    params=["memory", "local", *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.system]) for name in STORES)]
-)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty store of each kind."""
-    if request.param in STORES:
-        with STORES[request.param]() as server:
-            yield below(server, "restored")
-    else:
-        yield {"memory": f"memory://restored-{next(_names)}", "local": f"local://{tmp_path}/store"}[request.param]
+@pytest.fixture(params=["memory", "local"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store."""
+    return {"memory": f"memory://restored-{next(_names)}", "local": f"local://{tmp_path}/store"}[request.param]
 
 
 @pytest.fixture
@@ -243,12 +237,10 @@ async def restart_one_before_the_others(cluster: Cluster, rng: Random) -> None:
     await start(cluster, *others)
 
 
-@pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])
-async def test_backups_of_every_age_are_restored_and_nothing_acknowledged_is_lost(
-    url: str, store: Backend, tmp_path: Path, is_marked: bool
-) -> None:
+async def restore_every_backup_of_a_day(store: Backend, url: str, folder: Path, *, is_marked: bool) -> None:
+    """Take a backup after each fault of a day, and restore all of them, the oldest first, while the cluster goes on."""
     rng = Random(7 + is_marked)
-    async with Cluster(SETTINGS, brokers=3, data_dir=tmp_path, coordination_url=url) as cluster:
+    async with Cluster(SETTINGS, brokers=3, data_dir=folder, coordination_url=url) as cluster:
         topic = Topic(cluster)
         await topic.create()
         await topic.produce()
@@ -265,6 +257,22 @@ async def test_backups_of_every_age_are_restored_and_nothing_acknowledged_is_los
             await topic.produce()
             assert await topic.missing() == []
             assert await store.get(SET_BACK_KEY) is None
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])
+async def test_backups_of_every_age_are_restored_and_nothing_acknowledged_is_lost(
+    url: str, store: Backend, tmp_path: Path, is_marked: bool
+) -> None:
+    await restore_every_backup_of_a_day(store, url, tmp_path, is_marked=is_marked)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("name", STORES)
+async def test_backups_of_every_age_are_restored_on_every_store(tmp_path: Path, name: str) -> None:
+    with STORES[name]() as server:
+        async with create_backend(below(server, "restored")) as store:
+            await restore_every_backup_of_a_day(store, below(server, "restored"), tmp_path, is_marked=False)
 
 
 async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backend, tmp_path: Path) -> None:
