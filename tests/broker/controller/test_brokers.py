@@ -61,6 +61,12 @@ def test_an_unnoticed_restart_counts_as_a_loss() -> None:
     assert (state.leader, state.leader_epoch) == (1, 6)
 
 
+def test_a_process_that_registers_again_keeps_what_it_leads() -> None:
+    image = image_with(PartitionState((1, 2), (1, 2), 1, leader_epoch=4))
+    again = broker(1, epoch=2)
+    assert register_broker(image, again, None, balanced).changes == (BrokerRegistered(again),)
+
+
 def test_a_known_or_older_registration_changes_nothing() -> None:
     image = image_with(PartitionState((1,), (1,), 1))
     assert register_broker(image, broker(1), None, balanced).changes == ()

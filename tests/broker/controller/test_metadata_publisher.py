@@ -124,6 +124,15 @@ def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
     assert term.publisher.update_since(EPOCH - 1, version).is_snapshot
 
 
+def test_a_whole_image_is_encoded_once_for_all_brokers() -> None:
+    term = Term()
+    term.create(1)
+    first, second = (term.publisher.update_since(0, 0).steps[0] for _ in range(2))
+    assert first is second
+    term.create(2)
+    assert term.publisher.update_since(0, 0).steps[0].version == term.ours.image.version
+
+
 def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
     term = Term()
     term.create(1, 2)
