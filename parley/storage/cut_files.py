@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,14 @@ def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
     finally:
         temporary.unlink(missing_ok=True)
     return KeptRecords(path, end, is_complete)
+
+
+def copy_on_disk(source: Path, target: Path) -> None:
+    """Copy a file to another directory, and its data to disk; the caller syncs the directory. Raises ``OSError``."""
+    with open(source, "rb") as old, open(target, "wb") as new:
+        shutil.copyfileobj(old, new)
+        new.flush()
+        os.fsync(new.fileno())
 
 
 def _batches(log: Log, offset: int) -> Iterator[tuple[memoryview, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from parley.storage.checkpoints import sync_directory
+from parley.storage.cut_files import copy_on_disk, cut_files
 from parley.storage.log import Log
 from parley.storage.log_directory import partition_name
 
@@ -61,12 +62,14 @@ def _take_over_facts(log: Log, copy: Log) -> None:
         copy.advance_log_start(log.log_start_offset)
 
 
-def mark_successor(copy: Log) -> None:
-    """Flush a copy and mark it as the successor of another log. Blocks.
+def mark_successor(log: Log, copy: Log) -> None:
+    """Flush a copy, give it the log's cut files, and mark it as the successor of the log. Blocks.
 
     Raises ``OSError``, ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
     copy.flush()
+    for file in cut_files(log.directory):
+        copy_on_disk(file.path, copy.directory / file.path.name)
     (copy.directory / REPLACES).touch()
     sync_directory(copy.directory)
 

@@ -462,12 +462,12 @@ class LogManager:
         del self._copies[copy.topic, copy.partition]
         copy.release()
 
-    async def prepare_copy(self, copy: Log) -> None:
+    async def prepare_copy(self, log: Log, copy: Log) -> None:
         """Flush a copy that is about to replace the log, and mark it as the successor.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
-        await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, copy)
+        await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, log, copy)
 
     def replace_log(self, log: Log, copy: Log) -> None:
         """Make a prepared and complete copy the partition's log; the caller calls ``retire`` next.

@@ -7,6 +7,7 @@ from random import Random
 
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.cut_files import cut_files, keep_records
 from parley.storage.future_log import REPLACES, copy_some
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
@@ -67,7 +68,8 @@ async def test_a_log_changes_its_directory(tmp_path: Path) -> None:
         copy = await manager.begin_copy(log, other)
         assert manager.copies == {("t", 0): (copy, other)}
         copy_all(log, copy)
-        await manager.prepare_copy(copy)
+        keep_records(log, 0, 1 << 20)
+        await manager.prepare_copy(log, copy)
         manager.replace_log(log, copy)
         assert manager.get("t", 0) is copy
         assert names(old.path) == names(other.path) == {"t-0"}
@@ -75,6 +77,7 @@ async def test_a_log_changes_its_directory(tmp_path: Path) -> None:
         await manager.retire(log, old)
         assert (names(other.path), names(old.path) & {"t-0"}) == ({"t-0"}, set())
         assert not (copy.directory / REPLACES).exists()
+        assert [file.first_offset for file in cut_files(copy.directory)] == [0]
     async with home.opened() as manager:
         assert manager.logs[0].log_end_offset == 2
 
@@ -89,7 +92,7 @@ async def test_after_a_crash_in_the_exchange_the_successor_counts(tmp_path: Path
     other = next(each for each in manager.directories if each is not old)
     copy = await manager.begin_copy(log, other)
     copy_all(log, copy)
-    await manager.prepare_copy(copy)
+    await manager.prepare_copy(log, copy)
     manager.replace_log(log, copy)
     append(copy, b"another")
     await home.crash(manager)

@@ -116,7 +116,7 @@ class LogDirMoves:
             try:
                 async with self._at_once:
                     await self._catch_up(log, copy)
-                    await self._logs.prepare_copy(copy)
+                    await self._logs.prepare_copy(log, copy)
                     await self._switch(partition, log, copy)
             except asyncio.CancelledError:
                 if partition in self._wanted and self._wanted[partition][1] is asyncio.current_task():

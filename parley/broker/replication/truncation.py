@@ -30,7 +30,7 @@ from parley.storage.log import Log
 _log = logging.getLogger(__name__)
 
 REMEDY = (
-    "to keep the records, stop the leader and make this replica the leader (parley elect-leaders --election-type "
+    "to keep the records, stop the brokers of the ISR and elect this replica (parley elect-leaders --election-type "
     "unclean); to give them up, set unclean.leader.election.enable=true for the topic: a .cut file then keeps them"
 )
 

@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(skip_truncation, range(4, 34)),
     Mutant(reuse_epoch, range(1, 6)),
     Mutant(write_unguarded, range(1, 5), late_writes),
-    Mutant(join_early, range(1, 6)),
+    Mutant(join_early, range(7, 13)),
     Mutant(forget_refusals, range(8, 60), late_leaders),
 )
 
