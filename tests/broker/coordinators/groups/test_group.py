@@ -142,5 +142,9 @@ def test_a_static_member_that_restarts_keeps_its_place() -> None:
     assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["b", "a2"], {"one": "a2"})
     group.rename(group.members["b"], "b2")
     assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["a2", "b2"], {"one": "a2"})
+    former = member("a")
+    former.group_instance_id = "one"
+    group.remove(former)
+    assert group.static_ids == {"one": "a2"}, "the id belongs to the new process"
     group.remove(one)
     assert (group.leader_id, group.static_ids) == ("b2", {})

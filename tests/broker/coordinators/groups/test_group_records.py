@@ -19,8 +19,11 @@ from parley.broker.coordinators.groups.group_records import (
     GroupReplay,
     group_partition,
     group_record,
+    group_tombstone,
     offset_record,
+    offset_tombstone,
 )
+from parley.broker.coordinators.groups.group_timer import GroupTimer
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
@@ -105,6 +108,21 @@ def test_offsets_with_the_oldest_keys_are_read_and_records_without_keys_skipped(
     for nothing in (None, b"", b"\x00"):
         replay.apply(nothing, value)
     assert (replay.skipped, replay.why_skipped) == (3, "a record of the offsets topic has no key")
+
+
+def test_a_tombstone_removes_one_offset_and_the_last_one_the_group() -> None:
+    replay = GroupReplay(0)
+    for partition in (0, 1):
+        replay.apply(*offset_record("g", ("t", partition), at(partition)))
+    replay.apply(*offset_tombstone("g", ("t", 0)))
+    assert [set(group.offsets) for group in replay.groups()] == [{("t", 1)}]
+    replay.apply(*offset_tombstone("g", ("t", 1)))
+    replay.apply(*offset_tombstone("absent", ("t", 1)))
+    assert replay.groups() == []
+    replay.apply(*group_record(Group("g", 0, generation=1)))
+    assert [group.generation for group in replay.groups()] == [1]
+    replay.apply(*group_tombstone("g"))
+    assert (replay.groups(), replay.skipped) == ([], 0)
 
 
 def test_the_largest_generation_that_has_a_successor_is_read() -> None:
@@ -250,3 +268,51 @@ async def test_a_partition_is_loaded_again_in_a_later_epoch_only() -> None:
     bench.groups.on_elected(0, 2)
     await bench.groups.until_loaded(1)
     assert bench.groups.find("g") is None
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (GroupState.STABLE, ErrorCode.NON_EMPTY_GROUP),
+        (GroupState.PREPARING_REBALANCE, ErrorCode.NON_EMPTY_GROUP),
+        (GroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+async def test_only_an_empty_group_can_be_deleted(state: GroupState, expected: ErrorCode) -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    group.state = state
+    for name, code in (("g", expected), ("absent", ErrorCode.GROUP_ID_NOT_FOUND)):
+        with pytest.raises(KafkaError) as refused:
+            await bench.groups.delete(name)
+        assert refused.value.code is code
+    assert not bench.log.batches
+
+
+async def test_a_group_with_an_id_given_out_or_a_commit_in_progress_does_not_expire() -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    group.generation = 1
+    group.pending["m"] = timer = GroupTimer(60, lambda: None)
+    await bench.groups.expire_group(group)
+    timer.cancel()
+    group.pending.clear()
+    commit = bench.commit(group, 0, 10)
+    await asyncio.sleep(0)
+    written = len(bench.log.batches)
+    await bench.groups.expire_group(group)
+    assert len(bench.log.batches) == written == 1, "nothing but the commit"
+    bench.log.acknowledged[0].set()
+    await commit
+    assert bench.groups.all() == [group]
+
+
+async def test_a_group_belongs_to_the_partition_that_its_id_gives() -> None:
+    bench = Coordinated()
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        bench.groups.check_owned("g")
+    await bench.begin()
+    bench.groups.check_owned("g")
+    bench.groups._partition_count = lambda: 0
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        bench.groups.check_owned("g")

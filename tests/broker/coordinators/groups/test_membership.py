@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from random import Random
 from typing import Any
 
@@ -26,8 +27,8 @@ from parley.protocol.messages.groups import (
 )
 from tests.support.virtual_time import VirtualTimeLoop, run
 
-SESSION_MS = 10_000
-REBALANCE_MS = 60_000
+SESSION_MS = 10_500
+REBALANCE_MS = 60_500
 Join = JoinGroupRequest.JoinGroupRequestProtocol
 
 
@@ -167,14 +168,13 @@ async def code_of(answer: Awaitable[Any]) -> ErrorCode:
         return error.code
 
 
-def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run an async test in virtual time."""
 
-    def wrapped() -> None:
-        run(test())
+    @wraps(test)
+    def wrapped(**parameters: Any) -> None:
+        run(test(**parameters))
 
-    wrapped.__name__ = test.__name__
-    wrapped.__doc__ = test.__doc__
     return wrapped
 
 
@@ -402,6 +402,92 @@ async def test_a_full_group_refuses_new_members() -> None:
 
 
 @virtual
+async def test_ids_that_were_given_out_count_as_members_until_they_join() -> None:
+    bench = Bench(**{"group.max.size": "2"})
+    first, second = [(await bench.join(version=4)).member_id for _ in range(2)]
+    assert await code_of(bench.join(version=4)) == ErrorCode.GROUP_MAX_SIZE_REACHED
+    joins = [bench.join(first, version=4), bench.join(second, version=4)]
+    assert [await code_of(join) for join in joins] == [ErrorCode.NONE] * 2
+    assert not bench.group.pending
+    assert await code_of(bench.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+@virtual
+async def test_requests_that_cannot_be_from_a_member_are_refused() -> None:
+    bench = Bench()
+    (only,) = await bench.stable(1)
+    given_out = (await bench.join(version=4)).member_id
+    for join, expected in (
+        (bench.join(protocols={}), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (bench.join(protocols={"other": b""}), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (bench.join(given_out, instance="i", version=5), ErrorCode.UNKNOWN_MEMBER_ID),
+        (bench.join(only.member_id, instance="i", version=5), ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        assert await code_of(join) == expected
+    assert bench.leave(given_out) == ErrorCode.NONE
+    assert not bench.group.pending
+    assert bench.leave("", "i") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat(only) == ErrorCode.NONE
+    bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
+    assert await code_of(bench.join()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.leave(only.member_id) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@virtual
+async def test_a_static_member_leaves_by_its_instance_id_alone() -> None:
+    bench = Bench()
+    joined = await bench.join(instance="i1", version=5)
+    assert bench.leave("x", "i1") == ErrorCode.FENCED_INSTANCE_ID
+    assert bench.leave("", "i1") == ErrorCode.NONE
+    assert joined.member_id not in bench.group.members
+    assert not bench.group.static_ids
+
+
+@virtual
+async def test_a_sync_that_names_another_protocol_is_refused() -> None:
+    bench = Bench()
+    (only,) = await bench.stable(1)
+    for kind, name, expected in (
+        ("consumer", "range", ErrorCode.NONE),
+        (None, None, ErrorCode.NONE),
+        ("connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("consumer", "other", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ):
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=only.generation_id,
+            member_id=only.member_id,
+            protocol_type=kind,
+            protocol_name=name,
+            assignments=[],
+        )
+        assert await code_of(_future(lambda request=request: bench.membership.sync(bench.group, request))) == expected  # type: ignore[misc]
+
+
+@virtual
+async def test_a_first_rebalance_waits_no_longer_than_its_members_may_take() -> None:
+    bench = Bench(**{"group.initial.rebalance.delay.ms": "2500"})
+    joins = [bench.join(rebalance_ms=6_500)]
+    began = bench.now_ms()
+    for _ in range(5):
+        await asyncio.sleep(2)
+        if not joins[0].done():
+            joins.append(bench.join(rebalance_ms=6_500))
+    assert (await joins[0]).generation_id == 1
+    await asyncio.gather(*joins)
+    assert len(bench.group.members) == 4
+    assert bench.group.state_since_ms - began == 6_500
+
+
+@virtual
+async def test_one_member_waits_for_others_once() -> None:
+    bench = Bench(**{"group.initial.rebalance.delay.ms": "2500"})
+    began = bench.now_ms()
+    await bench.join()
+    assert bench.now_ms() - began == 2_500
+
+
+@virtual
 async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
     bench = Bench()
     joined = await bench.join(instance="i1", version=5)
@@ -414,6 +500,16 @@ async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
     assert back.leader == back.member_id
     assert (await bench.sync(back)).assignment == b"all"
     assert bench.heartbeat(joined, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
+
+
+@virtual
+@pytest.mark.parametrize("version", [8, 9])
+async def test_only_a_client_that_can_skip_the_assignment_learns_that_it_leads(version: int) -> None:
+    bench = Bench()
+    joined = await bench.join(instance="i1", version=5)
+    await bench.sync(joined, {joined.member_id: b"all"})
+    back = await bench.join(instance="i1", version=version)
+    assert back.skip_assignment == (back.leader == back.member_id) == (version == 9)
 
 
 @virtual
