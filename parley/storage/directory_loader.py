@@ -173,7 +173,7 @@ class DirectoryLoader:
         if log.log_end_offset < high_watermark:
             self.lost_below[log] = high_watermark
             facts = {"log_end": log.log_end_offset, "high_watermark": high_watermark, "path": str(path)}
-            _log.error("a log has lost committed records: it ends below its persisted high watermark", extra=facts)
+            _log.error("a log lacks committed records: it ends below its persisted high watermark", extra=facts)
         return log
 
     def _failed(self, error: OSError) -> None:

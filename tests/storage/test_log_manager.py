@@ -197,7 +197,7 @@ async def test_a_log_that_ends_below_its_persisted_high_watermark_is_named(
     os.truncate(segment, end_of_first)
     async with home.opened() as manager:
         assert [(log.log_end_offset, high_watermark) for log, high_watermark in manager.lost_below.items()] == [(1, 2)]
-    assert "a log has lost committed records" in caplog.text
+    assert "a log lacks committed records" in caplog.text
 
 
 async def test_logs_that_were_removed_by_hand_are_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:

@@ -163,7 +163,7 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     offsets are valid).
 
     The tagged fields are Parley's. Before the broker is registered, a log whose ``high_watermark`` is above its
-    ``log_end_offset`` has lost committed records: its end was damaged since the high watermark was persisted.
+    ``log_end_offset`` lacks committed records: its end was lost since the high watermark was persisted.
     """
 
     class TopicPartitionLogInfo(Struct):
