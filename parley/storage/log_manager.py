@@ -34,6 +34,7 @@ from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import DirectorySync, LogMaintenance, MaintenanceIntervals, StartTask
+from parley.storage.mending import Mending
 from parley.storage.partition_metadata import write_topic_id
 from parley.storage.recovery import LastKnown
 from parley.storage.shortage import RESERVES, reserve_for
@@ -417,6 +418,15 @@ class LogManager:
             directory = self.directory_of(log)
             await self.run(directory, cut, log)
             await self._maintenance.checkpoint(directory)
+
+    async def finish_mending(self, log: Log, mending: Mending) -> None:
+        """Put the mended records in place, and remove the files of the old segment later.
+
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was truncated meanwhile; CORRUPT_MESSAGE.
+        """
+        directory = self.directory_of(log)
+        replaced = await self.run(directory, mending.finish)
+        self._maintenance.remove_later(directory, replaced, log.config.file_delete_delay_ms)
 
     # --- Moving logs between directories (``parley.storage.future_log``) ---
 

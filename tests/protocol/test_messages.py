@@ -93,6 +93,8 @@ MESSAGES = our_messages()
 OWN = {
     "FetchMetadataRequest",
     "FetchMetadataResponse",
+    "HandOverLeadershipRequest",
+    "HandOverLeadershipResponse",
     "MigrateCoordinationRequest",
     "MigrateCoordinationResponse",
     "ReportOfflineReplicasRequest",

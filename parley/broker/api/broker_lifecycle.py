@@ -1,7 +1,8 @@
 """Requests in which a broker reports a change of its own state to the controller, which alone handles them.
 
-ControlledShutdown (the broker is about to stop), ReportOfflineReplicas (one of its disks has failed), and
-UnregisterBroker (an operator removes a stopped broker from the metadata).
+ControlledShutdown (the broker is about to stop), ReportOfflineReplicas (one of its disks has failed),
+HandOverLeadership (some of its logs are damaged), and UnregisterBroker (an operator removes a stopped broker from the
+metadata).
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from parley.broker.controller.brokers import (
 )
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.leader_elections import elect_other_leaders
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
-from parley.protocol.messages.cluster_metadata import ReportOfflineReplicasRequest, ReportOfflineReplicasResponse
+from parley.protocol.messages.cluster_metadata import (
+    HandOverLeadershipRequest,
+    HandOverLeadershipResponse,
+    ReportOfflineReplicasRequest,
+    ReportOfflineReplicasResponse,
+)
 from parley.protocol.messages.quorum import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
@@ -31,6 +38,7 @@ class BrokerLifecycleApi:
         return {
             ControlledShutdownRequest.API_KEY: self.controlled_shutdown,
             ReportOfflineReplicasRequest.API_KEY: self.report_offline_replicas,
+            HandOverLeadershipRequest.API_KEY: self.hand_over_leadership,
             UnregisterBrokerRequest.API_KEY: self.unregister_broker,
         }
 
@@ -65,6 +73,19 @@ class BrokerLifecycleApi:
         except KafkaError as error:
             return ReportOfflineReplicasResponse(error_code=error.code, error_message=error.message)
         return ReportOfflineReplicasResponse()
+
+    async def hand_over_leadership(
+        self, context: RequestContext, request: HandOverLeadershipRequest
+    ) -> HandOverLeadershipResponse:
+        """Elect another leader for partitions whose log is damaged at the broker that leads them."""
+        replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
+        try:
+            await self._controller.submit(
+                lambda image: elect_other_leaders(image, request.broker_id, request.broker_epoch, replicas, self._rules)
+            )
+        except KafkaError as error:
+            return HandOverLeadershipResponse(error_code=error.code, error_message=error.message)
+        return HandOverLeadershipResponse()
 
     async def unregister_broker(
         self, context: RequestContext, request: UnregisterBrokerRequest

@@ -55,6 +55,7 @@ class LogVerificationApi:
                     first_offset=damage.first_offset,
                     last_offset=damage.last_offset,
                     reason=damage.reason,
+                    has_no_copy=partition.has_no_copy(damage),
                 )
                 for damage in log.damage
             ],

@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
+from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.leader_choice import elect_leader, next_partition_state
@@ -117,6 +119,30 @@ def _preferred(state: PartitionState, live: Set[int], rules: ElectionRules) -> P
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
         )
     return next_partition_state(state, replace(state, leader=preferred), live, rules.min_insync_replicas)
+
+
+def elect_other_leaders(
+    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
+) -> Decision[None]:
+    """Move leaderships away from a broker whose logs of these partitions are damaged, to other members of the ISR.
+
+    The broker stays in the ISR, and keeps a leadership that no other live member can take. ``replicas`` are pairs of
+    topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under
+    this epoch.
+    """
+    check_broker_epoch(image, broker_id, epoch)
+    live = image.live_broker_ids()
+    changes: list[Change] = []
+    for topic_id, index in dict.fromkeys(replicas):
+        topic = image.topic_names.get(topic_id, "")
+        state = image.partition(topic, index)
+        if state is not None and state.leader == broker_id:
+            able = live.intersection(state.isr) - {broker_id}
+            other = next((each for each in state.replicas if each in able), NO_LEADER)
+            if other != NO_LEADER:
+                wanted, min_isr = replace(state, leader=other), rules(image, topic).min_insync_replicas
+                changes.append(PartitionChanged(topic, index, next_partition_state(state, wanted, live, min_isr)))
+    return Decision(tuple(changes), None)
 
 
 def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:

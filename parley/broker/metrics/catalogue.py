@@ -313,7 +313,18 @@ class DamageMetrics(Instruments, title="Damaged records"):
     """Damaged and missing records in the logs of this broker."""
 
     damaged_partitions: int = gauge("parley_damaged_partitions", "Hosted replicas with damaged records.")
-    ranges: int = gauge("parley_damaged_ranges", "Ranges of damaged records: fetches of them get CORRUPT_MESSAGE.")
+    ranges: int = gauge("parley_damaged_ranges", "Ranges of damaged records that are not replaced yet.")
+    ranges_without_copy: int = gauge(
+        "parley_damaged_ranges_without_copy",
+        "Ranges of damaged records that no live replica has: fetches of them get CORRUPT_MESSAGE.",
+    )
+    healed_ranges: int = counter(
+        "parley_damage_healed_ranges", "Ranges of damaged records replaced from another replica."
+    )
+    healed_bytes: int = counter("parley_damage_healed_bytes", "Bytes of records fetched to replace damaged ones.")
+    handed_over: int = counter(
+        "parley_damage_handed_over_leaderships", "Leaderships given up because the leader's log was damaged."
+    )
     scrubbed_bytes: int = counter("parley_scrubbed_bytes", "Bytes read again by the scrubber.")
     overdue_bytes: int = gauge(
         "parley_scrub_overdue_bytes",

@@ -99,7 +99,8 @@ class HostedPartitions:
         for opened in self._when_opened:
             opened(partition)
 
-    def _hosts(self, partition: Partition) -> bool:
+    def hosts(self, partition: Partition) -> bool:
+        """Return True if the partition has not been removed from this broker since."""
         return self.by_topic.get(partition.topic, {}).get(partition.index) is partition
 
     def wants(self, log: Log) -> bool:
@@ -264,7 +265,7 @@ class HostedPartitions:
         try:
             await self._logs.cut(log, truncate)
         finally:
-            if self._hosts(partition):
+            if self.hosts(partition):
                 partition.end_truncation()
                 self._notify_opened(partition)  # its leader may have changed
 
@@ -296,7 +297,7 @@ class HostedPartitions:
 
         async def worker() -> None:
             for partition in waiting:
-                if self._hosts(partition):
+                if self.hosts(partition):
                     await self._open_one(partition, is_new)
 
         await asyncio.gather(*(worker() for _ in range(min(OPENED_AT_ONCE, len(partitions)))))
@@ -313,7 +314,7 @@ class HostedPartitions:
             return
         if log is None:
             return
-        if self._hosts(partition):
+        if self.hosts(partition):
             if self._image is not image:
                 log.config = self._config(partition.topic)  # it may have changed
             partition.opened(log)
@@ -324,7 +325,7 @@ class HostedPartitions:
     async def _log_of(self, partition: Partition, is_new: bool) -> Log | None:
         """Return a partition's log; None if it is no longer hosted. Deletes the log of an earlier topic of its name."""
         topic, index = partition.topic, partition.index
-        while self._hosts(partition):
+        while self.hosts(partition):
             try:
                 return await self._logs.get_or_create(
                     topic, index, topic_id=partition.topic_id, config=self._config(topic), is_new=is_new
@@ -333,7 +334,7 @@ class HostedPartitions:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise
             other = self._logs.get(topic, index)
-            if other is not None and self._hosts(partition):
+            if other is not None and self.hosts(partition):
                 _log.warning("the log of a deleted topic is removed", extra={"topic": topic, "partition": index})
                 await self._logs.delete(topic, index, topic_id=other.topic_id)
         return None

@@ -28,8 +28,10 @@ from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.damage import DamagedRange
 from parley.storage.log import AppendInfo, Log, LogRead
 from parley.storage.log_config import NEVER, LogConfig
+from parley.storage.log_integrity import DamagedOffset
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +105,7 @@ class Partition:
         "state",
         "topic",
         "topic_id",
+        "unhealed",
     )
 
     def __init__(
@@ -138,6 +141,8 @@ class Partition:
         self._awaited: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
+        self.unhealed: tuple[DamagedRange, ...] = ()
+        """The damaged ranges of the log that no other live replica has. ``Healing`` assigns them."""
         self.state = state
         self._apply(state)
 
@@ -475,6 +480,7 @@ class Partition:
     def replace_log(self, log: Log) -> None:
         """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
+        log.on_damage = self.log.on_damage
         self._log = log
 
     def begin_truncation(self) -> None:
@@ -501,8 +507,22 @@ class Partition:
     ) -> LogRead:
         """Find the batches to read from ``offset`` on, without reading them yet.
 
-        Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. With ``nowait``, raises
-        BlockingIOError if finding the batches must wait for the disk.
+        Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. If the records are damaged,
+        raises KAFKA_STORAGE_ERROR, which clients retry, while another replica may have them, and CORRUPT_MESSAGE after
+        that. With ``nowait``, raises BlockingIOError if finding the batches must wait for the disk.
         """
         up_to = self.end_visible(isolation)
-        return self.log.read(offset, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait)
+        try:
+            return self.log.read(offset, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait)
+        except DamagedOffset as error:
+            if self.has_no_copy(error.damaged):
+                raise
+            text = f"{error}; the records are fetched from another replica"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error
+
+    def has_no_copy(self, damage: DamagedRange) -> bool:
+        """Return True if no other live replica has the records of a damaged range."""
+        return len(self.state.replicas) == 1 or any(
+            each.first_offset <= damage.first_offset and damage.last_offset <= each.last_offset
+            for each in self.unhealed
+        )

@@ -36,6 +36,7 @@ from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.healing import Healing
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.offline_replicas import OfflineReplicas
@@ -81,6 +82,7 @@ class Parts:
     replica_directories: ReplicaDirectories
     replica_reports: ReplicaReports
     isr: IsrMaintenance
+    healing: Healing
     scrubber: Scrubber
     sessions: FetchSessions
     producer_ids: ProducerIds
@@ -152,6 +154,18 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             epoch=broker_epoch,
             monotonic=clock.monotonic,
         ),
+        healing=Healing(
+            broker_id,
+            partitions,
+            opened.manager,
+            metadata,
+            peers,
+            config,
+            peers.ask_controller,
+            environment.tasks,
+            epoch=broker_epoch,
+            monotonic=clock.monotonic,
+        ),
         scrubber=Scrubber(
             opened.manager,
             opened.manager.directories,
@@ -179,6 +193,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
         parts.lifecycle.apply,
         parts.fetchers.apply,
         parts.offline_replicas.apply,
+        parts.healing.apply,
         parts.recovery.apply,
     ):
         parts.metadata.subscribe(subscriber)
@@ -186,6 +201,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
     parts.config.subscribe(parts.fetchers.reconfigure)
     parts.partitions.call_when_opened(parts.fetchers.assign)
     parts.partitions.call_when_opened(parts.replica_directories.check)
+    parts.partitions.call_when_opened(parts.healing.watch)
     parts.partitions.call_when_lost(parts.offline_replicas.report)
     parts.partitions.set_isr_policy(parts.isr)
 

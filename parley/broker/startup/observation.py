@@ -34,6 +34,7 @@ from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
 from parley.broker.network.load import Load
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.healing import Healing, HealingCounts
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.storage.log_manager import LogManager
@@ -57,6 +58,7 @@ class Observed:
     recovery: UncleanRecovery
     logs: LogManager
     groups: GroupCoordinator
+    healing: Healing
     scrubber: Scrubber
 
 
@@ -77,7 +79,9 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(ElectionMetrics, lambda: [((), broker.recovery.metrics)])
     metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
     metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs))
-    metrics.watch(DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.scrubber))])
+    metrics.watch(
+        DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.healing.counts, broker.scrubber))]
+    )
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
 
 
@@ -96,14 +100,22 @@ def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) ->
     return ReplicaMetrics(**counts)
 
 
-def damage_metrics(partitions: Iterable[Partition], scrubber: Scrubber) -> DamageMetrics:
-    """Count the damaged records in the logs of one broker, and what the scrubber has read."""
+def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrubber: Scrubber) -> DamageMetrics:
+    """Count the damaged records in the logs of one broker, and what has been done about them."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         if partition.is_open and (damage := partition.log.damage):
             counts["damaged_partitions"] += 1
             counts["ranges"] += len(damage)
-    return DamageMetrics(**counts, scrubbed_bytes=scrubber.verified_bytes, overdue_bytes=scrubber.overdue_bytes)
+            counts["ranges_without_copy"] += sum(map(partition.has_no_copy, damage))
+    return DamageMetrics(
+        **counts,
+        healed_ranges=healed.ranges,
+        healed_bytes=healed.bytes,
+        handed_over=healed.handed_over,
+        scrubbed_bytes=scrubber.verified_bytes,
+        overdue_bytes=scrubber.overdue_bytes,
+    )
 
 
 def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:

@@ -93,6 +93,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             recovery=parts.recovery,
             logs=parts.logs,
             groups=parts.groups,
+            healing=parts.healing,
             scrubber=parts.scrubber,
         ),
     )

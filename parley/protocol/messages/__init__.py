@@ -109,7 +109,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
         92: "DeleteShareGroupOffsets",
     },
     "streams_groups": {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
-    "cluster_metadata": {1000: "FetchMetadata", 1002: "ReportOfflineReplicas"},
+    "cluster_metadata": {1000: "FetchMetadata", 1002: "ReportOfflineReplicas", 1003: "HandOverLeadership"},
     "log_verification": {1004: "VerifyLogs"},
     "coordination": {1001: "MigrateCoordination"},
 }

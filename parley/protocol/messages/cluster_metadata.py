@@ -1,4 +1,4 @@
-"""FetchMetadata and ReportOfflineReplicas: requests from the brokers of a Parley cluster to their controller.
+"""FetchMetadata, ReportOfflineReplicas and HandOverLeadership: requests from Parley's brokers to their controller.
 
 They are not APIs of Apache Kafka: their keys lie far above Kafka's, and clients do not use them. Brokers pull and the
 controller never pushes, so nothing arrives out of order. The same request tells the controller that the broker is alive
@@ -68,6 +68,34 @@ class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+
 
 class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="0+"):
     """Leaders have moved, and the replicas have left every ISR that has another member.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+
+
+class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
+    """Ask the controller to elect another leader for partitions whose log is damaged at the sender.
+
+    The sender stays a member of the ISR: it has every record except those in the damaged ranges.
+    """
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    broker_id: i32
+    broker_epoch: i64
+    topics: list[Topic]
+
+
+class HandOverLeadershipResponse(Response, key=1003, versions="0", flexible="0+"):
+    """Another live member of the ISR leads each partition that has one.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
     """

@@ -43,6 +43,7 @@ class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
         first_offset: i64
         last_offset: i64
         reason: str
+        has_no_copy: bool  # no other live replica has these records
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0

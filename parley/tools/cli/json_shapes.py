@@ -155,7 +155,14 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                             "partition": "string",
                             "logDir": "string",
                             "size": "integer",
-                            "damage": [{"firstOffset": "integer", "lastOffset": "integer", "reason": "string"}],
+                            "damage": [
+                                {
+                                    "firstOffset": "integer",
+                                    "lastOffset": "integer",
+                                    "reason": "string",
+                                    "hasNoCopy": "boolean",
+                                }
+                            ],
                         }
                     ],
                 }

@@ -49,6 +49,7 @@ def as_data(found: Mapping[int, Any]) -> dict[str, Any]:
                                 "firstOffset": damage.first_offset,
                                 "lastOffset": damage.last_offset,
                                 "reason": damage.reason,
+                                "hasNoCopy": damage.has_no_copy,
                             }
                             for damage in each.damage
                         ],
@@ -77,7 +78,8 @@ def as_lines(data: Mapping[str, Any]) -> list[str]:
         result = f"{ranges} damaged ranges" if ranges else "no damage"
         lines.append(f"Broker {broker['broker']}: {len(partitions)} partitions, {size} verified, {result}.")
         lines += [
-            f"  {each['partition']} offsets {damage['firstOffset']} to {damage['lastOffset']}: {damage['reason']}"
+            f"  {each['partition']} offsets {damage['firstOffset']} to {damage['lastOffset']}: {damage['reason']}; "
+            + ("no other live replica has them" if damage["hasNoCopy"] else "they are fetched from another replica")
             for each in partitions
             for damage in each["damage"]
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 import pytest
 
@@ -10,6 +11,7 @@ from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.leader_elections import (
     ElectionOutcome,
     ElectionType,
+    elect_other_leaders,
     elect_preferred_leaders,
     elect_unclean_leaders,
     needing_election,
@@ -18,8 +20,8 @@ from parley.broker.controller.leader_elections import (
 )
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
-from parley.protocol.errors import ErrorCode
-from tests.broker.controller.clusters import TOPIC, TOPIC_ID, balanced, image_with, min_isr_2
+from parley.protocol.errors import ErrorCode, KafkaError
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, balanced, epoch_of, image_with, min_isr_2
 
 AWAY = PartitionState((1, 2, 3), (2, 1), 2, leader_epoch=5, partition_epoch=7)
 LEADERLESS = PartitionState((1, 2), (), NO_LEADER, leader_epoch=5, partition_epoch=7, elr=(2,))
@@ -148,3 +150,30 @@ def test_leaderships_return_in_limited_numbers_and_only_to_electable_replicas() 
     after = image.with_changes(decision.changes)
     assert [state.leader for _, _, state in after.partitions()] == [1, 1, 2, 2]
     assert rebalance_to_preferred(image_with(AWAY, fenced=[1]), 0, 9, balanced).changes == ()
+
+
+def test_a_leader_with_a_damaged_log_hands_over_and_stays_in_the_isr() -> None:
+    image = image_with(PartitionState((1, 2, 3), (1, 3, 2), 1, leader_epoch=5, partition_epoch=7), fenced=[2])
+    decision = elect_other_leaders(image, 1, epoch_of(1), [(TOPIC_ID, 0), (TOPIC_ID, 0), (UUID(int=1), 0)], balanced)
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr) == (3, 6, (1, 3))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PartitionState((1, 2), (1,), 1),  # no other member
+        PartitionState((1, 2), (1, 2), 2),  # it does not lead
+        PartitionState((1, 4), (1, 4), 1),  # the other member is fenced
+    ],
+)
+def test_a_damaged_log_moves_no_leadership_that_no_other_broker_can_take(state: PartitionState) -> None:
+    image = image_with(state, fenced=[4])
+    assert elect_other_leaders(image, 1, epoch_of(1), [(TOPIC_ID, 0)], balanced).changes == ()
+
+
+def test_a_broker_that_has_registered_again_since_hands_nothing_over() -> None:
+    with pytest.raises(KafkaError) as raised:
+        elect_other_leaders(image_with(AWAY), 2, epoch_of(2) - 1, [(TOPIC_ID, 0)], balanced)
+    assert raised.value.code == ErrorCode.STALE_BROKER_EPOCH

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.api.delete_records import DeleteRecordsApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch.sessions import FetchSessions
@@ -50,6 +51,7 @@ from parley.broker.network.listener import Listener, bind
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.healing import Healing
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.partition import Partition, Purgatories
@@ -57,6 +59,7 @@ from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest
 from parley.protocol.messages.replication import AlterPartitionRequest
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
@@ -151,14 +154,28 @@ class Node:
             epoch=lambda: self.epoch,
             monotonic=time.monotonic,
         )
+        self.healing = Healing(
+            self.id,
+            self.partitions,
+            self.logs,
+            self.metadata,
+            self.peers,
+            self.config,
+            self.ask_controller,
+            self.tasks,
+            epoch=lambda: self.epoch,
+            monotonic=time.monotonic,
+        )
         self.config.subscribe(self.fetchers.reconfigure)
         self.partitions.call_when_opened(self.fetchers.assign)
+        self.partitions.call_when_opened(self.healing.watch)
         self.partitions.set_isr_policy(self.in_sync)
         self.metrics.watch(FetcherMetrics, self.fetchers.metrics)
         self.tasks.start(self.in_sync.run(), name="ISR")
         self.metadata.subscribe(self.config.apply)
         self.metadata.subscribe(self.partitions.apply)
         self.metadata.subscribe(self.fetchers.apply)
+        self.metadata.subscribe(self.healing.apply)
         await self._listen()
         self.is_up = True
         endpoint = Endpoint(NAME, NAME, "127.0.0.1", self.listener.port)
@@ -166,8 +183,8 @@ class Node:
 
     async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
         """Send a request to the test, which is the controller. ``asked`` keeps the requests."""
-        assert isinstance(request, AlterPartitionRequest)
-        self.asked.append(request)
+        if isinstance(request, AlterPartitionRequest):
+            self.asked.append(request)
         return await self.controller(request)
 
     async def _listen(self) -> None:
@@ -240,14 +257,18 @@ class Nodes:
 
     def __init__(self, directory: Path, count: int, **settings: str) -> None:
         named = {key.replace("_", "."): value for key, value in settings.items()}
-        self.nodes = {i: Node(i, directory / f"node-{i}", named, self.alter_partition) for i in range(1, count + 1)}
+        self.nodes = {i: Node(i, directory / f"node-{i}", named, self.controller) for i in range(1, count + 1)}
         self.image = MetadataImage("cluster")
         self.configs: dict[str, LogConfig] = {}
         self.deaf: set[int] = set()
         """Nodes that hear nothing of changes for now."""
 
-    async def alter_partition(self, request: AlterPartitionRequest) -> Any:
+    async def controller(self, request: Request) -> Any:
         """Return the controller's response to a leader."""
+        if isinstance(request, HandOverLeadershipRequest):
+            lifecycle = BrokerLifecycleApi(self, self.rules)  # type: ignore[arg-type]
+            return await lifecycle.hand_over_leadership(context(0), request)
+        assert isinstance(request, AlterPartitionRequest)
         api = AlterPartitionApi(self, Metadata(self.image), self.rules)  # type: ignore[arg-type]
         return await api.alter_partition(context(3, api_key=AlterPartitionRequest.API_KEY), request)
 

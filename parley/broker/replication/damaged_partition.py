@@ -1,0 +1,113 @@
+"""A hosted partition with a damaged log, and what the healing is doing with it.
+
+The states::
+
+    FOUND          the damage is known; the healing has not turned to it yet
+    HANDING_OVER   the controller is asked to elect another leader
+    FETCHING       the damaged ranges are fetched from other replicas and put in place
+    WAITING        some ranges are left: the other replicas are asked again later
+    HEALED         the log has no damage any more (final)
+    LEFT           this broker hosts the partition no longer, or has lost its log (final)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Set
+from contextlib import suppress
+from enum import IntEnum
+
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.metadata.types import PartitionState
+from parley.broker.replication.partition import Partition
+from parley.broker.runtime.states import step
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.5, 60.0
+HAND_OVER_PAUSE_S = 60.0
+"""How long a leader waits before it hands over the same partition again: the others may be damaged, too."""
+
+
+class HealState(IntEnum):
+    """What the healing is doing with a partition."""
+
+    FOUND = 0
+    HANDING_OVER = 1
+    FETCHING = 2
+    WAITING = 3
+    HEALED = 4
+    LEFT = 5
+
+
+class HealEvent(IntEnum):
+    """What happens to a damaged partition."""
+
+    HAND_OVER = 0
+    FETCH = 1
+    FAIL = 2
+    HEAL = 3
+    LEAVE = 4
+
+
+_S, _E = HealState, HealEvent
+_STEPS: dict[tuple[HealState, HealEvent], HealState] = {
+    (_S.FOUND, _E.HAND_OVER): _S.HANDING_OVER,
+    (_S.FOUND, _E.FETCH): _S.FETCHING,
+    (_S.HANDING_OVER, _E.FETCH): _S.FETCHING,
+    (_S.FETCHING, _E.HEAL): _S.HEALED,
+    (_S.FETCHING, _E.FAIL): _S.WAITING,
+    (_S.WAITING, _E.HAND_OVER): _S.HANDING_OVER,
+    (_S.WAITING, _E.FETCH): _S.FETCHING,
+    **{(state, _E.LEAVE): _S.LEFT for state in (_S.FOUND, _S.HANDING_OVER, _S.FETCHING, _S.WAITING)},
+}
+
+
+class DamagedPartition:
+    """One partition, from the discovery of damage in its log until the log is whole."""
+
+    def __init__(self, partition: Partition, monotonic: Callable[[], float]) -> None:
+        self.partition = partition
+        self.state = HealState.FOUND
+        self.failures = 0
+        """How often in a row the other replicas did not have all records."""
+        self.reports = GrowingInterval(monotonic)
+        """Times the log lines about damage that cannot be healed."""
+        self.handed_over_s = float("-inf")
+        """When the controller was last asked to elect another leader."""
+        self.wakeup = asyncio.Event()
+        """Set when the other replicas should be asked again at once."""
+
+    def step(self, event: HealEvent) -> None:
+        """Take the step that ``event`` means."""
+        self.state = step(f"healing {self.partition!r}", _STEPS, self.state, event)
+
+    def must_hand_over(self, live: Set[int], now_s: float) -> bool:
+        """Return True if this broker leads, and another member of the ISR should lead while the log is healed."""
+        partition = self.partition
+        others = live & set(partition.state.isr) - {partition.broker_id}
+        return partition.is_leader and bool(others) and now_s - self.handed_over_s >= HAND_OVER_PAUSE_S
+
+    @property
+    def retry_s(self) -> float:
+        """How long to wait before the other replicas are asked again."""
+        return min(RETRY_MAX_S, RETRY_FIRST_S * (1 << min(self.failures, 16)))
+
+    async def until_retry(self) -> None:
+        """Wait for ``retry_s``, or until ``wakeup`` is set."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.retry_s):
+                await self.wakeup.wait()
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The partition's name, for the log."""
+        return {"topic": self.partition.topic, "partition": self.partition.index}
+
+
+def sources(state: PartitionState, broker_id: int, live: Set[int]) -> list[int]:
+    """Return the live replicas that may have the records that are damaged at ``broker_id``, the best one first.
+
+    The leader defines the log. The other members of the ISR have all of it; the replicas outside of the ISR may have
+    the range although their logs end too early.
+    """
+    others = [replica for replica in state.replicas if replica != broker_id and replica in live]
+    return sorted(others, key=lambda replica: (replica != state.leader, replica not in state.isr))

@@ -1,0 +1,259 @@
+"""Heals damaged logs: fetches damaged and missing records from other replicas, and puts them in place.
+
+Rules of this module:
+
+* A leader hands over first, if another live member of the ISR can lead. If none can, it heals its log as the leader.
+* A range is fetched from one replica at a time, checked (``range_fetch``), and put in place by the log, which checks
+  the batches again. Nothing outside of the range changes.
+* If no live replica has a range, the records around it stay readable, and fetches into it get CORRUPT_MESSAGE. The
+  replicas are asked again after growing pauses, and at once when a broker registers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.metadata.changes import BrokerRegistered, Delta
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.network.peers import Peers
+from parley.broker.replication.damaged_partition import DamagedPartition, HealEvent, HealState, sources
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.broker.replication.range_fetch import FetchedBatches, fetch_batches
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest, HandOverLeadershipResponse
+from parley.protocol.records.batch_header import headers
+from parley.storage.damage import DamagedRange
+from parley.storage.log import Log
+from parley.storage.log_manager import LogManager
+from parley.storage.mending import Mending
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE = 2
+"""Partitions healed at the same time."""
+HAND_OVER_S = 5.0
+"""How long a leader waits for the metadata to name another leader."""
+PURPOSE = "healing"
+
+
+class _Refused(NamedTuple):
+    """A damaged range that no live replica has, and the reason that each of them gave."""
+
+    damage: DamagedRange
+    reasons: Mapping[int, str]
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The range and the reasons, for the log."""
+        replicas = "; ".join(f"broker {replica}: {reason}" for replica, reason in self.reasons.items())
+        return {**facts_of(self.damage), "replicas": replicas or "no other replica is alive"}
+
+
+def facts_of(damage: DamagedRange) -> dict[str, object]:
+    """A damaged range, for the log."""
+    return {"first_offset": damage.first_offset, "last_offset": damage.last_offset, "damage": damage.reason}
+
+
+@dataclass(slots=True)
+class HealingCounts:
+    """What the healing has done since the start, for the metrics."""
+
+    ranges: int = 0
+    bytes: int = 0
+    handed_over: int = 0
+
+
+class Healing:
+    """Heals the logs of the hosted partitions, each from the moment its damage is known until it is whole."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        partitions: HostedPartitions,
+        logs: LogManager,
+        metadata: Metadata,
+        peers: Peers,
+        config: DynamicConfig,
+        ask_controller: Callable[[Any], Awaitable[Any]],
+        tasks: TaskSet,
+        *,
+        epoch: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """``epoch`` returns this broker's epoch."""
+        self.counts = HealingCounts()
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._logs = logs
+        self._metadata = metadata
+        self._peers = peers
+        self._config = config
+        self._ask_controller = ask_controller
+        self._tasks = tasks
+        self._epoch = epoch
+        self._monotonic = monotonic
+        self._damaged: dict[Partition, DamagedPartition] = {}
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    def watch(self, partition: Partition) -> None:
+        """Heal the log of a partition, which has just been opened, if it is damaged now or later."""
+        loop = asyncio.get_running_loop()
+
+        def found(log: Log, damage: DamagedRange) -> None:  # in any thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._begin, partition)
+
+        partition.log.on_damage = found
+        self._begin(partition)
+
+    def _begin(self, partition: Partition) -> None:
+        if partition.is_open and partition.log.damage and partition not in self._damaged:
+            damaged = self._damaged[partition] = DamagedPartition(partition, self._monotonic)
+            self._tasks.start(self._heal(damaged), name=f"healing of {partition!r}")
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Ask the replicas again if a broker that may have the records has registered."""
+        if self._damaged and any(isinstance(change, BrokerRegistered) for change in delta.changes):
+            for damaged in self._damaged.values():
+                damaged.wakeup.set()
+
+    async def _heal(self, damaged: DamagedPartition) -> None:
+        try:
+            while True:
+                damaged.wakeup.clear()
+                await self._attempt(damaged)
+                if damaged.state is not HealState.WAITING:
+                    return
+                await damaged.until_retry()
+        finally:
+            del self._damaged[damaged.partition]
+
+    async def _attempt(self, damaged: DamagedPartition) -> None:
+        """Hand over if this broker leads, then fetch what is damaged from the other replicas."""
+        partition = damaged.partition
+        if damaged.must_hand_over(self._metadata.image.live_broker_ids(), self._monotonic()):
+            damaged.step(HealEvent.HAND_OVER)
+            await self._hand_over(damaged)
+        damaged.step(HealEvent.FETCH)
+        try:
+            async with self._at_once:
+                refused = await self._fetch_all(partition)
+                is_whole = not partition.log.damage
+        except KafkaError as error:  # this broker's own log cannot be used
+            refused, is_whole = [], False
+            _log.warning("the healing of a log was interrupted", extra={**damaged.facts, "reason": str(error)})
+        if not (self._partitions.hosts(partition) and partition.is_open):
+            damaged.step(HealEvent.LEAVE)
+            return
+        partition.unhealed = tuple(each.damage for each in refused)
+        if is_whole:
+            damaged.step(HealEvent.HEAL)
+            return
+        damaged.step(HealEvent.FAIL)
+        damaged.failures += 1
+        if refused and damaged.reports.is_due():
+            for each in refused:
+                _log.error(
+                    "damaged records have no other copy: fetches of them get CORRUPT_MESSAGE",
+                    extra={**damaged.facts, **each.facts},
+                )
+
+    # --- Handing over ---
+
+    async def _hand_over(self, damaged: DamagedPartition) -> None:
+        """Ask the controller for another leader, and wait for the metadata to name it. A failure is not repeated here:
+        the log is healed by its leader then."""
+        damaged.handed_over_s = self._monotonic()
+        partition = damaged.partition
+        topic = HandOverLeadershipRequest.Topic(topic_id=partition.topic_id, partitions=[partition.index])
+        request = HandOverLeadershipRequest(broker_id=self._broker_id, broker_epoch=self._epoch(), topics=[topic])
+        try:
+            response: HandOverLeadershipResponse = await self._ask_controller(request)
+            if response.error_code:
+                raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+        except KafkaError as error:
+            _log.warning("a leader with a damaged log cannot hand over", extra={**damaged.facts, "reason": str(error)})
+            return
+        if await self._metadata.until(lambda image: not partition.is_leader, HAND_OVER_S):
+            self.counts.handed_over += 1
+            facts = {**damaged.facts, "leader": partition.state.leader}
+            _log.warning("a leader with a damaged log has handed over", extra=facts)
+
+    # --- Fetching ---
+
+    async def _fetch_all(self, partition: Partition) -> list[_Refused]:
+        """Fetch every damaged range of the log. Returns the ranges that no live replica has."""
+        refused: dict[DamagedRange, _Refused] = {}
+        healed: set[DamagedRange] = set()
+        while damage := next((each for each in partition.log.damage if each not in refused), None):
+            if damage in healed:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{damage} was replaced, and is damaged again")
+            reasons = await self._fetch_from_any(partition, damage)
+            if reasons is None:
+                healed.add(damage)
+            else:
+                refused[damage] = _Refused(damage, reasons)
+        return list(refused.values())
+
+    async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, str] | None:
+        """Replace a range with the records of the first replica that has them. Returns why none has, by broker id."""
+        reasons: dict[int, str] = {}
+        for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
+            try:
+                await self._fetch(partition, source, damage)
+            except KafkaError as error:
+                reasons[source] = str(error)
+            else:
+                return None
+        return reasons
+
+    async def _fetch(self, partition: Partition, source: int, damage: DamagedRange) -> None:
+        """Replace a range with the records of one replica; a missing range only by as much as one segment holds.
+
+        Raises ``KafkaError`` if that replica does not have the records, or cannot be reached. The log is then as it
+        was.
+        """
+        log = partition.log
+        run = partial(self._logs.run, self._logs.directory_of(log))
+        mending = await run(log.mend, damage)
+        try:
+            fetched_bytes = 0
+            while not (mending.is_complete or mending.is_full):
+                fetched = await fetch_batches(
+                    partial(self._peers.ask, source, purpose=PURPOSE),
+                    partition,
+                    mending.next_offset,
+                    damage.last_offset,
+                    max_bytes=self._config().replica_fetch_max_bytes,
+                    has_gaps=log.config.compact,
+                )
+                await run(_add, mending, fetched)
+                fetched_bytes += len(fetched.data)
+            last_offset = mending.next_offset - 1
+            await self._logs.finish_mending(log, mending)
+        finally:
+            await run(mending.abandon)
+        self.counts.ranges += 1
+        self.counts.bytes += fetched_bytes
+        facts = {"topic": partition.topic, "partition": partition.index, "source": source, "bytes": fetched_bytes}
+        _log.warning(
+            "damaged records were replaced from another replica",
+            extra={**facts, "first_offset": damage.first_offset, "last_offset": last_offset, "damage": damage.reason},
+        )
+
+
+def _add(mending: Mending, fetched: FetchedBatches) -> None:
+    """Add fetched batches to what replaces a range. Offsets may be missing between them. Blocks."""
+    for at, header in headers(fetched.data):
+        mending.skip_to(header.base_offset)
+        mending.add(fetched.data[at : at + header.size_bytes])
+    mending.skip_to(fetched.next_offset)

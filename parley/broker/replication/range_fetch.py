@@ -1,0 +1,108 @@
+"""Fetches a range of committed records from another replica, to replace damaged ones.
+
+Rules of this module:
+
+* The other replica serves the range as it serves a consumer: it may lead or follow, and sends nothing above its high
+  watermark. Both brokers must know the same leader epoch, so a replica that has not heard of a new leader is refused.
+* Every batch is checked before it may be put in place: its checksum, that it continues the batch before it, and that
+  its leader epoch is the one that this replica's leader-epoch cache has for its offset. So a replica whose log has
+  diverged from this one heals nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, cast
+
+from parley.broker.replication.partition import Partition
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.records.batch_header import Buffer, headers
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.schema import Request
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+
+CONSUMER = -1
+"""The replica id of a request that a leader or a follower serves, up to the high watermark."""
+
+
+class Ask(Protocol):
+    """Sends a request to the other replica (``Client.send``)."""
+
+    async def __call__(self, request: Request) -> Any: ...
+
+
+class FetchedBatches(NamedTuple):
+    """Whole, checked batches, and the offset that follows the last one."""
+
+    data: memoryview
+    next_offset: int
+
+
+async def fetch_batches(
+    ask: Ask, partition: Partition, offset: int, last_offset: int, *, max_bytes: int, has_gaps: bool
+) -> FetchedBatches:
+    """Fetch the batches from ``offset`` on, up to ``last_offset`` and about ``max_bytes``.
+
+    ``has_gaps`` is True if offsets may be missing between batches, as compaction leaves them. Raises ``KafkaError``: an
+    error of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if
+    its batches do not belong into this log.
+    """
+    asked = FetchRequest.FetchPartition(
+        partition=partition.index,
+        current_leader_epoch=partition.leader_epoch,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+    )
+    response: FetchResponse = await ask(
+        FetchRequest(
+            replica_state=FetchRequest.ReplicaState(replica_id=CONSUMER),
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[FetchRequest.FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
+        )
+    )
+    data = _only_partition(response)
+    if not data.records:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed there yet")
+    records = cast("Buffer", data.records)  # in a decoded response: one buffer
+    return checked_batches(records, offset, last_offset, partition.log.leader_epochs, has_gaps=has_gaps)
+
+
+def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
+    codes = [response.error_code]
+    found = [data for topic in response.responses for data in topic.partitions]
+    codes += [data.error_code for data in found]
+    error = next(filter(None, codes), 0)
+    if error or not found:
+        raise KafkaError(ErrorCode(error or ErrorCode.UNKNOWN_SERVER_ERROR))
+    return found[0]
+
+
+def checked_batches(
+    data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache, *, has_gaps: bool
+) -> FetchedBatches:
+    """Return the whole batches in ``data`` that lie between ``offset`` and ``last_offset``.
+
+    Raises ``CorruptRecord`` if there is none, or one of them does not belong into a log with these leader epochs.
+    """
+    expected, end = offset, 0
+    for at, header in headers(data):
+        if header.base_offset > last_offset:
+            break
+        verify_crc(data, at, header)
+        if header.base_offset < expected or (header.base_offset > expected and not has_gaps):
+            raise CorruptRecord(f"its batch begins at offset {header.base_offset}, not at {expected}")
+        if header.last_offset > last_offset:
+            raise CorruptRecord(f"its batch ends at offset {header.last_offset}, the damage at {last_offset}")
+        epoch = epochs.epoch_at(header.base_offset)
+        if epoch is not None and header.partition_leader_epoch not in (epoch, -1):
+            raise CorruptRecord(
+                f"it wrote offset {header.base_offset} in leader epoch {header.partition_leader_epoch}, "
+                f"this replica in {epoch}"
+            )
+        expected, end = header.next_offset, at + header.size_bytes
+    if not end and not has_gaps:
+        raise CorruptRecord(f"it has no whole batch at offset {offset}")
+    return FetchedBatches(memoryview(data)[:end], expected if end else last_offset + 1)

@@ -1,0 +1,172 @@
+"""Damaged and missing records are fetched from other replicas and put in place, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from parley.broker.replication.partition import Isolation
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
+from parley.storage.segment import LOG_SUFFIX
+from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
+
+SMALL = LogConfig(segment_bytes=4096, min_insync_replicas=1)
+"""Each segment holds a few batches."""
+VALUES = [b"%03d" % number * 100 for number in range(100)]
+
+
+async def filled(cluster: Nodes, replicas: list[int]) -> None:
+    """Create the topic ``t`` with ``VALUES``, on many segments, and wait until every replica has them."""
+    await cluster.create("t", replicas, config=SMALL)
+    for value in VALUES:
+        cluster[replicas[0]].partition("t").append(batch(value), acks=1, now_ms=now_ms())
+    await eventually(lambda: all(cluster[each].log("t").high_watermark == len(VALUES) for each in replicas))
+
+
+def segment_files(node: Node) -> list[Path]:
+    return sorted((node.directory / "t-0").glob(f"*{LOG_SUFFIX}"))
+
+
+def flip(path: Path, position: int) -> None:
+    """Change eight bytes in a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        old = file.read(8)
+        file.seek(position)
+        file.write(bytes(byte ^ 0xFF for byte in old))
+
+
+def error_of(node: Node, offset: int) -> ErrorCode | None:
+    """Read as a consumer does. Returns the error, None if the records were read."""
+    partition = node.partition("t")
+    try:
+        partition.read(offset, 1 << 20, isolation=Isolation.READ_UNCOMMITTED, min_one_batch=True).read()
+    except KafkaError as error:
+        return error.code
+    return None
+
+
+async def verify(log: Log) -> None:
+    """Read the whole log, as the scrubber does."""
+    for segment in log.segments:
+        await asyncio.to_thread(log.verify_segment, segment, 0, segment.size)
+
+
+async def whole(node: Node) -> None:
+    """Wait until a replica is healed, and check that it has all values."""
+    log = node.log("t")
+    await eventually(lambda: not log.damage and not node.healing._damaged)
+    assert values_of(log) == VALUES
+
+
+async def test_a_follower_with_flipped_bytes_is_healed(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        victim = segment_files(cluster[2])[1]
+        good = victim.read_bytes()
+        flip(victim, 1000)
+        await cluster.start(2)
+        await verify(cluster[2].log("t"))
+        await whole(cluster[2])
+        assert victim.read_bytes() == good
+        assert cluster[2].healing.counts.ranges == 1
+
+
+async def test_deleted_segments_of_a_follower_are_fetched_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        files = segment_files(cluster[2])
+        good = [path.read_bytes() for path in files]
+        for path in (files[0], files[3]):
+            path.unlink()
+        await cluster.start(2)
+        await whole(cluster[2])
+        assert [path.read_bytes() for path in segment_files(cluster[2])] == good
+
+
+async def test_a_leader_with_damage_hands_over_first(tmp_path: Path) -> None:
+    """Its consumers retry meanwhile, and it stays in the ISR."""
+    async with nodes(tmp_path, 3) as cluster:
+        await filled(cluster, [1, 2, 3])
+        await cluster[1].stop()
+        victim = segment_files(cluster[1])[1]
+        flip(victim, 1000)
+        await cluster.start(1)
+        cluster.alter("t", leader=1)
+        log = cluster[1].log("t")
+        await verify(log)
+        damage = log.damage
+        assert len(damage) == 1
+        assert error_of(cluster[1], damage[0].first_offset) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert error_of(cluster[1], damage[0].last_offset + 1) is None
+        await whole(cluster[1])
+        assert cluster.state("t").leader == 2
+        assert set(cluster.state("t").isr) == {1, 2, 3}
+        assert cluster[1].healing.counts.handed_over == 1
+
+
+async def test_a_leader_heals_from_a_replica_outside_the_isr(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        cluster.alter("t", isr=(1,))
+        await cluster[1].stop()
+        flip(segment_files(cluster[1])[1], 1000)
+        await cluster.start(1)
+        await verify(cluster[1].log("t"))
+        await whole(cluster[1])
+        assert cluster.state("t").leader == 1
+
+
+async def test_without_another_copy_the_damage_is_named_and_the_rest_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records are fetched as soon as the other broker is back."""
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        cluster.fence(2, fenced=True)
+        await cluster[1].stop()
+        flip(segment_files(cluster[1])[1], 1000)
+        await cluster.start(1)
+        node = cluster[1]
+        await verify(node.log("t"))
+        (damage,) = node.log("t").damage
+        await eventually(lambda: node.partition("t").has_no_copy(damage))
+        assert error_of(node, damage.first_offset) is ErrorCode.CORRUPT_MESSAGE
+        assert error_of(node, damage.last_offset + 1) is None
+        named = next(record for record in caplog.records if "no other copy" in record.getMessage())
+        assert (named.levelname, named.__dict__["first_offset"]) == ("ERROR", damage.first_offset)
+        await cluster.start(2)
+        await whole(node)
+        assert error_of(node, damage.first_offset) is None
+
+
+async def test_the_only_replica_refuses_damaged_records_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1) as cluster:
+        await filled(cluster, [1])
+        await cluster[1].stop()
+        flip(segment_files(cluster[1])[1], 1000)
+        await cluster.start(1)
+        await verify(cluster[1].log("t"))
+        (damage,) = cluster[1].log("t").damage
+        assert error_of(cluster[1], damage.first_offset) is ErrorCode.CORRUPT_MESSAGE
+        assert values_of(cluster[1].log("t"), damage.last_offset + 1) == VALUES[damage.last_offset + 1 :]
+
+
+async def test_two_damaged_replicas_heal_each_other(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        for number, segment in ((1, 1), (2, 3)):
+            await cluster[number].stop()
+            flip(segment_files(cluster[number])[segment], 1000)
+        for number in (1, 2):
+            await cluster.start(number)
+        await asyncio.gather(*(verify(cluster[number].log("t")) for number in (1, 2)))
+        for number in (1, 2):
+            await whole(cluster[number])

@@ -1,0 +1,141 @@
+"""Batches of another replica are taken only if they belong into this replica's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from parley.broker.metadata.types import PartitionState
+from parley.broker.metrics import TopicMetrics
+from parley.broker.replication.partition import Partition, Purgatories
+from parley.broker.replication.range_fetch import checked_batches, fetch_batches
+from parley.broker.runtime.purgatory import Purgatory
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.records.batch import build
+from parley.protocol.records.batch_header import read_header
+from parley.protocol.records.batch_patch import assign
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.records.record import Record
+from parley.protocol.schema import Request
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+
+
+def batch(offset: int, count: int, epoch: int = 0) -> bytes:
+    data = build([Record(i, 1000, None, b"%d" % (offset + i), ()) for i in range(count)])
+    assign(data, 0, read_header(data), offset, epoch, None)
+    return bytes(data)
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> LeaderEpochCache:
+    """Epoch 0 from offset 0, epoch 3 from offset 20."""
+    cache = LeaderEpochCache(tmp_path / "epochs")
+    cache.assign(0, 0)
+    cache.assign(3, 20)
+    return cache
+
+
+def test_the_batches_of_the_range_are_taken_and_no_others(epochs: LeaderEpochCache) -> None:
+    data = batch(10, 5) + batch(15, 5) + batch(20, 5, 3) + batch(25, 5, 3)
+    taken = checked_batches(data, 10, 24, epochs, has_gaps=False)
+    assert taken.next_offset == 25
+    assert taken.data == batch(10, 5) + batch(15, 5) + batch(20, 5, 3)
+
+
+def test_a_batch_that_the_response_cuts_off_is_left_for_the_next_request(epochs: LeaderEpochCache) -> None:
+    taken = checked_batches((batch(10, 5) + batch(15, 5))[:-1], 10, 19, epochs, has_gaps=False)
+    assert (taken.next_offset, taken.data) == (15, batch(10, 5))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (batch(10, 5, 1), "leader epoch 1"),
+        (batch(10, 5) + batch(15, 10), "ends at offset 24"),
+        (batch(12, 3), "begins at offset 12"),
+        (batch(5, 10), "begins at offset 5"),
+        (batch(10, 5)[:-1] + b"x", "checksum"),
+        (batch(10, 5)[:-1], "no whole batch"),
+        (batch(40, 5, 3), "no whole batch"),
+    ],
+)
+def test_batches_that_do_not_fit_the_range_or_the_epochs_are_refused(
+    epochs: LeaderEpochCache, data: bytes, why: str
+) -> None:
+    with pytest.raises(CorruptRecord, match=why):
+        checked_batches(data, 10, 19, epochs, has_gaps=False)
+
+
+def test_a_compacted_range_may_have_gaps(epochs: LeaderEpochCache) -> None:
+    taken = checked_batches(batch(12, 3) + batch(18, 1), 10, 19, epochs, has_gaps=True)
+    assert (taken.next_offset, taken.data) == (19, batch(12, 3) + batch(18, 1))
+    nothing = checked_batches(batch(40, 5, 3), 10, 19, epochs, has_gaps=True)
+    assert (nothing.next_offset, bytes(nothing.data)) == (20, b"")
+
+
+class Source:
+    """Responds to fetches with one partition."""
+
+    def __init__(self, **data: Any) -> None:
+        self.data = data
+        self.asked: list[FetchRequest] = []
+
+    async def __call__(self, request: Request) -> Any:
+        assert isinstance(request, FetchRequest)
+        self.asked.append(request)
+        data = FetchResponse.PartitionData(partition_index=0, high_watermark=20, **self.data)
+        return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(partitions=[data])])
+
+
+class OpenPartition(Partition):
+    """A partition whose log consists of its leader epochs."""
+
+    leader_epochs: LeaderEpochCache
+
+    @property
+    def log(self) -> Any:
+        return self
+
+
+@pytest.fixture
+def partition(epochs: LeaderEpochCache) -> Partition:
+    made = OpenPartition(
+        "t",
+        UUID(int=7),
+        0,
+        broker_id=1,
+        state=PartitionState((1, 2), (1, 2), 2, leader_epoch=3),
+        purgatories=Purgatories(Purgatory(), Purgatory()),
+        counters=TopicMetrics(),
+    )
+    made.leader_epochs = epochs
+    return made
+
+
+async def test_a_fetch_names_the_leader_epoch_and_no_replica(partition: Partition) -> None:
+    source = Source(records=batch(10, 5))
+    taken = await fetch_batches(source, partition, 10, 19, max_bytes=1000, has_gaps=False)
+    assert taken.next_offset == 15
+    (request,) = source.asked
+    (asked,) = request.topics[0].partitions
+    assert request.replica_state.replica_id == -1
+    assert (asked.current_leader_epoch, asked.fetch_offset, asked.partition_max_bytes) == (3, 10, 1000)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ({"records": b""}, ErrorCode.OFFSET_NOT_AVAILABLE),
+        ({"records": b"", "error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ],
+)
+async def test_a_replica_without_the_records_is_an_error(
+    partition: Partition, data: dict[str, Any], code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as raised:
+        await fetch_batches(Source(**data), partition, 10, 19, max_bytes=1000, has_gaps=False)
+    assert raised.value.code == code
