@@ -28,7 +28,8 @@ from tests.mutation.functions import Calls, ImportCalls, Place, functions_around
 from tests.mutation.mutants import ROOT, Mutant
 
 QUICK = "not slow and not system and not spark"
-TEST_HANGS = "--timeout=60"
+TEST_HANGS = ("--timeout=60", "--timeout-method=thread")
+"""A test that hangs ends its process, whatever it waits for."""
 SHORT_S = 0.2
 HANGS_AFTER_S = 60.0
 TIMES_LONGER = 10
@@ -164,7 +165,7 @@ def _collect_and_try(tests: Sequence[str], mutants: Sequence[Mutant], jobs: int,
 
 
 def _run_pytest(tests: Sequence[str], plugin: object) -> int:
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK, TEST_HANGS]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants", "-m", QUICK, *TEST_HANGS]
     # With plain asserts pytest imports no module of this distribution in its own way.
     return int(pytest.main([*words, "--assert=plain", *tests], plugins=[plugin]))
 
