@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
+from parley.broker.replication import replica_directories
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
+from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.storage.partition_metadata import encode_id
 
@@ -64,6 +69,61 @@ async def test_the_directories_of_replicas_follow_the_logs(tmp_path: Path) -> No
             lambda image: {state.directory(1) for state in image.topics["t"].partitions} == {there.id}, PATIENCE_S
         )
         assert agrees(server, server.metadata.image)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+async def test_replicas_are_where_they_were_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
+    server = server_in(tmp_path, "a", "b")
+    await server.start()
+    await create(server, 4)
+    assert await server.metadata.until(lambda image: agrees(server, image), PATIENCE_S)
+    before = [state.directory(1) for state in server.metadata.image.topics["t"].partitions]
+    await (server.stop() if is_clean else server.kill())
+    caplog.clear()
+    again = server_in(tmp_path, "a", "b")
+    await again.start()
+    try:
+        states = again.metadata.image.topics["t"].partitions
+        assert [state.directory(1) for state in states] == before
+        assert await again.metadata.until(
+            lambda image: all(state.leader == 1 for state in image.topics["t"].partitions), PATIENCE_S
+        )
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+    finally:
+        await again.stop()
+
+
+async def test_directories_are_reported_until_the_controller_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_directories, "RETRY_S", 0.01)
+    server = server_in(tmp_path, "a", "b")
+    asked: list[AssignReplicasToDirsRequest] = []
+    reported: set[UUID] = set()
+    succeeded = asyncio.Event()
+
+    async def ask(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        asked.append(request)
+        if len(asked) == 1:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        if len(asked) == 2:
+            return AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, directories=[])
+        reported.update(directory.id for directory in request.directories)
+        if reported == set(server.parts.logs.online_ids()):
+            succeeded.set()
+        return AssignReplicasToDirsResponse(directories=[])
+
+    await server.start()
+    try:
+        parts = server.parts
+        monkeypatch.setattr(parts.replica_directories, "_ask_controller", ask)
+        await create(server, 2)
+        await succeeded.wait()
+        assert {request.broker_epoch for request in asked} == {parts.lifecycle.broker_epoch}
     finally:
         await server.stop()
 
