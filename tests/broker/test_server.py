@@ -25,8 +25,10 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.log_directory import DirectoryInUse
 from parley.storage.meta_properties import InconsistentBrokerId
+from parley.storage.shortage import MEMORY
 
 
 def config(data_dir: Path, **settings: Any) -> BrokerConfig:
@@ -180,6 +182,30 @@ async def test_limits_may_change_while_the_broker_runs(tmp_path: Path) -> None:
         assert server.parts.connection_quotas.limits.connections_per_ip == 2**31 - 1
         limit_connections(server.parts.connection_quotas, config(tmp_path, **{"max.connections.per.ip": 7}))
         assert server.parts.connection_quotas.limits.connections_per_ip == 7
+
+
+async def test_a_broker_of_its_own_process_ends_when_memory_ran_out_in_the_middle_of_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    server = BrokerServer(config(tmp_path), owns_process=True)
+    await server.start()
+    async with Client(server.bootstrap_servers) as client:
+        await create(client, "t")
+        await produce(client, "t", [b"a"])
+        assert server.starvation_checks is not None
+        assert not server.starved
+        monkeypatch.setattr(MEMORY, "lost_work", MemoryError())
+        assert "ran out of memory in the middle of its work" in server.starved
+        async with asyncio.timeout(30):
+            await server.failed.wait()
+    await server.give_up()
+    await server.give_up()  # idempotent
+    assert not server.health.report()[0]
+    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists(), "the next start reads the logs again"
+    async with running(config(tmp_path)) as again, Client(again.bootstrap_servers) as client:
+        assert again.starvation_checks is None, "an embedded broker does not end a process that is not its own"
+        assert await produce(client, "t", [b"b"]) == 1
 
 
 async def test_a_cluster_begins_with_the_topics_found_on_disk(tmp_path: Path) -> None:

@@ -259,19 +259,21 @@ class StarvationWatch:
             self._give_up(reserve, short_s)
 
     def _give_up(self, reserve: Reserve, short_s: float) -> None:
-        why = f"has been short of {reserve.name} for {short_s:.1f} s"
-        if reserve.lost_work is not None:
-            why = f"ran out of {reserve.name} in the middle of its work"
-        _log.error(f"the broker {why}: it hands over what it leads and ends", extra={"advice": ADVICE[reserve.name]})
-        self._health.trouble(reserve.name, f"the broker {why}. {ADVICE[reserve.name]}", fatal=True)
+        why = _why(reserve, short_s)
+        _log.error("the broker hands over what it leads and ends", extra={"reason": why})
+        self._health.trouble(reserve.name, why, fatal=True)
         self.is_ending = True
         self._end()
 
     @property
     def reason(self) -> str:
         """Why the broker ends; empty unless it ends because of a shortage."""
-        ending = [each.name for each, judged in self._judged.items() if judged.state is Supply.ENDING]
-        return self._health.problem(ending[0]) if ending else ""
+        for reserve, judged in self._judged.items():
+            if judged.state is Supply.ENDING:
+                return self._health.problem(reserve.name)
+            if reserve.lost_work is not None:  # the broker ends before the next check
+                return _why(reserve, 0.0)
+        return ""
 
     def metrics(self) -> list[tuple[tuple[str, ...], ShortageMetrics]]:
         """The numbers of each resource, for the exporter."""
@@ -279,6 +281,13 @@ class StarvationWatch:
             ((reserve.name,), ShortageMetrics(shortages=reserve.shortages, is_short=judged.state is not Supply.ENOUGH))
             for reserve, judged in self._judged.items()
         ]
+
+
+def _why(reserve: Reserve, short_s: float) -> str:
+    """Why the broker ends, and what the operator can do."""
+    if reserve.lost_work is not None:
+        return f"the broker ran out of {reserve.name} in the middle of its work. {ADVICE[reserve.name]}"
+    return f"the broker has been short of {reserve.name} for {short_s:.1f} s. {ADVICE[reserve.name]}"
 
 
 class LastResort:

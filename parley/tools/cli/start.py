@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, INTERRUPTED, STARVED, CommandError, pairs
 
@@ -46,6 +46,10 @@ _OF_ADDRESSES: Final = {
 }
 """The advice for each error of a listener's address."""
 _UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listeners has the names for clients)"
+
+_NO_ORDERLY_END: Final = (
+    "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
+)
 
 _EXAMPLES: Final = """\
 Examples:
@@ -213,10 +217,15 @@ def run(config: BrokerConfig) -> int:
     _hold_reserves()
     server = BrokerServer(config, owns_process=True)
     patience_s = 2 * config.session_timeout_ms / 1000
-    last_resort = LastResort(lambda: server.starvation_checks, _end_at_once, patience_s=patience_s)
+    last_resort = LastResort(
+        lambda: server.starvation_checks, lambda: _end_at_once(_NO_ORDERLY_END), patience_s=patience_s
+    )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, config))
+            if server.starved:  # closing the loop starts a thread, which stands still for ever without memory
+                writer.close()
+                _end_at_once(f"Error: {why_it_ended(server)[0]}\n")
         reason, code = why_it_ended(server)
     except NotStarted as error:
         reason, code = str(error), error.exit_code
@@ -273,9 +282,9 @@ def _hold_reserves() -> None:
         reserve.refill()
 
 
-def _end_at_once() -> None:
-    """End the process, because a shortage keeps the broker from doing that."""
-    os.write(2, b"Error: the process is out of file descriptors or memory, and the broker could not end in order.\n")
+def _end_at_once(reason: str) -> NoReturn:
+    """End the process without what Python does at its end: a shortage may keep that from ever being done."""
+    os.write(2, reason.encode())
     os._exit(STARVED)
 
 
