@@ -31,6 +31,12 @@ EQUIVALENT = [
     (r"change\.key == key for", "_Eq_LtE", "no other key begins with a leader's key"),
     (r"change\.key == key for", "_Eq_GtE", "no other key begins with a leader's key"),
     (r"if fetch_offset != had:", "_NotEq_Gt", "the high watermark moves only if a follower has more than before"),
+    (
+        r"(^|[(, ])\*,.* -> .*(^|[(, ])/,",
+        "_Mul_Div",
+        "the star only forbids arguments by position: no call has them",
+    ),
+    (r" -> log_offset: int = - ?2", "Number", "before every record, as -1"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
 ]

@@ -40,6 +40,7 @@ LAG_MAX_S = 10.0
         ((3, 50), (3, 40), 60, 40),  # the leader's epoch 3 ended earlier
         ((3, 40), (3, 50), 60, 40),  # this log's did, and went on with another epoch
         ((2, 30), (3, 50), 60, 30),  # epoch 3 is unknown here: go back to the one before, and ask again
+        ((2, 55), (3, 50), 60, 55),  # also if it ended later here: the next fetch asks about epoch 2
         ((-1, -1), (3, 50), 60, 50),  # no epochs are known here
         ((3, 50), (3, 50), 45, 45),  # never beyond the end
     ],

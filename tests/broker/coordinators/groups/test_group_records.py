@@ -131,6 +131,28 @@ def test_the_largest_generation_that_has_a_successor_is_read() -> None:
     assert [group.generation for group in replay.groups()] == [(1 << 31) - 2]
 
 
+@pytest.mark.parametrize("protocol_type", ["consumer", None])
+def test_a_group_comes_back_as_it_was_written(protocol_type: str | None) -> None:
+    group = Group("g", 3, GroupState.STABLE, 70, 5, protocol_type, "range")
+    for name in ("b", "a"):
+        group.add(GroupMember(name, f"i-{name}", "c", "h", 30, 20, (("range", name.encode()),), assignment=b"all"))
+    replay = GroupReplay(3)
+    replay.apply(*group_record(group))
+    (found,) = replay.groups()
+    assert (found.group_id, found.partition, found.state, found.state_since_ms) == ("g", 3, GroupState.STABLE, 70)
+    assert (found.generation, found.protocol_type, found.protocol) == (5, protocol_type, "range")
+    assert (found.leader_id, found.static_ids) == ("b", {"i-b": "b", "i-a": "a"})
+    assert [(m.member_id, m.client_id, m.client_host, m.session_timeout_ms) for m in found.members.values()] == [
+        ("b", "c", "h", 20),
+        ("a", "c", "h", 20),
+    ]
+    assert [(m.metadata_for("range"), m.metadata_for("other"), m.assignment) for m in found.members.values()] == [
+        (b"b", b"", b"all"),
+        (b"a", b"", b"all"),
+    ]
+    assert not any(member.is_new or member.is_waiting for member in found.members.values())
+
+
 def test_a_member_without_a_rebalance_timeout_has_its_session_timeout_for_it() -> None:
     group = Group("g", 0, GroupState.STABLE, generation=1, protocol_type="consumer", protocol="range")
     for name, rebalance_ms in (("old", -1), ("zero", 0), ("new", 30)):

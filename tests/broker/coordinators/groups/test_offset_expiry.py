@@ -23,12 +23,15 @@ RETENTION_MS = 1000
 COMMITTED_MS = 50_000
 
 
-def committed(*, expire_at_ms: int = -1) -> CommittedOffset:
-    return CommittedOffset(5, -1, "", COMMITTED_MS, expire_at_ms)
+def committed() -> CommittedOffset:
+    return CommittedOffset(5, -1, "", COMMITTED_MS)
 
 
-def group(state: GroupState, protocol_type: str | None = None, *, since_ms: int = -1, expire_at_ms: int = -1) -> Group:
-    offsets = {("t", 0): committed(expire_at_ms=expire_at_ms)}
+def group(
+    state: GroupState, protocol_type: str | None = None, *, since_ms: int = -1, expire_at_ms: int | None = None
+) -> Group:
+    offset = committed() if expire_at_ms is None else replace(committed(), expire_at_ms=expire_at_ms)
+    offsets = {("t", 0): offset}
     return Group("g", 0, state, since_ms, protocol_type=protocol_type, protocol="range", offsets=offsets)
 
 
