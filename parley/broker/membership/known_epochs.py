@@ -4,7 +4,7 @@ A coordination store that was restored from a backup has lower ones, and would g
 broker remembers what it has seen, and lifts the store's counters above it whenever it joins the cluster. The controller
 asks for the newest metadata that the broker has seen, to recognise such a store (``parley.broker.metadata.terms``).
 
-``EpochFile`` writes the file in the executor after each change. A crash may lose the last change.
+``EpochFile`` writes the file in the executor. A crash may lose the changes of the last ``WRITE_PAUSE_S``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from parley.storage.checkpoints import write_atomically
 _log = logging.getLogger(__name__)
 
 EPOCHS_FILE = "coordination.epochs"
+WRITE_PAUSE_S = 0.1
+"""The pause between two writes, so that many changes of the metadata do not keep the disk busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,12 @@ class EpochFile:
         self.note(KnownEpochs(Term(image.controller_epoch, image.controller_id, image.version)))
 
     async def run(self) -> None:
-        """Write every change, until cancelled. Changes during a write are written together."""
+        """Write changes until cancelled: at once after a pause, and together if they come in quick succession."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             await self.save()
+            await asyncio.sleep(WRITE_PAUSE_S)
 
     async def save(self) -> None:
         """Write ``known`` to every usable directory, and return when it is on disk."""
