@@ -100,8 +100,8 @@ class LogManager:
         """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
         """
         self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_EPOCH
-        """Returns the epoch under which the metadata shows this process as registered, ``UNKNOWN_EPOCH`` before that. A
-        clean shutdown writes it into the markers (KIP-966)."""
+        """Returns the latest epoch of this process, ``UNKNOWN_EPOCH`` before it is registered. A clean shutdown writes
+        it into the markers (KIP-966)."""
         self.previous_broker_epoch = UNKNOWN_EPOCH
         """The broker epoch in the markers of the last shutdown; ``UNKNOWN_EPOCH`` if that was not clean everywhere."""
         self.lost_below: dict[Log, int] = {}

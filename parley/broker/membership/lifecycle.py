@@ -196,6 +196,15 @@ class BrokerLifecycle:
         is_this = known is not None and known.incarnation_id == self._broker.incarnation_id
         return known.epoch if known is not None and is_this else NO_EPOCH
 
+    @property
+    def clean_epoch(self) -> int:
+        """The broker epoch for the marker of a clean shutdown; ``NO_EPOCH`` if this process never was registered.
+
+        It is that of the latest join. The controller may have registered this process under it without the metadata
+        having arrived here, and the marker must not look older than that.
+        """
+        return NO_EPOCH if self.registered_epoch == NO_EPOCH else self.broker_epoch
+
     async def until_registered(self) -> None:
         """Wait until the metadata shows this very incarnation of the broker as alive."""
 

@@ -176,7 +176,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
         producer_ids=ProducerIds(lambda: lifecycle.store, joined.epochs),
     )
-    opened.manager.broker_epoch = lambda: lifecycle.registered_epoch
+    opened.manager.broker_epoch = lambda: lifecycle.clean_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
     _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks))

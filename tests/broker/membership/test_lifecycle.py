@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -141,6 +142,18 @@ async def test_a_fenced_broker_that_is_alive_joins_again_under_a_higher_epoch() 
                     not image.brokers[victim].fenced and image.brokers[victim].epoch > epoch
                 ),
             )
+
+
+async def test_a_clean_shutdown_leaves_the_epoch_of_the_latest_join() -> None:
+    """The controller may have registered the broker under it, although the broker does not know yet."""
+    async with Cluster(brokers=1) as cluster:
+        (broker,) = cluster.brokers.values()
+        lifecycle = broker.server.parts.lifecycle
+        assert lifecycle.clean_epoch == lifecycle.registered_epoch == lifecycle.broker_epoch
+        lifecycle.broker_epoch += 1
+        assert lifecycle.clean_epoch == lifecycle.registered_epoch + 1
+        lifecycle._broker = replace(lifecycle._broker, incarnation_id=UUID(int=1))  # a process not registered yet
+        assert lifecycle.clean_epoch == -1
 
 
 async def test_a_broker_that_requests_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

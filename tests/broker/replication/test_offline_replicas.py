@@ -116,3 +116,32 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
         (result,) = answer.replica_election_results[0].partition_result
         assert result.error_code == ErrorCode.NONE
         assert await first.metadata.until(lambda image: state_of(image).leader == 3, PATIENCE_S)
+
+
+async def test_the_last_replica_in_sync_has_no_disk_and_an_aggressive_recovery_elects_another(
+    servers: list[BrokerServer], tmp_path: Path
+) -> None:
+    """The partition has a leader again as soon as the other replica is back, without a request."""
+    first, failing, behind = servers
+    new = CreateTopicsRequest.CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[2, 3])],
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name="unclean.recovery.strategy", value="Aggressive")],
+    )
+
+    def state_of(image: MetadataImage) -> PartitionState:
+        return image.topics["t"].partitions[0]
+
+    async with Client(first.bootstrap_servers) as client, AsyncExitStack() as stack:
+        await client.send(CreateTopicsRequest(topics=[new]))
+        await behind.stop()
+        assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
+        (log,) = [log for log in failing.parts.logs.logs if log.topic == "t"]
+        failing.parts.logs._on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
+        assert await first.metadata.until(lambda image: state_of(image).last_known_elr == (2,), PATIENCE_S)
+        await started(3, tmp_path, stack)
+        assert await first.metadata.until(lambda image: state_of(image).leader == 3, PATIENCE_S)
+        state = state_of(first.metadata.image)
+        assert (state.isr, state.unclean_epoch) == ((3,), state.leader_epoch)
