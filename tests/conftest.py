@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-SYSTEM_TESTS = Path(__file__).parent / "system"
+HERE = Path(__file__).parent
+SYSTEM_TESTS = HERE / "system"
+SPARK_TESTS = (HERE / "pipeline", HERE / "docs")
+"""Where ``make test`` looks for tests with Spark."""
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
 # How long an example takes says nothing on a machine that does other things besides. The first one in a new checkout is
@@ -51,7 +54,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run long tests only with ``-m soak``."""
+    """Run long tests only with ``-m soak``, and refuse tests with Spark that ``make test`` would not find."""
+    for item in items:
+        if item.get_closest_marker("spark") and not any(item.path.is_relative_to(folder) for folder in SPARK_TESTS):
+            raise pytest.UsageError(f"{item.nodeid} needs Spark: move it to tests/pipeline or tests/docs")
     if "soak" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("soak")]
