@@ -16,6 +16,7 @@ from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
+from parley.consensus.store_record import SET_BACK_KEY
 from parley.tools.coordination.store_fitness import Found, check
 from tests.tools.conftest import Parley
 
@@ -99,6 +100,12 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
     assert json.loads(parley("coordination", "migrate", "--status", "--json", *at).out)["store"] == store
 
 
+async def _mark(url: str) -> bytes | None:
+    async with create_backend(url) as backend:
+        mark = await backend.get(SET_BACK_KEY)
+    return None if mark is None else mark.value
+
+
 async def _put(url: str, values: dict[str, bytes]) -> None:
     async with create_backend(url) as backend:
         for key, value in values.items():
@@ -116,13 +123,15 @@ def test_a_dump_is_restored_and_a_cluster_goes_on_with_it(parley: Parley, tmp_pa
         refused = parley("coordination", "restore", str(dumped), lost, "--overwrite")
         assert (refused.code, "brokers are running on this store" in refused.err) == (1, True)
     restored = parley("coordination", "restore", str(dumped), other)
-    assert restored.code == 0, restored.err
+    assert (restored.code, "Start all brokers" in restored.err) == (0, True)
+    assert asyncio.run(_mark(other)) == b"restored from a dump", "the next controller does not rely on the store"
     assert json.loads(parley("coordination", "dump", other).out)["entries"] == json.loads(in_use.out)["entries"]
     again = parley("coordination", "restore", str(dumped), other)
     assert (again.code, "the store is not empty" in again.err) == (1, True)
     assert parley("coordination", "restore", str(dumped), other, "--overwrite").code == 0
     with Cluster({"coordination.url": other}, brokers=1, data_dir=tmp_path) as cluster:
         assert "kept" in parley("topics", "--list", "--bootstrap-server", cluster.bootstrap_servers).lines
+        assert asyncio.run(_mark(other)) is None
 
 
 def test_secrets_are_masked_unless_asked_for(parley: Parley, tmp_path: Path) -> None:

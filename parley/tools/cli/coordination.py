@@ -140,8 +140,9 @@ def restore(
 ) -> None:
     """Restore the output of `dump` into a store, to replace a lost one.
 
-    The cluster then has the state of the dump: topics created since are unknown to it. Stop all brokers first, and
-    never run brokers on the old store again.
+    The cluster then has the topics and settings of the dump: topics created since are unknown to it. Stop all
+    brokers first, and never run brokers on the old store again. Afterwards start all brokers with their data: no
+    partition has a leader before all its replicas have reported their logs.
     """
     from parley.tools.coordination.dump_and_restore import NotRestored
     from parley.tools.coordination.dump_and_restore import restore as restore_store
@@ -161,7 +162,7 @@ def restore(
         count = _run(work)
     except NotRestored as reason:
         raise CommandError(f"Nothing was restored: {reason}.") from reason
-    print(f"Restored {count} keys.", file=sys.stderr)
+    print(f"Restored {count} keys. Start all brokers: partitions wait for all of their replicas.", file=sys.stderr)
 
 
 def migrate(

@@ -98,7 +98,8 @@ def _is_secret(name: str) -> bool:
 async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: bool) -> int:
     """Replace the content of a store by a dump, and put the store in charge. Returns the number of keys.
 
-    Brokers whose data belongs to the dumped store accept this one as its successor.
+    Brokers whose data belongs to the dumped store accept this one as its successor. A mark in the store tells the next
+    controller not to rely on its epochs and ISRs (``SET_BACK_KEY``).
 
     Raises NotRestored if the dump is invalid or has masks, if the store is in use, or if it is not empty and
     ``overwrite`` is False. Raises the store's errors; the store is then not in charge, and the call may be repeated.
