@@ -73,6 +73,7 @@ def test_validate_only_changes_nothing() -> None:
         (NewTopic("t", replication_factor=-2), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", partitions=1, assignment={0: (0,)}), ErrorCode.INVALID_REQUEST),
+        (NewTopic("t", replication_factor=1, assignment={0: (0,)}), ErrorCode.INVALID_REQUEST),
         (NewTopic("t", assignment={1: (0,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", assignment={0: ()}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (NewTopic("t", assignment={0: (0, 0)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),

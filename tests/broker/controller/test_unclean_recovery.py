@@ -73,7 +73,9 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_new_controller_recovers_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_controller_recovers_what_it_finds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(unclean_recovery, "PARTITIONS_MAX", 2)
     led = PartitionState((1, 2), (1,), 1)
     bench = Bench(image_with(STATE, led, STATE, STATE))
@@ -83,6 +85,9 @@ async def test_a_new_controller_recovers_what_it_finds(monkeypatch: pytest.Monke
     assert bench.leaders() == [1, 1, 1, 1]
     assert sorted(bench.asked) == [(broker, count) for broker in (1, 2, 3) for count in (1, 2)]
     assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (3, 0)
+    said = [(line.message.partition(":")[0], line.__dict__["partitions"]) for line in caplog.records]
+    clean = "leaders elected from the reports of replicas that had stopped uncleanly"
+    assert said == [(clean, 2), (clean, 1)], "none is unclean"
 
 
 async def test_a_recovery_asks_nobody_until_the_last_known_replicas_are_alive(

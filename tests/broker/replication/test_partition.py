@@ -268,6 +268,17 @@ async def test_the_high_watermark_no_longer_waits_for_a_follower_that_has_fallen
     assert partition.high_watermark == 3
 
 
+async def test_the_high_watermark_advances_when_fewer_replicas_are_required(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), config=LogConfig(min_insync_replicas=2))
+    bench.alter("t", isr=(BROKER,))
+    bench.write("t", 3)
+    partition = bench.partition("t")
+    assert partition.high_watermark == 0
+    partition.log.config = LogConfig(min_insync_replicas=1)
+    partition.config_changed()
+    assert partition.high_watermark == 3
+
+
 async def test_requests_that_wait_for_a_partition_end_when_it_is_no_longer_hosted(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 1)
