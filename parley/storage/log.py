@@ -48,7 +48,7 @@ from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import LastKnown
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
-from parley.storage.shortage import reserve_for
+from parley.storage.shortage import no_memory, reserve_for
 from parley.storage.timestamp_lookup import FoundRecord
 from parley.storage.transaction_index import AbortedTransaction
 
@@ -397,6 +397,8 @@ class Log:
                 if removals == self._durability.removals:
                     raise self._failed(error) from error
                 continue  # a segment was removed between finding and opening it
+            except MemoryError as error:
+                raise no_memory(f"a read of {self!r}") from error
             if offset < self.log_start_offset:  # checked last: the log start may have moved meanwhile
                 raise self._outside(offset)
             return read
@@ -414,6 +416,8 @@ class Log:
             if removals == self._durability.removals:
                 raise self._failed(error) from error
             return segment.size
+        except MemoryError as error:
+            raise no_memory(f"verifying {segment!r}") from error
         return checked.end
 
     def write_missing_digest(self, segment: Segment) -> None:
@@ -508,6 +512,8 @@ class Log:
             except OSError as error:
                 if removals == self._durability.removals:
                     raise self._failed(error) from error
+            except MemoryError as error:
+                raise no_memory(f"a search in {self!r}") from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""

@@ -17,13 +17,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.log_integrity import DamagedOffset, LogIntegrity
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile
-from parley.storage.shortage import MEMORY
+from parley.storage.shortage import no_memory
 
 _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8
@@ -88,9 +88,7 @@ class LogRead:
         try:
             data = bytearray(self.size)
         except MemoryError as error:
-            MEMORY.make_room()
-            text = f"no memory for {self.size} bytes of records"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error
+            raise no_memory(f"{self.size} bytes of records") from error
         if self._file is not None:
             try:
                 done = self._file.read_into(data, self.position, nowait=nowait)

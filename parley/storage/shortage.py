@@ -20,6 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
+from parley.protocol.errors import ErrorCode, KafkaError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -195,6 +197,15 @@ def note_lost_work(error: BaseException) -> bool:
     if isinstance(error, MemoryError) and reserve.lost_work is None:
         reserve.lost_work = error
     return True
+
+
+def no_memory(what: str) -> KafkaError:
+    """Make room after a MemoryError that ended work which changes nothing, and return the error to raise instead.
+
+    ``what`` had no memory. The error is KAFKA_STORAGE_ERROR, after which clients repeat their requests.
+    """
+    MEMORY.make_room()
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"There is no memory for {what}.")
 
 
 def with_room(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -21,6 +21,7 @@ from parley.storage.log import AppendInfo, Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import LogReader
 from parley.storage.segment import Segment
+from parley.storage.shortage import MEMORY
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 
 
@@ -630,6 +631,32 @@ class TestFailingDisk:
             patch.setattr(os, "open", failing)
             with pytest.raises(KafkaError):
                 log.read(0, 1000, up_to=100)
+        assert not errors
+        assert log.read(0, 1000, up_to=100).size
+
+    def test_reading_without_memory_changes_nothing(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(log, 100)
+        before, lost = MEMORY.shortages, MEMORY.lost_work
+
+        def failing(*_: Any, **__: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("parley.storage.log_reader.LogReader.plan", failing)
+            patch.setattr("parley.storage.timestamp_lookup.latest", failing)
+            patch.setattr("parley.storage.log_integrity.LogIntegrity.verify", failing)
+            for work in (
+                lambda: log.read(0, 1000, up_to=100),
+                log.max_timestamp,
+                lambda: log.verify_segment(log.segments[0], 0, 100),
+            ):
+                with pytest.raises(KafkaError, match="no memory") as refusal:
+                    work()
+                assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert MEMORY.shortages == before + 3
+        assert MEMORY.lost_work is lost, "the broker goes on"
         assert not errors
         assert log.read(0, 1000, up_to=100).size
 

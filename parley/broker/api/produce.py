@@ -45,7 +45,7 @@ from parley.protocol.schema import Buffer
 from parley.storage.log import Log
 from parley.storage.log_append import LOG_APPEND_TIME
 from parley.storage.log_config import LogConfig
-from parley.storage.shortage import MEMORY, reserve_for
+from parley.storage.shortage import no_memory, reserve_for
 
 _log = logging.getLogger(__name__)
 
@@ -399,8 +399,7 @@ def _prepared(records: Buffer | None, rules: ProduceRules, now_ms: int, version:
     try:
         return prepare(records, rules, now_ms=now_ms, version=version)
     except MemoryError as error:  # nothing has been done yet
-        MEMORY.make_room()
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The broker has no memory for these records.") from error
+        raise no_memory("checking the records") from error
 
 
 def records_of(data: _Data) -> Buffer | None:

@@ -21,6 +21,7 @@ from parley.protocol.records.batch_header import headers, is_compressed, read_he
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 from parley.storage.log_config import LogConfig
+from parley.storage.shortage import MEMORY
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
 
 Outcome = ProduceResponse.PartitionProduceResponse
@@ -309,6 +310,43 @@ async def test_large_compressed_batches_are_prepared_off_the_loop(
     answer = await answer if asyncio.iscoroutine(answer) else answer
     assert [o.error_code for o in outcomes(answer)] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert [record.value for record in bench.stored("t")] == [record.value for record in big]
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+async def test_records_without_memory_to_check_them_may_be_sent_again(
+    bench: ProduceBench, compression: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    await bench.create("t")
+    rng = random.Random(1)
+    data = build([Record(i, NOW_MS, None, rng.randbytes(1000), ()) for i in range(500)], compression=compression)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("parley.broker.api.produce.prepare", failing)
+        (outcome,) = await bench.produce(("t", 0, data))
+    assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "which producers repeat"
+    assert MEMORY.lost_work is None
+    (outcome,) = await bench.produce(("t", 0, data))
+    assert outcome.error_code == ErrorCode.NONE
+
+
+async def test_memory_that_runs_out_during_an_append_is_noted(
+    bench: ProduceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    await bench.create("t")
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("parley.storage.segments.Segments.appended", failing)
+    for _ in range(2):  # the log takes no more
+        (outcome,) = await bench.produce(("t", 0, batch(1)))
+        assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert isinstance(MEMORY.lost_work, MemoryError)
 
 
 async def test_a_topic_that_wants_every_record_on_disk(bench: ProduceBench) -> None:

@@ -25,6 +25,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.records.down_conversion import to_legacy
 from parley.storage.log_reader import LogRead
+from parley.storage.shortage import no_memory
 
 SENT_FROM_FILE_BYTES = 16 << 10
 """Reads of this size or more are sent from the file; below it, a copy costs less than one more system call."""
@@ -161,11 +162,11 @@ class FetchReads:
         """Read the records that are not in memory, in a thread."""
         loop, threads = asyncio.get_running_loop(), self._parts.threads.reads
         for target, part in cold.items():
-            if part is not None:
-                await loop.run_in_executor(threads, part.load)
-                continue
             try:
-                found[target].records = await loop.run_in_executor(threads, self._reads[target].read)
+                if part is not None:
+                    await loop.run_in_executor(threads, _loaded, part)
+                else:
+                    found[target].records = await loop.run_in_executor(threads, self._reads[target].read)
             except KafkaError as error:
                 found[target] = error_data(target, error, self._params, self._parts)
 
@@ -187,5 +188,15 @@ class FetchReads:
                 found[target] = error_data(target, error, self._params, self._parts)
 
 
+def _loaded(part: FileSlice) -> None:
+    try:
+        part.load()
+    except MemoryError as error:
+        raise no_memory("loading records") from error
+
+
 def _converted(read: LogRead, magic: int, offset: int, max_bytes: int) -> bytes:
-    return b"".join(to_legacy(read.read(), magic, first_offset=offset, max_bytes=max_bytes))
+    try:
+        return b"".join(to_legacy(read.read(), magic, first_offset=offset, max_bytes=max_bytes))
+    except MemoryError as error:
+        raise no_memory("converting records") from error
