@@ -157,6 +157,18 @@ def test_a_write_is_settled_soon_after_the_store_can_be_read_again() -> None:
     assert run(settle()) == pytest.approx(0.001 + 0.002 + 0.004)
 
 
+async def test_a_nonce_has_64_random_bits() -> None:
+    class AllBits(random.Random):
+        def getrandbits(self, k: int, /) -> int:
+            return (1 << k) - 1
+
+    backend = await faulty()
+    await Writer(backend, AllBits()).commit([], [Put("a", b"1")])
+    entry = await backend.get("a")
+    assert entry is not None
+    assert unwrap(entry).nonces == ("f" * 16,)
+
+
 async def test_a_write_among_too_many_later_ones_cannot_be_settled() -> None:
     """The nonces of the value that it was to replace have been pushed out: nothing shows whether it was applied."""
     store = MemoryStore()
