@@ -1,0 +1,87 @@
+"""``python -m bench.verification``: what the verification of records costs a broker, in processor time per GB.
+
+Measures the appends (which build the digests), reads of what the broker has written itself, and reads after a clean
+restart: the first verifies every byte, the second does not. ``--python`` names the interpreter of another version of
+Parley to measure that in turns with this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from bench.clusters import Parley, free_port
+
+TOPIC = "bench"
+
+
+class Version(Parley):
+    """A broker of the version that ``python`` runs, which can be restarted with its data."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        super().__init__(folder)
+        self._python = python
+
+    def command(self) -> list[str]:
+        return [self._python, *super().command()[1:]]
+
+    def restart(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self.port = free_port()
+        self.start()
+
+    def work(self, work: str, size: int, total: int) -> float:
+        """Produce or consume, and return the broker's processor time in seconds per GB."""
+        before = self.cpu_seconds()
+        command = [sys.executable, "-m", "bench.load", work, self.bootstrap, TOPIC]
+        command += ["--size", str(size), "--bytes", str(total)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return (self.cpu_seconds() - before) / (json.loads(done.stdout)["bytes"] / 1e9)
+
+
+def turn(broker: Version, size: int, total: int) -> dict[str, float]:
+    """The figures of one broker with a new log."""
+    broker.start()
+    try:
+        broker.create_topic(TOPIC, 1)
+        figures = {"produce": broker.work("produce", size, total)}
+        for number in (1, 2):
+            figures[f"consume what it wrote, {number}"] = broker.work("consume", size, total)
+        broker.restart()
+        figures["consume after a restart, first"] = broker.work("consume", size, total)
+        figures["consume after a restart, again"] = broker.work("consume", size, total)
+        return figures
+    finally:
+        broker.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", action="append", default=[], help="the interpreter of another version")
+    parser.add_argument("--size", type=int, default=1000)
+    parser.add_argument("--bytes", type=int, default=1_000_000_000)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for _ in range(options.turns):
+        for python in (sys.executable, *options.python):
+            with tempfile.TemporaryDirectory() as folder:
+                for name, seconds in turn(
+                    Version(Path(folder) / "broker", python), options.size, options.bytes
+                ).items():
+                    found[name, python].append(seconds)
+    for (name, python), seconds in sorted(found.items()):
+        print(f"{name:32} {statistics.median(seconds):7.3f} CPU s/GB  min {min(seconds):.3f}  {python}")
+
+
+if __name__ == "__main__":
+    main()
