@@ -22,6 +22,7 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
+from parley.storage.shortage import MEMORY
 from parley.tools.cli import start
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
 from tests.tools.conftest import Parley
@@ -204,6 +205,17 @@ def test_a_start_without_descriptors_or_memory_does_not_blame_the_disk(error: Ex
     assert "log.dirs" not in reason
     assert start._code_of(error) == STARVED
     assert start._code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
+
+
+def test_a_shortage_that_no_caller_learns_of_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    others: list[Any] = []
+    monkeypatch.setattr(sys, "__unraisablehook__", others.append)
+    for error in (MemoryError(), ValueError(), None):
+        raised: Any = SimpleNamespace(exc_value=error)
+        start._on_unraisable(raised)
+    assert isinstance(MEMORY.lost_work, MemoryError)
+    assert len(others) == 2
 
 
 @pytest.mark.parametrize(

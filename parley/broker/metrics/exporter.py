@@ -30,6 +30,7 @@ from parley.broker.metrics.collector import BrokerCollector
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics, Snapshot
 from parley.broker.runtime.clock import Clock
+from parley.storage.shortage import MEMORY
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +180,11 @@ class _Server(ThreadingMixIn, WSGIServer):
             except OSError:  # closed, or the process is out of descriptors
                 self._closed.wait(ACCEPT_PAUSE_S)
                 continue
-            self.process_request(request, address)
+            try:
+                self.process_request(request, address)
+            except (RuntimeError, MemoryError):  # no memory for a thread
+                MEMORY.make_room()
+                self.shutdown_request(request)
 
     def close(self) -> None:
         self._closed.set()
@@ -193,20 +198,29 @@ class _Server(ThreadingMixIn, WSGIServer):
             if not self._free.acquire(timeout=PLACE_TIMEOUT_S):
                 self.shutdown_request(request)
                 return
-        deadline = Timer(CONNECTION_S, _cut, (request,))
-        deadline.daemon = True
-        with self._lock:
-            self._open[request] = deadline
-        deadline.start()
-        super().process_request(request, client_address)
+        try:
+            deadline = Timer(CONNECTION_S, _cut, (request,))
+            deadline.daemon = True
+            with self._lock:
+                self._open[request] = deadline
+            deadline.start()
+            super().process_request(request, client_address)
+        except BaseException:
+            self._leave(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._open.pop(request).cancel()
-            self._free.release()
+            self._leave(request)
+
+    def _leave(self, request: Any) -> None:
+        with self._lock:
+            deadline = self._open.pop(request, None)
+        if deadline is not None:
+            deadline.cancel()
+        self._free.release()
 
     def _cut_oldest(self) -> None:
         with self._lock:

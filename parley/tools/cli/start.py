@@ -213,6 +213,7 @@ def run(config: BrokerConfig) -> int:
     from parley.broker.server import BrokerServer
 
     writer = start_logging(config)
+    sys.unraisablehook = _on_unraisable
     _raise_file_limit()
     _hold_reserves()
     server = BrokerServer(config, owns_process=True)
@@ -280,6 +281,17 @@ def _hold_reserves() -> None:
     for reserve, amount in ((DESCRIPTORS, Allowance.of_process().reserved), (MEMORY, MEMORY_RESERVED_BYTES)):
         reserve.hold(amount)
         reserve.refill()
+
+
+def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
+    """Note a shortage where no caller learns of it, such as at the start of a thread; its starter then waits for ever.
+
+    ``LastResort`` ends such a process.
+    """
+    from parley.storage.shortage import note_lost_work
+
+    if raised.exc_value is None or not note_lost_work(raised.exc_value):
+        sys.__unraisablehook__(raised)
 
 
 def _end_at_once(reason: str) -> NoReturn:

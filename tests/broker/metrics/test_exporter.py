@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from parley.broker.metrics import Health, Metrics, RequestMetrics
 from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
-from parley.broker.metrics.exporter import Exporter
+from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 
 
@@ -162,6 +162,21 @@ async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: 
         assert (await served.get("/healthz"))[0] == 200
     for sock in slow:
         sock.close()
+
+
+async def test_a_request_without_memory_for_its_thread_costs_no_place(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_: object) -> threading.Timer:
+        raise RuntimeError("can't start new thread")
+
+    served.health.ready()
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter_module, "Timer", no_thread)
+        for _ in range(2 * CONNECTIONS_MAX):
+            with pytest.raises((ConnectionError, HTTPException)):
+                await served.get("/healthz")
+    assert (await served.get("/healthz"))[0] == 200
 
 
 async def test_a_connection_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
+from parley.storage.shortage import MEMORY, no_memory
 from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
 from tests.support.memory import nothing_is_in_memory
 
@@ -136,6 +137,35 @@ async def test_records_that_are_not_in_memory_are_read_in_a_thread(
     assert found(answer) == [("t", 0, 0, [0])]
     parts = response_frame(answer, 12, 1)
     assert any(isinstance(part, FileSlice) for part in parts) is (size == SENT_FROM_FILE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("size", "version", "what"),
+    [
+        (2000, 12, "parley.storage.log_reader.LogRead.read"),
+        (SENT_FROM_FILE_BYTES, 12, "parley.broker.network.sending.FileSlice.load"),
+        (2000, 2, "parley.broker.api.fetch.read.to_legacy"),
+    ],
+)
+async def test_records_without_memory_to_read_them_may_be_fetched_again(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch, size: int, version: int, what: str
+) -> None:
+    monkeypatch.setattr(MEMORY, "lost_work", None)
+    await bench.create("t")
+    bench.write("t", size=size)
+    nothing_is_in_memory(monkeypatch)
+
+    def failing(*_: Any, **__: Any) -> None:
+        if what.endswith("LogRead.read"):
+            raise no_memory("a test")
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(what, failing)
+        answer = await bench.fetch(ask("t"), version=version)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert MEMORY.lost_work is None
+    assert found(await bench.fetch(ask("t"))) == [("t", 0, 0, [0])]
 
 
 async def test_the_first_batch_is_returned_whatever_the_limits_say(bench: FetchBench) -> None:
