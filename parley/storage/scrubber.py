@@ -193,7 +193,12 @@ class DirectoryScrub:
 
 
 def _verify_piece(log: Log, segment: Segment, position: int) -> int:
-    """Verify a piece of a segment, and return its end. What was not in the page cache before leaves it again."""
+    """Verify a piece of a segment, and return its end; the segment's end if the log has removed it.
+
+    What was not in the page cache before leaves it again.
+    """
+    if segment not in log.segments:
+        return segment.size
     file = segment.file
     try:
         file.read_into(bytearray(1), position, nowait=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,6 +44,10 @@ AT_ONCE = 2
 HAND_OVER_S = 5.0
 """How long a leader waits for the metadata to name another leader."""
 PURPOSE = "healing"
+
+
+class HealingInterrupted(Exception):
+    """The damaged records cannot be replaced now, for a reason that lies in this broker: its disk, or its own log."""
 
 
 class _Refused(NamedTuple):
@@ -144,22 +149,24 @@ class Healing:
             damaged.step(HealEvent.HAND_OVER)
             await self._hand_over(damaged)
         damaged.step(HealEvent.FETCH)
+        refused: list[_Refused] = []
+        interrupted: HealingInterrupted | None = None
         try:
             async with self._at_once:
                 refused = await self._fetch_all(partition)
-                is_whole = not partition.log.damage
-        except KafkaError as error:  # this broker's own log cannot be used
-            refused, is_whole = [], False
-            _log.warning("the healing of a log was interrupted", extra={**damaged.facts, "reason": str(error)})
+        except HealingInterrupted as error:
+            interrupted = error
         if not (self._partitions.hosts(partition) and partition.is_open):
             damaged.step(HealEvent.LEAVE)
             return
         partition.unhealed = tuple(each.damage for each in refused)
-        if is_whole:
+        if not partition.log.damage:
             damaged.step(HealEvent.HEAL)
             return
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
+        if interrupted is not None:
+            _log.warning("the healing of a log was interrupted", extra={**damaged.facts, "reason": str(interrupted)})
         if refused and damaged.reports.is_due():
             for each in refused:
                 _log.error(
@@ -191,12 +198,15 @@ class Healing:
     # --- Fetching ---
 
     async def _fetch_all(self, partition: Partition) -> list[_Refused]:
-        """Fetch every damaged range of the log. Returns the ranges that no live replica has."""
+        """Fetch every damaged range of the log. Returns the ranges that no live replica has.
+
+        Raises ``HealingInterrupted``.
+        """
         refused: dict[DamagedRange, _Refused] = {}
         healed: set[DamagedRange] = set()
-        while damage := next((each for each in partition.log.damage if each not in refused), None):
+        while damage := next((each for each in _damage_of(partition) if each not in refused), None):
             if damage in healed:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{damage} was replaced, and is damaged again")
+                raise HealingInterrupted(f"{damage} was replaced, and is damaged again")
             reasons = await self._fetch_from_any(partition, damage)
             if reasons is None:
                 healed.add(damage)
@@ -205,7 +215,10 @@ class Healing:
         return list(refused.values())
 
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, str] | None:
-        """Replace a range with the records of the first replica that has them. Returns why none has, by broker id."""
+        """Replace a range with the records of the first replica that has them. Returns why none has, by broker id.
+
+        Raises ``HealingInterrupted``.
+        """
         reasons: dict[int, str] = {}
         for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
             try:
@@ -219,12 +232,15 @@ class Healing:
     async def _fetch(self, partition: Partition, source: int, damage: DamagedRange) -> None:
         """Replace a range with the records of one replica; a missing range only by as much as one segment holds.
 
-        Raises ``KafkaError`` if that replica does not have the records, or cannot be reached. The log is then as it
-        was.
+        Raises ``KafkaError`` if that replica does not have the records, or cannot be reached; ``HealingInterrupted`` if
+        this broker cannot replace them now. The log is then as it was.
         """
         log = partition.log
-        run = partial(self._logs.run, self._logs.directory_of(log))
-        mending = await run(log.mend, damage)
+        with _of_this_broker():
+            if self._logs.get(partition.topic, partition.index) is not log:
+                raise HealingInterrupted(f"{log!r} is no longer there")
+            run = partial(self._logs.run, self._logs.directory_of(log))
+            mending = await run(log.mend, damage)
         try:
             fetched_bytes = 0
             while not (mending.is_complete or mending.is_full):
@@ -236,12 +252,15 @@ class Healing:
                     max_bytes=self._config().replica_fetch_max_bytes,
                     has_gaps=log.config.compact,
                 )
-                await run(_add, mending, fetched)
+                with _of_this_broker():
+                    await run(_add, mending, fetched)
                 fetched_bytes += len(fetched.data)
             last_offset = mending.next_offset - 1
-            await self._logs.finish_mending(log, mending)
+            with _of_this_broker():
+                await self._logs.finish_mending(log, mending)
         finally:
-            await run(mending.abandon)
+            with _of_this_broker():
+                await run(mending.abandon)
         self.counts.ranges += 1
         self.counts.bytes += fetched_bytes
         facts = {"topic": partition.topic, "partition": partition.index, "source": source, "bytes": fetched_bytes}
@@ -249,6 +268,22 @@ class Healing:
             "damaged records were replaced from another replica",
             extra={**facts, "first_offset": damage.first_offset, "last_offset": last_offset, "damage": damage.reason},
         )
+
+
+def _damage_of(partition: Partition) -> tuple[DamagedRange, ...]:
+    """The damage of a partition's log; none if the log cannot be used any more."""
+    return partition.log.damage if partition.is_open else ()
+
+
+@contextmanager
+def _of_this_broker() -> Iterator[None]:
+    """Raise an error of this broker's log as ``HealingInterrupted``, so that no other replica is blamed for it."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.code not in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE):
+            raise  # CORRUPT_MESSAGE: the other replica's records do not fit in
+        raise HealingInterrupted(str(error)) from error
 
 
 def _add(mending: Mending, fetched: FetchedBatches) -> None:

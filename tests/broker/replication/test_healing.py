@@ -9,8 +9,10 @@ import pytest
 
 from parley.broker.replication.partition import Isolation
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.damage import DamagedRange
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.mending import Mending
 from parley.storage.segment import LOG_SUFFIX
 from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
 
@@ -114,6 +116,7 @@ async def test_a_leader_with_damage_hands_over_first(tmp_path: Path) -> None:
 async def test_a_leader_heals_from_a_replica_outside_the_isr(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         await filled(cluster, [1, 2])
+        await cluster[2].fetchers.close()  # it never joins the ISR again
         cluster.alter("t", isr=(1,))
         await cluster[1].stop()
         flip(segment_files(cluster[1])[1], 1000)
@@ -170,3 +173,27 @@ async def test_two_damaged_replicas_heal_each_other(tmp_path: Path) -> None:
         await asyncio.gather(*(verify(cluster[number].log("t")) for number in (1, 2)))
         for number in (1, 2):
             await whole(cluster[number])
+
+
+async def test_a_failure_of_this_broker_is_not_taken_for_a_missing_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, calls = Log.mend, iter([True])
+
+    def mend(log: Log, damage: DamagedRange) -> Mending:
+        if next(calls, False):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        return real(log, damage)
+
+    monkeypatch.setattr(Log, "mend", mend)
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        flip(segment_files(cluster[2])[1], 1000)
+        await cluster.start(2)
+        node = cluster[2]
+        await verify(node.log("t"))
+        await eventually(lambda: any("interrupted" in record.getMessage() for record in caplog.records))
+        assert not any(map(node.partition("t").has_no_copy, node.log("t").damage))
+        cluster.fence(1, fenced=False)  # a registration makes it try again at once
+        await whole(node)
