@@ -485,7 +485,7 @@ class Log:
                 some, complete = segment.transactions.find(start, end)
                 found += some
                 if complete:
-                    break
+                    return found
         return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:

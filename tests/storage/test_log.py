@@ -256,6 +256,24 @@ class TestTransactions:
         assert log.last_stable_offset == 3
         assert log.aborted_transactions(0, 3) == []
 
+    def test_a_follower_learns_of_aborted_transactions_in_the_middle_of_what_it_fetches(
+        self, log: Log, tmp_path: Path
+    ) -> None:
+        fill(log, 5)
+        append(log, b"b" * 3000, producer_id=9, producer_epoch=0, transactional=True, base_sequence=0)
+        self.end(log, ControlType.ABORT)
+        fill(log, 5)
+        end = log.log_end_offset
+        folder = tmp_path / "follower"
+        folder.mkdir()
+        follower = open_log(folder)
+        while follower.log_end_offset < end:
+            follower.append_as_follower(log.read(follower.log_end_offset, 1 << 20, up_to=end).read())
+        log.high_watermark = follower.high_watermark = end
+        assert follower.last_stable_offset == end
+        assert follower.aborted_transactions(0, end) == log.aborted_transactions(0, end) != []
+        check(follower)
+
     def test_the_last_stable_offset_is_not_beyond_the_high_watermark(self, log: Log) -> None:
         fill(log, 2)
         append(log, b"b", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)

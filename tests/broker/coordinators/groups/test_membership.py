@@ -220,10 +220,18 @@ async def test_a_new_member_gets_its_id_first() -> None:
 
 
 @virtual
+async def test_errors_name_no_protocol_since_version_7() -> None:
+    bench = Bench()
+    assert [(await bench.join(version=version)).protocol_name for version in (6, 7, 8)] == ["", None, None]
+
+
+@virtual
 async def test_an_id_that_is_not_used_expires() -> None:
     bench = Bench()
     refused = await bench.join(version=4)
-    await asyncio.sleep(SESSION_MS / 1000 + 0.1)
+    await asyncio.sleep(SESSION_MS / 1000 - 0.001)
+    assert bench.group.pending
+    await asyncio.sleep(0.002)
     assert not bench.group.pending
     assert bench.unused == [bench.group]
     assert await code_of(bench.join(refused.member_id, version=4)) == ErrorCode.UNKNOWN_MEMBER_ID
