@@ -148,7 +148,10 @@ class CheckedBatches:
         left = TRIED_SIZES * self._size
         for candidate in self._candidates(position, expected):
             try:
-                left -= self._header(candidate).size_bytes
+                size = self._header(candidate).size_bytes
+                if candidate + size > self._size:
+                    continue
+                left -= size
                 if left < 0:
                     break
                 header = self._good(candidate, expected).header
