@@ -10,6 +10,7 @@ import pytest
 
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import leader_choice as election
+from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
@@ -34,11 +35,13 @@ def skip_truncation(patch: pytest.MonkeyPatch) -> None:
 def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
     """A new leader gets the epoch of the one before."""
 
-    def keep_epoch(state: Any, **changes: Any) -> Any:
-        changes.pop("leader_epoch", None)
-        return replace(state, **changes)
+    decide = election.next_partition_state
 
-    patch.setattr(election, "replace", keep_epoch)
+    def keep_epoch(known: PartitionState, *args: Any, **options: Any) -> PartitionState:
+        after = decide(known, *args, **options)
+        return after if after is known else replace(after, leader_epoch=known.leader_epoch)
+
+    patch.setattr(election, "next_partition_state", keep_epoch)
 
 
 def write_unguarded(patch: pytest.MonkeyPatch) -> None:
