@@ -174,6 +174,29 @@ def test_a_contradicted_entry_is_removed(tmp_path: Path, caplog: pytest.LogCaptu
     assert pairs(epochs) == [(1, 0), (5, 2)]
 
 
+@pytest.mark.parametrize(
+    ("epoch", "start", "expected"),
+    [
+        (3, 25, [(1, 0), (2, 20), (3, 25), (4, 30)]),
+        (4, 28, [(1, 0), (2, 20), (4, 28)]),  # epoch 4 began before the first known batch
+        (2, 25, None),
+        (1, 25, None),
+        (5, 25, None),
+        (-1, 25, None),
+        (9, 90, [(1, 0), (2, 20), (4, 30), (9, 90)]),
+    ],
+)
+def test_an_older_epoch_is_inserted_where_it_fits(
+    tmp_path: Path, epoch: int, start: int, expected: list[tuple[int, int]] | None
+) -> None:
+    cache = LeaderEpochCache(tmp_path / CHECKPOINT)
+    before = [(1, 0), (2, 20), (4, 30)]
+    for each in before:
+        cache.assign(*each)
+    cache.insert(epoch, start)
+    assert [(entry.epoch, entry.start_offset) for entry in cache.entries] == (expected or before)
+
+
 def test_truncation_from_both_ends(tmp_path: Path) -> None:
     epochs = cache(tmp_path, (1, 0), (2, 10), (3, 20), (4, 30))
     epochs.truncate_from_end(30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,8 +18,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.crc import seal
+from parley.storage import checkpoints
 from parley.storage.damage import DamagedRange
 from parley.storage.log import Log, Origin
+from parley.tools.simulation.disk import Disks
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.proportion import examples
 
@@ -192,6 +195,58 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
         assert not list(copy.glob("*.cleaned"))
         assert not list(copy.glob("*.swap"))
     assert outcomes == {True, False}
+
+
+class _PowerCutError(Exception):
+    """The machine loses power now."""
+
+
+@pytest.mark.parametrize("step", range(0, 24, 2))
+def test_a_power_cut_at_any_step_loses_nothing(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk keeps any part of what was not synced, names in any order."""
+    with Disks(tmp_path / "disks") as disks:
+        disk, rng = disks.disk("machine"), Random(step)
+        folder = disk.path / "topic-0"
+        folder.mkdir()
+        checkpoints.sync_directory(disk.path)
+        log = open_log(folder, CONFIG)
+        values = fill(log, 60)
+        path = log.segments[1].path_of(".log")
+        log.close()
+        shutil.copytree(folder, tmp_path / "intact")
+        source = open_log(tmp_path / "intact", CONFIG, clean=True, recovery_point=60)
+        with path.open("r+b") as file:
+            file.seek(100)
+            file.write(b"damage")
+            file.flush()
+            os.fsync(file.fileno())
+        log = open_log(folder, CONFIG, clean=True, recovery_point=60)
+        verify(log)
+        (damaged,) = log.damage
+        left = step
+
+        def failing(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*args: object, **kwargs: object) -> object:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise _PowerCutError
+                return real(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch, suppress(_PowerCutError):
+            patch.setattr(os, "fsync", failing(os.fsync))
+            patch.setattr(Path, "rename", failing(Path.rename))
+            mend(log, source, damaged)
+        log.release()
+        disk.machine_crashed(rng)
+        log = open_log(disk.path / "topic-0", CONFIG, recovery_point=60)
+        verify(log)
+        assert log.damage in ((damaged,), ())
+        mend_all(log, source)
+        assert values_of(log) == dict(enumerate(values))
+        check(log)
 
 
 def test_the_active_segment_is_sealed_and_mended(tmp_path: Path) -> None:
