@@ -288,9 +288,8 @@ def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
     ``LastResort`` ends such a process.
     """
-    from parley.storage.shortage import note_lost_work
-
-    if raised.exc_value is None or not note_lost_work(raised.exc_value):
+    noted = sys.modules["parley.storage.shortage"].note_lost_work  # without memory, an import statement may fail
+    if raised.exc_value is None or not noted(raised.exc_value):
         sys.__unraisablehook__(raised)
 
 
