@@ -257,6 +257,8 @@ async def restore_every_backup_of_a_day(store: Backend, url: str, folder: Path, 
             await topic.produce()
             assert await topic.missing() == []
             assert await store.get(SET_BACK_KEY) is None
+            parts = [broker.server.parts for broker in cluster.brokers.values()]
+            assert sum(each.recovery.metrics.set_backs for each in parts) >= 1
 
 
 @pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])

@@ -4,7 +4,8 @@ A coordination store that was restored from a backup has lower ones, and would g
 broker remembers what it has seen, and lifts the store's counters above it whenever it joins the cluster. The controller
 asks for the newest metadata that the broker has seen, to recognise such a store (``parley.broker.metadata.terms``).
 
-``EpochFile`` writes the file in the executor. A crash may lose the changes of the last ``WRITE_PAUSE_S``.
+``EpochFile`` writes the file in the executor, so that a killed process has left the latest state. A power failure may
+cost the changes of the last ``SYNC_PAUSE_S``.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
+from parley.broker.runtime.tasks import race
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.checkpoints import write_atomically
+from parley.storage.checkpoints import sync_directory, write_atomically
 
 _log = logging.getLogger(__name__)
 
 EPOCHS_FILE = "coordination.epochs"
-WRITE_PAUSE_S = 0.1
-"""The pause between two writes, so that many changes of the metadata do not keep the disk busy."""
+SYNC_PAUSE_S = 0.5
+"""The pause between two syncs, so that many changes of the metadata do not keep the disk busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,11 @@ class EpochFile:
         self.known = known
         """The highest epochs and ids so far. The files may lag behind it."""
         self._directories = directories
-        self._saved = known
+        self._written = known
         self._changed = asyncio.Event()
-        self._saving = asyncio.Lock()
+        self._unsynced = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._syncing = asyncio.Lock()
 
     def note(self, seen: KnownEpochs) -> None:
         """Raise ``known`` to what this broker has just seen. ``run`` writes it."""
@@ -107,25 +113,53 @@ class EpochFile:
         self.note(KnownEpochs(Term(image.controller_epoch, image.controller_id, image.version)))
 
     async def run(self) -> None:
-        """Write changes until cancelled: at once after a pause, and together if they come in quick succession."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            await self.save()
-            await asyncio.sleep(WRITE_PAUSE_S)
+        """Write every change at once, and sync the files from time to time, until cancelled."""
+        await race(self._write_changes(), self._sync_changes())
 
     async def save(self) -> None:
         """Write ``known`` to every usable directory, and return when it is on disk."""
-        async with self._saving:
+        await self._write()
+        await self._sync()
+
+    async def _write_changes(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._write()
+
+    async def _sync_changes(self) -> None:
+        while True:
+            await self._unsynced.wait()
+            await self._sync()
+            await asyncio.sleep(SYNC_PAUSE_S)
+
+    async def _write(self) -> None:
+        async with self._writing:
             known = self.known
-            if known != self._saved:
+            if known != self._written:
                 await asyncio.get_running_loop().run_in_executor(None, _write, self._directories, known)
-                self._saved = known
+                self._written = known
+                self._unsynced.set()
+
+    async def _sync(self) -> None:
+        async with self._syncing:
+            if self._unsynced.is_set():
+                self._unsynced.clear()
+                await asyncio.get_running_loop().run_in_executor(None, _sync, self._directories)
 
 
 def _write(directories: Sequence[Path], known: KnownEpochs) -> None:
     for directory in directories:
-        try:
-            write_atomically(directory / EPOCHS_FILE, known.to_bytes())
-        except OSError:
-            continue  # the log directory reports what is wrong with it
+        with suppress(OSError):  # the log directory reports what is wrong with it
+            write_atomically(directory / EPOCHS_FILE, known.to_bytes(), sync=False)
+
+
+def _sync(directories: Sequence[Path]) -> None:
+    for directory in directories:
+        with suppress(OSError):
+            file = os.open(directory / EPOCHS_FILE, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+            sync_directory(directory)

@@ -61,7 +61,7 @@ class LiveBrokers:
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
-        self._set_back = StoreSetBack(controller)
+        self._set_back = StoreSetBack(controller, recovery.metrics)
         self._silence_s = silence_s
         self._monotonic = monotonic
         self._present: set[int] | None = None  # the group's members, once they are known

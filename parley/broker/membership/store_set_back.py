@@ -16,6 +16,7 @@ from parley.broker.controller.store_set_back import distrust_all
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
 from parley.broker.metadata.terms import contradicts
 from parley.broker.metadata.types import BrokerRegistration
+from parley.broker.metrics import ElectionMetrics
 from parley.consensus.backend import At, Backend, Check, Delete
 from parley.consensus.errors import PreconditionFailed
 from parley.consensus.store_record import SET_BACK_KEY
@@ -29,8 +30,9 @@ PRODUCER_IDS_SKIPPED = 1_000_000
 class StoreSetBack:
     """Makes the controller distrust a store that was set back."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, metrics: ElectionMetrics) -> None:
         self._controller = controller
+        self._metrics = metrics
 
     async def check_mark(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
@@ -68,6 +70,7 @@ class StoreSetBack:
         self._controller.forget_earlier_terms()  # their metadata has no say any more
         await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
         partitions = await self._controller.submit(lambda image: distrust_all(image, present), waits_for_store=True)
+        self._metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when all its replicas "
             "have reported their logs",

@@ -288,6 +288,10 @@ class ElectionMetrics(Instruments, title="Elections"):
         "Those of them that may lack acknowledged records.",
         "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
     )
+    set_backs: int = counter(
+        "parley_store_set_backs",
+        "How often the coordination store was found to be restored to an older state.",
+    )
 
 
 class LogMetrics(Instruments, title="Logs", labels=("topic", "partition")):

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.election_rules import ElectionRules
+from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -45,14 +46,15 @@ def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
     brokers = {
         n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
     }
+    metadata = Metadata(MetadataImage("c", controller_id=1, brokers=brokers))
     members = LiveBrokers(
         1,
         None,  # type: ignore[arg-type]
-        Metadata(MetadataImage("c", controller_id=1, brokers=brokers)),
+        metadata,
         MetadataPublisher(),  # type: ignore[arg-type]
         listener="PLAINTEXT",
         rules=lambda *_: ElectionRules(),
-        recovery=None,  # type: ignore[arg-type]
+        recovery=UncleanRecovery(metadata, None, lambda *_: ElectionRules()),  # type: ignore[arg-type]
         silence_s=SILENCE_S,
         monotonic=lambda: 100.0,
     )
