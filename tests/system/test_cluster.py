@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -123,6 +124,44 @@ def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
     controller = cluster.controller()
     cluster.cut_off(controller)
     return controller
+
+
+def empty_disk(cluster: ClusterOfProcesses, topic: str) -> int:
+    """All brokers are killed. The leader's disk is emptied, and it starts first."""
+    return _damage_first(cluster, topic, lambda logs: shutil.rmtree(logs[0].parent.parent))
+
+
+def flip_bytes(cluster: ClusterOfProcesses, topic: str) -> int:
+    """All brokers are killed. Bytes in the middle of the leader's first segment change, and it starts first."""
+
+    def flip(logs: list[Path]) -> None:
+        path = next((each for each in logs if each.stat().st_size), logs[0])
+        data = bytearray(path.read_bytes())
+        middle = len(data) // 2
+        data[middle : middle + 8] = bytes(each ^ 0xFF for each in data[middle : middle + 8])
+        path.write_bytes(data)
+
+    return _damage_first(cluster, topic, flip)
+
+
+def lose_partition(cluster: ClusterOfProcesses, topic: str) -> int:
+    """All brokers are killed. The leader's folder of a partition is removed, and it starts first."""
+    return _damage_first(cluster, topic, lambda logs: shutil.rmtree(logs[0].parent))
+
+
+DISKS = (empty_disk, flip_bytes, lose_partition)
+
+
+def _damage_first(cluster: ClusterOfProcesses, topic: str, damage: Callable[[list[Path]], None]) -> int:
+    """Kill all brokers, damage what the leader has of the topic, start it first, and wait until all is in sync."""
+    leader = cluster.leader(topic)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    damage(sorted(cluster.brokers[leader].data.glob(f"{topic}-*/*.log")))
+    cluster.brokers[leader].start()
+    cluster.start_all()
+    cluster.wait_until_in_sync()
+    return leader
 
 
 def others_take_over(cluster: ClusterOfProcesses, topic: str, hurt: Hurt) -> int:
@@ -376,7 +415,7 @@ def test_chaos(cluster: ClusterOfProcesses, new_name: Callable[..., str], reques
     with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT, rate=SOAK_RATE) as running:
         for _ in range(rounds):
             running.wait_for_acknowledged(rng.randrange(100, 800))
-            hurt = rng.choice([*KILLS, *FREEZES, cut_leader, cut_off_leader, cut_off_controller])
+            hurt = rng.choice([*KILLS, *FREEZES, *DISKS, cut_leader, cut_off_leader, cut_off_controller])
             done.append(f"{hurt.__name__} {hurt(cluster, running.topic)}")
             if rng.random() < 0.7:
                 running.wait_for_acknowledged(rng.randrange(1, 300))

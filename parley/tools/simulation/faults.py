@@ -84,7 +84,7 @@ WEIGHTS = {
     Kind.LOSE_RESPONSE: 2,
     Kind.SKEW: 1,
 }
-ON_REQUEST = {
+DESTRUCTIVE_WEIGHTS = {
     Kind.LOSE_DISK: 2,
     Kind.OLD_DISK: 2,
     Kind.FLIP: 2,
@@ -93,7 +93,7 @@ ON_REQUEST = {
     Kind.LOSE_PARTITION: 1,
     Kind.RESTORE_STORE: 2,
 }
-"""The kinds that a seed does not choose by itself: they must be asked for."""
+"""The weights of the kinds that destroy data."""
 DAMAGE = frozenset(
     {
         Kind.LOSE_DISK,
@@ -105,7 +105,9 @@ DAMAGE = frozenset(
     }
 )
 """The kinds that damage the disk of one machine."""
-DESTRUCTIVE = DAMAGE | {Kind.RESTORE_STORE}
+DESTRUCTIVE = frozenset(DESTRUCTIVE_WEIGHTS)
+DESTRUCTIVE_RUNS = 0.3
+"""The share of the runs with such faults, among those for which no kinds are wanted."""
 _INSTANT = frozenset({Kind.CUT, Kind.LOSE_RESPONSE, Kind.SKEW})
 
 
@@ -152,7 +154,8 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
     faults = []
     at = rng.uniform(0.5, 5.0)
     rate = rng.choice((1.0, 3.0, 8.0))  # average seconds between faults
-    weights_by_kind = {kind: (WEIGHTS | ON_REQUEST)[kind] for kind in kinds_wanted} or _random_weights(rng)
+    all_weights = WEIGHTS | DESTRUCTIVE_WEIGHTS
+    weights_by_kind = {kind: all_weights[kind] for kind in kinds_wanted} or _random_weights(rng)
     kinds, weights = zip(*weights_by_kind.items(), strict=True)
     while at < seconds - 2.0:
         kind = rng.choices(kinds, weights)[0]
@@ -166,6 +169,14 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
         faults.append(Fault(at, kind, broker, other, min(lasts, seconds - at), amount))
         at += rng.expovariate(1.0 / rate)
     return faults
+
+
+def destructive_plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
+    """Plan the destructive faults of a run for which no kinds are wanted: none in most runs, a few in the others."""
+    if brokers < 3 or rng.random() > DESTRUCTIVE_RUNS:
+        return []
+    planned = plan(rng, brokers, seconds, DESTRUCTIVE_WEIGHTS)
+    return rng.sample(planned, min(len(planned), rng.randint(1, 3)))
 
 
 def _random_weights(rng: Random) -> dict[Kind, int]:

@@ -13,7 +13,7 @@ from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
 from parley.tools.simulation.event_history import HistoryEvent
-from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, plan
+from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, destructive_plan, plan
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.virtual_time_loop import Stuck
@@ -97,17 +97,20 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
     )
 
 
+def _planned(world: World, settings: Settings) -> list[Fault]:
+    faults = plan(world.random("faults"), settings.brokers, settings.seconds, settings.kinds)
+    if not settings.kinds:
+        faults += destructive_plan(world.random("destructive faults"), settings.brokers, settings.seconds)
+    return sorted(faults, key=lambda fault: fault.at)
+
+
 class _Run:
     def __init__(self, world: World, settings: Settings, flushes: bool) -> None:
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
         self.ledger = Ledger(world.history, self.violations)
-        self.faults = (
-            settings.faults
-            if settings.faults is not None
-            else plan(world.random("faults"), settings.brokers, settings.seconds, settings.kinds)
-        )
+        self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._flushes = flushes
         self._rng = world.random("crashes")
         self._active: dict[Fault, None] = {}  # the faults that are going on

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from parley.broker.api.refused_batches import Refusals
+from parley.broker.controller import brokers
 from parley.broker.controller import leader_choice as election
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
+from parley.storage.log_integrity import LogIntegrity
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Outcome, Settings, simulate
 
@@ -34,7 +36,6 @@ def skip_truncation(patch: pytest.MonkeyPatch) -> None:
 
 def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
     """A new leader gets the epoch of the one before."""
-
     decide = election.next_partition_state
 
     def keep_epoch(known: PartitionState, *args: Any, **options: Any) -> PartitionState:
@@ -64,6 +65,16 @@ def forget_refusals(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Refusals, "check", lambda *args: None)
 
 
+def trust_restarted_brokers(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a broker's disk has lost, its replicas stay in the ISR and are elected (before KIP-966)."""
+    patch.setattr(brokers, "conditions", lambda *args: None)
+
+
+def serve_unverified(patch: pytest.MonkeyPatch) -> None:
+    """What is read from disk is served and replicated without a look at its checksums."""
+    patch.setattr(LogIntegrity, "is_unverified", lambda *args: False)
+
+
 def late_leaders(broker: int) -> list[Fault]:
     """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
@@ -91,6 +102,8 @@ class Mutant:
     seeds: range
     faults: Callable[[int], list[Fault]] | None = None
     """Made for each broker in turn."""
+    kinds: tuple[Kind, ...] = ()
+    """The kinds of faults; empty: the seed chooses them."""
 
 
 MUTANTS = (
@@ -100,6 +113,8 @@ MUTANTS = (
     Mutant(write_unguarded, range(1, 5), late_writes),
     Mutant(join_early, range(7, 13)),
     Mutant(forget_refusals, range(8, 60), late_leaders),
+    Mutant(trust_restarted_brokers, range(1, 5), kinds=(Kind.LOSE_DISK,)),
+    Mutant(serve_unverified, range(1, 5), kinds=(Kind.FLIP,)),
 )
 
 
@@ -108,7 +123,7 @@ def hunt(mutant: Mutant) -> Outcome | None:
     for seed in mutant.seeds:
         for broker in (1, 2, 3) if mutant.faults else (0,):
             faults = mutant.faults(broker) if mutant.faults else None
-            outcome = simulate(seed, Settings(seconds=20.0, faults=faults))
+            outcome = simulate(seed, Settings(seconds=20.0, faults=faults, kinds=mutant.kinds))
             if not outcome.passed:
                 return outcome
     return None
