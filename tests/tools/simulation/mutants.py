@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(join_early, range(7, 13)),
     Mutant(forget_refusals, range(8, 60), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 5), kinds=(Kind.LOSE_DISK,)),
-    Mutant(serve_unverified, range(1, 5), kinds=(Kind.FLIP,)),
+    Mutant(serve_unverified, range(2, 4), kinds=(Kind.FLIP,)),
 )
 
 
