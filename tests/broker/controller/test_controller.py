@@ -16,6 +16,7 @@ from parley.broker.controller.controller import ELECTION, Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
@@ -26,11 +27,13 @@ from parley.broker.metadata.changes import (
 )
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import terms_from_bytes
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.broker.runtime.purgatory import Purgatory
 from parley.consensus.errors import Fenced
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
+from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.support.virtual_time import run
 
@@ -242,12 +245,15 @@ async def test_a_term_has_a_higher_epoch_than_any_that_this_broker_has_seen() ->
 
 
 @virtual
-async def test_versions_rise_by_one_in_a_term() -> None:
-    async with in_office() as (controller, metadata, _):
+async def test_versions_rise_by_one_in_a_term_and_the_store_has_the_latest() -> None:
+    async with in_office() as (controller, metadata, backend):
         assert metadata.image.version == 0
         for version in (1, 2, 3):
             await controller.submit(count_up)
             assert metadata.image.version == controller.terms[-1].version == version
+            stored = await KeyValue(backend).get(TERMS)
+            assert stored is not None
+            assert terms_from_bytes(stored.value) == controller.terms
 
 
 @virtual
