@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from threading import RLock
@@ -19,6 +20,7 @@ from threading import RLock
 from parley.storage.checkpoints import sync_directory
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
+from parley.storage.partition_metadata import PARTITION_FILE
 from parley.storage.producer_state import ProducerState
 from parley.storage.segment import Segment
 
@@ -104,6 +106,7 @@ class Durability:
             if end_offset > active.base_offset and active not in sealed:
                 active.sync(indexes=False)
             if changes != self._changes_synced:
+                _sync_topic_id(directory)
                 sync_directory(directory)
         except OSError:
             if removals != self.removals:
@@ -117,3 +120,15 @@ class Durability:
             self.recovery_point = max(self.recovery_point, end_offset)
             self._synced_ms = now_ms
             return True
+
+
+def _sync_topic_id(directory: Path) -> None:
+    """Bring the file with the topic id to disk, which was written without a sync when the log was created."""
+    try:
+        fd = os.open(directory / PARTITION_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -52,6 +52,6 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
 
 
 def write_topic_id(partition_directory: Path, topic_id: UUID) -> None:
-    """Write ``partition.metadata`` without a sync: the broker writes it again if it is lost. Raises ``OSError``."""
+    """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
     text = f"version: 0\ntopic_id: {encode_id(topic_id)}"
     write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -16,6 +17,7 @@ from parley.protocol.records.batch_header import headers
 from parley.storage import durability
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log
+from parley.storage.partition_metadata import read_topic_id, write_topic_id
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.logs import NOW, SMALL, append, check, fill, open_log, reopened, values_of
 
@@ -162,3 +164,13 @@ def test_segments_removed_by_retention_are_not_taken_for_lost_ones(tmp_path: Pat
     log = reopened(log, clean=False, recovery_point=checkpoint)
     assert values_of(log) == before
     assert log.log_start_offset > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_flushed_log_keeps_its_topic_id(disk: Disk, seed: int) -> None:
+    log = open_on(disk)
+    write_topic_id(log.directory, UUID(int=7))
+    fill(log, 5)
+    log.flush()
+    after_crash(log, disk, Random(seed), log.recovery_point)
+    assert read_topic_id(disk.path / "topic-0") == UUID(int=7)

@@ -80,7 +80,8 @@ class ReplicaReports:
             log = self._logs.get(*key)
         except KafkaError as error:
             return self._without_log(key, error.code)
-        if log is None or topic_id not in (None, log.topic_id):
+        # A log without an id is that of the topic of its name: a power cut may have taken the file with the id.
+        if log is None or (log.topic_id is not None and topic_id not in (None, log.topic_id)):
             return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         hosted = self._partitions.by_topic.get(log.topic, {}).get(log.partition)
         is_hosted = hosted is not None and log.topic_id in (None, hosted.topic_id)
