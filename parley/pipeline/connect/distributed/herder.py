@@ -366,6 +366,7 @@ class WorkerHerder(Herder):
                     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
                     f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
                 )
+            await self._running.stop_tasks_of(name)  # the last offsets that they commit must not come afterwards
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     # Plugins and loggers.

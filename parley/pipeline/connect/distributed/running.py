@@ -117,6 +117,11 @@ class Running:
         names = work.connectors | {task.connector for task in work.tasks}
         await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
 
+    async def stop_tasks_of(self, name: str) -> None:
+        """Stop the tasks of a connector that run here, and wait for those that are stopping: their last offsets are
+        committed then."""
+        await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
+
     async def _stop_in_time(self, name: str, work: Work) -> None:
         """Stop a connector, or leave it to itself: one that hangs must not hold up the others, nor the group."""
         try:
