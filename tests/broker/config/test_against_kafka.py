@@ -38,6 +38,7 @@ OTHER_RANGES = {
 """Keys that allow numbers that Kafka does not, or the other way about, and why."""
 
 DYNAMIC_HERE = {
+    "log.cut.retention.bytes": "Parley's own",
     "log.message.downconversion.enable": "dynamic in Kafka until 3.9, gone in 4.0",
     "log.message.timestamp.difference.max.ms": "dynamic in Kafka until 3.9, gone in 4.0",
     "log.scrub.interval.ms": "Parley's own",
