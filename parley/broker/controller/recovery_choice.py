@@ -69,7 +69,7 @@ def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], s
     committed = _committed(state, reports)
     is_any_intact = _is_any_intact(state, reports)
     electable = [broker for broker in candidates if not is_any_intact or _is_intact(reports[broker], committed)]
-    is_unclean = not is_any_intact or any(broker not in reports for broker in (*state.elr, *state.last_known_elr))
+    is_unclean = not is_any_intact or any(broker not in candidates for broker in (*state.elr, *state.last_known_elr))
     leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
     missing = max(0, committed - max(0, reports[leader].log_end_offset))
     return Choice(leader, is_unclean=is_unclean, missing_records=missing)

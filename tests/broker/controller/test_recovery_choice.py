@@ -83,6 +83,13 @@ def test_an_aggressive_recovery_waits_for_no_broker() -> None:
     assert chosen({2: OFFLINE}, strategy=AGGRESSIVE).leader == NO_LEADER
 
 
+def test_an_unreadable_log_of_an_eligible_replica_makes_an_aggressive_recovery_unclean() -> None:
+    intact = log(9, high_watermark=9)
+    assert chosen({1: OFFLINE, 3: intact}, strategy=AGGRESSIVE) == Choice(3, is_unclean=True)
+    eligible = replace(STATE, elr=(2,), last_known_elr=(3,))
+    assert chosen({2: OFFLINE, 3: intact}, eligible, AGGRESSIVE) == Choice(3, is_unclean=True)
+
+
 def test_a_recovery_begins_only_if_nothing_else_can_elect_a_leader() -> None:
     waiting = replace(STATE, elr=(2,))
     assert [needs_recovery(STATE, each) for each in RecoveryStrategy] == [True, True, False]
@@ -147,8 +154,9 @@ def test_no_choice_without_warning_lacks_committed_records(
         return
     assert found[choice.leader].is_conclusive
     committed = max(report.high_watermark for report in found.values())
-    if strategy is BALANCED:
-        assert known <= found.keys()
+    conclusive = {broker for broker, report in found.items() if report.is_conclusive}
+    if strategy is BALANCED or not choice.is_unclean:
+        assert known <= conclusive
     if not choice.is_unclean:
         leader = found[choice.leader]
         assert leader.log_end_offset >= committed
