@@ -87,17 +87,19 @@ def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int =
 
     ``unclean`` is true if the leader may lack committed records. Followers may then truncate theirs. ``above`` is the
     highest leader epoch that a replica knows, which is above the state's own if the store was set back.
+
+    A recovery completes no reassignment, even if its leader is the only added replica: the replicas that would leave
+    may have records that the leader lacks. The reassignment completes when another replica joins the ISR.
     """
     epoch = max(known.leader_epoch, above) + 1
-    settled = _complete(replace(known, isr=(leader,)))
     return replace(
-        settled,
+        known,
+        isr=(leader,),
         leader=leader,
         leader_epoch=epoch,
         partition_epoch=known.partition_epoch + 1,
         elr=(),
         last_known_elr=(),
-        directories=_directories(known, settled.replicas),
         unclean_epoch=epoch if unclean else known.unclean_epoch,
     )
 

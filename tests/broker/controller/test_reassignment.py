@@ -9,7 +9,7 @@ import pytest
 from parley.broker.controller.brokers import fence_broker
 from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_choice import recovered
+from parley.broker.controller.leader_choice import elect_leader, recovered
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -131,6 +131,22 @@ def test_a_leader_lost_during_a_reassignment_is_replaced_by_an_isr_member() -> N
     assert after == PartitionState((4, 5, 1, 2, 3), (2, 3), 2, 6, 9, adding=(4, 5), removing=(1, 2, 3))
 
 
-def test_an_unclean_leader_that_was_being_added_completes_the_reassignment() -> None:
+def test_a_recovery_completes_no_reassignment_but_later_growth_of_the_isr_does() -> None:
+    """The replica that leaves may have records that the unclean leader lacks: its log must not be deleted yet."""
+    moving = PartitionState((4, 1, 2), (), NO_LEADER, 5, 7, adding=(4,), removing=(1, 2), last_known_elr=(1,))
+    led = recovered(moving, 4, unclean=True)
+    assert led == PartitionState((4, 1, 2), (4,), 4, 6, 8, adding=(4,), removing=(1, 2), unclean_epoch=6)
+    image = image_with(led)
+    for other in (1, 2):
+        assert fence_broker(image, other, balanced).changes[:-1] == (), "only the broker itself changes"
+    grown = IsrChange(TOPIC_ID, 0, 6, 8, ((4, epoch_of(4)), (1, epoch_of(1))))
+    decision = alter_partitions(image, 4, epoch_of(4), [grown], balanced)
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after == PartitionState((4,), (4,), 4, 6, 9, unclean_epoch=6)
+
+
+def test_an_unclean_leader_that_restarts_completes_no_reassignment() -> None:
     moving = PartitionState((4, 1), (), NO_LEADER, 5, 7, adding=(4,), removing=(1,), last_known_elr=(1,))
-    assert recovered(moving, 4, unclean=True) == PartitionState((4,), (4,), 4, 6, 8, unclean_epoch=6)
+    dead = elect_leader(recovered(moving, 4, unclean=True), {1}, 1)
+    back = elect_leader(dead, {1, 4}, 1)
+    assert (back.leader, back.replicas, back.adding, back.removing) == (4, (4, 1), (4,), (1,))
