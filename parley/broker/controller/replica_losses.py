@@ -3,7 +3,8 @@
 * After an unclean restart, a replica may lack records that were not on the disk yet.
 * All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered one.
 * A replica is lost if its log directory no longer exists, was exchanged for another one, or has no log for it any more,
-  and if the log ends below the high watermark that the broker has persisted.
+  and if the log ends below the persisted high watermark. Without a report, it is lost only if the registration shows
+  it: an older copy, or an exchanged directory. Otherwise it is suspect, and the recovery asks the broker again.
 * The same process has lost nothing when it registers again: it reports a failed disk as soon as it notices it.
 * A process that reports no log directories has a version that knows none of this. Its replicas count as unharmed.
 """
@@ -38,8 +39,8 @@ def conditions(
 ) -> ConditionOf | None:
     """Return the conditions of a broker's replicas; None if all are unharmed.
 
-    ``known`` is the registration before, ``joined`` the one that begins. Without a report, each replica counts as lost
-    that is not certainly unharmed.
+    ``known`` is the registration before, ``joined`` the one that begins. Without a report, each replica counts as
+    suspect that is neither certainly unharmed nor certainly lost.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
         return None
@@ -48,13 +49,16 @@ def conditions(
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
     is_older_copy = known is not None and any(0 <= e < known.epoch for e in (joined.previous_epoch, joined.kept_epoch))
     former = () if known is None else known.log_dirs
+    is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration has the others only
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
         assigned = state.directory(joined.broker_id)
         expected = former if assigned == UNASSIGNED_DIRECTORY else (assigned,)
         if report is None:
-            is_safe = not is_unclean and set(expected).issubset(joined.log_dirs)
-            return Condition.UNHARMED if is_safe else Condition.LOST
+            is_missing = not set(expected).issubset(joined.log_dirs)
+            if is_older_copy or (is_missing and not is_any_offline):
+                return Condition.LOST
+            return Condition.SUSPECT if is_unclean or is_missing else Condition.UNHARMED
         found = report.replica(topic_id, index)
         if not found.is_conclusive:
             return Condition.SUSPECT

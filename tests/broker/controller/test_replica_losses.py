@@ -34,9 +34,11 @@ def found(
     return Condition.UNHARMED if condition is None else condition(TOPIC_ID, 0, state)
 
 
-def unreported(joined: BrokerRegistration) -> Condition:
-    condition = conditions(BEFORE, joined, None)
-    return Condition.UNHARMED if condition is None else condition(TOPIC_ID, 0, STATE)
+def unreported(
+    joined: BrokerRegistration, *, before: BrokerRegistration = BEFORE, state: PartitionState = STATE
+) -> Condition:
+    condition = conditions(before, joined, None)
+    return Condition.UNHARMED if condition is None else condition(TOPIC_ID, 0, state)
 
 
 def test_a_clean_restart_harms_nothing() -> None:
@@ -95,10 +97,22 @@ def test_an_assigned_directory_decides_alone() -> None:
     assert found(CLEAN, replace(INTACT, directory=OTHER_DISK), before=before, state=assigned) is Condition.LOST
 
 
-def test_without_a_report_only_a_clean_restart_with_all_directories_is_trusted() -> None:
+def test_without_a_report_a_replica_is_lost_only_if_the_registration_shows_it() -> None:
     assert unreported(CLEAN) is Condition.UNHARMED
-    assert unreported(KILLED) is Condition.LOST
+    assert unreported(KILLED) is Condition.SUSPECT
     assert unreported(replace(CLEAN, log_dirs=(NEW_DISK,))) is Condition.LOST
+    assert unreported(EMPTIED) is Condition.LOST
+    assert unreported(replace(KILLED, kept_epoch=6)) is Condition.LOST
+    assert unreported(replace(CLEAN, previous_epoch=6)) is Condition.LOST
+
+
+def test_without_a_report_a_directory_that_may_be_offline_makes_a_replica_suspect() -> None:
+    two = replace(BEFORE, log_dirs=(DISK, OTHER_DISK))
+    assigned = replace(STATE, directories=(DISK, UUID(int=1)))
+    for joined in (replace(CLEAN, log_dirs=(OTHER_DISK,)), replace(KILLED, log_dirs=(OTHER_DISK,))):
+        assert unreported(joined, before=two) is Condition.SUSPECT
+        assert unreported(joined, before=two, state=assigned) is Condition.SUSPECT
+    assert unreported(replace(CLEAN, log_dirs=(DISK,)), before=two, state=assigned) is Condition.UNHARMED
 
 
 def test_a_broker_that_the_store_does_not_know_must_have_stopped_cleanly() -> None:

@@ -166,6 +166,45 @@ def test_a_single_replica_needs_no_duty() -> None:
     assert [recovery.choice.is_unclean for recovery in emptied.result] == [True]
 
 
+def killed_without_report(*states: PartitionState) -> tuple[Bench, BrokerRegistration]:
+    """Broker 1 restarts uncleanly with its directory, and its registration is to come without a report."""
+    image = image_with(*states)
+    known = replace(image.brokers[1], log_dirs=(TOPIC_ID,))
+    bench = Bench(replace(image, brokers={**image.brokers, 1: known}))
+    return bench, replace(known, epoch=99, incarnation_id=TOPIC_ID)
+
+
+async def test_a_single_replica_whose_broker_sent_no_report_waits_for_it_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unclean_recovery, "RETRY_S", 0.001)
+    bench, killed = killed_without_report(PartitionState((1,), (1,), 1, 5, 7))
+    async with running(bench):
+        await bench.controller.submit(lambda image: register_broker(image, killed, None, balanced))
+        await bench.until(lambda: len(bench.asked) >= 3)
+        assert bench.leaders() == [NO_LEADER]
+        assert [line.__dict__["brokers"] for line in caplog.records] == [[1]]
+        bench.logs[1] = replace(INTACT, directory=TOPIC_ID)
+        await bench.until_led()
+    assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (1, 0)
+
+
+async def test_no_other_replica_is_elected_before_a_silent_broker_has_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only broker 1 has the last acknowledged record, but it was too busy to report when it registered."""
+    monkeypatch.setattr(unclean_recovery, "RETRY_S", 0.001)
+    state = PartitionState((1, 2), (), NO_LEADER, 5, 7, elr=(1,), last_known_elr=(2,))
+    bench, killed = killed_without_report(state)
+    bench.logs = {2: INTACT}
+    async with running(bench):
+        await bench.controller.submit(lambda image: register_broker(image, killed, None, balanced))
+        await bench.until(lambda: len(bench.asked) >= 4)
+        assert bench.leaders() == [NO_LEADER]
+        bench.logs[1] = replace(INTACT, log_end_offset=10)
+        await bench.until_led()
+    assert bench.leaders() == [1]
+    assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (1, 0)
+
+
 async def test_an_unclean_recovery_is_one_error_that_names_the_reports(caplog: pytest.LogCaptureFixture) -> None:
     image = image_with(PartitionState((1, 2, 3), (), NO_LEADER, 5, 7))
     bench = Bench(image)
