@@ -6,11 +6,12 @@ Rules:
    higher number. Its contents are the removed batches as they were, so it can be read like a segment.
 2. It is complete and on disk before the log is truncated.
 3. The files of one log together have a limit. The oldest files are removed first. If the records of one truncation do
-   not fit, the first ones are kept.
+   not fit, the first ones are kept. Damaged batches are left out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -18,10 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import headers
+from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checkpoints import sync_directory
+from parley.storage.damage import DamagedRange
 from parley.storage.log import Log
+
+_log = logging.getLogger(__name__)
 
 CUT_SUFFIX = ".cut"
 READ_BYTES = 1 << 20
@@ -47,7 +51,7 @@ class CutFile:
 class KeptRecords:
     """What ``keep_records`` has kept: the file, None if nothing was kept, and the end of the records in it.
 
-    ``is_complete`` is False if the records from ``end_offset`` on were not kept: they did not fit, or are damaged.
+    ``is_complete`` is False if records were not kept: those from ``end_offset`` on did not fit, or some are damaged.
     """
 
     path: Path | None
@@ -72,17 +76,18 @@ def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
     number = known[-1].number + 1 if known else 1
     path = log.directory / f"{begin:020}-{number}{CUT_SUFFIX}"
     temporary = path.with_name(path.name + ".tmp")
-    size, end, is_complete = 0, begin, True
+    size, end = 0, begin
+    damaged: list[DamagedRange] = []
     try:
         with open(temporary, "wb") as file:
-            for batches, next_offset in _batches(log, begin):
+            for batches, next_offset in _batches(log, begin, damaged):
                 if size + len(batches) > limit_bytes:
                     break
                 file.write(batches)
                 size, end = size + len(batches), next_offset
             file.flush()
             os.fsync(file.fileno())
-        is_complete = end >= log.log_end_offset
+        is_complete = not damaged and end >= log.log_end_offset
         if not size:
             return KeptRecords(None, begin, is_complete)
         _make_room(known, limit_bytes - size)
@@ -101,19 +106,34 @@ def copy_on_disk(source: Path, target: Path) -> None:
         os.fsync(new.fileno())
 
 
-def _batches(log: Log, offset: int) -> Iterator[tuple[memoryview, int]]:
-    """Each batch from the one with ``offset`` on, and the offset after it. Ends early at a damaged one."""
-    try:
-        while offset < log.log_end_offset:
+def _batches(log: Log, offset: int, damaged: list[DamagedRange]) -> Iterator[tuple[memoryview, int]]:
+    """Each readable batch from the one with ``offset`` on, and the offset after it.
+
+    Adds the ranges that cannot be read to ``damaged``, and continues behind them.
+    """
+    while offset < log.log_end_offset:
+        begin = offset
+        try:
             data = memoryview(log.read(offset, READ_BYTES, up_to=log.log_end_offset).read())
             for position, header in headers(data):
                 yield data[position : position + header.size_bytes], header.next_offset
                 offset = header.next_offset
             if not data:
                 return
-    except KafkaError as error:
-        if error.code != ErrorCode.CORRUPT_MESSAGE:
-            raise
+            if offset == begin:
+                raise CorruptRecord("no batch could be read")
+        except CorruptRecord as error:
+            damaged.append(_damage_at(log, offset, error))
+            offset = damaged[-1].last_offset + 1
+
+
+def _damage_at(log: Log, offset: int, error: CorruptRecord) -> DamagedRange:
+    """The damaged range with ``offset``. If verifying the segment does not find one, it reaches to the log end."""
+    if not any(offset in each for each in log.damage):
+        segment = [each for each in log.segments if each.base_offset <= offset][-1]
+        log.verify_segment(segment, 0, segment.size)
+    to_the_end = DamagedRange(offset, log.log_end_offset - 1, str(error))
+    return next((each for each in log.damage if offset in each), to_the_end)
 
 
 def _make_room(files: list[CutFile], limit_bytes: int) -> None:
@@ -124,4 +144,9 @@ def _make_room(files: list[CutFile], limit_bytes: int) -> None:
         if total <= limit_bytes:
             return
         file.path.unlink()
+        _log.warning(
+            "the oldest removed records of a log are deleted to make room for newer ones; "
+            "log.cut.retention.bytes limits them",
+            extra={"path": str(file.path), "size_bytes": size},
+        )
         total -= size

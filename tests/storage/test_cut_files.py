@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
@@ -76,18 +78,38 @@ def test_nothing_is_kept_without_room(tmp_path: Path) -> None:
     assert [path.name for path in log.directory.iterdir() if "cut" in path.name] == []
 
 
-def test_the_oldest_files_give_way_to_the_newest(tmp_path: Path) -> None:
+def test_the_oldest_files_give_way_to_the_newest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = log_in(tmp_path / "t-0")
     append(log, [b"a" * 100])
     size = log.read(0, 1, up_to=1).size
     for _ in range(4):
         keep_records(log, 0, 2 * size)
     assert [file.number for file in cut_files(log.directory)] == [3, 4]
+    removed = [vars(line)["path"] for line in caplog.records if "deleted to make room" in line.message]
+    assert removed == [str(log.directory / f"{0:020}-{number}.cut") for number in (1, 2)]
 
 
-def test_a_damaged_batch_ends_what_is_kept(tmp_path: Path) -> None:
-    log = log_in(tmp_path / "t-0", segment_bytes=200)
+@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("segment_bytes", [200, 1 << 20])
+def test_the_batches_behind_a_damaged_one_are_kept(tmp_path: Path, segment_bytes: int, is_reopened: bool) -> None:
+    log = log_in(tmp_path / "t-0", segment_bytes=segment_bytes)
     append(log, [b"a" * 100], [b"b" * 100], [b"c" * 100])
+    segment = log.segments[len(log.segments) // 2]
+    with open(segment.path_of(".log"), "r+b") as file:
+        file.seek(0 if segment.base_offset else log.read(0, 1, up_to=1).size)
+        file.write(bytes(61))
+    if is_reopened:
+        log.release()
+        log = log_in(tmp_path / "t-0", LastKnown(clean=True, recovery_point=3), segment_bytes=segment_bytes)
+    kept = keep_records(log, 0, UNLIMITED)
+    assert (kept.end_offset, kept.is_complete) == (3, False)
+    assert kept.path is not None
+    assert values_in(kept.path) == [(0, b"a" * 100), (2, b"c" * 100)]
+
+
+def test_damage_at_the_end_ends_what_is_kept(tmp_path: Path) -> None:
+    log = log_in(tmp_path / "t-0", segment_bytes=200)
+    append(log, [b"a" * 100], [b"b" * 100])
     with open(log.segments[1].path_of(".log"), "r+b") as file:
         file.write(bytes(61))
     kept = keep_records(log, 0, UNLIMITED)
