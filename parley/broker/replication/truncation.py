@@ -45,7 +45,7 @@ class Truncations:
     def __init__(self, partitions: HostedPartitions, config: Callable[[], BrokerConfig]) -> None:
         self._partitions = partitions
         self._config = config
-        self._refusals: dict[tuple[str, int], tuple[int, GrowingInterval]] = {}
+        self._refusals: dict[Partition, tuple[int, GrowingInterval]] = {}
         """For each partition the leader epoch of the last refusal, and when it is logged again."""
         self.metrics = TruncationMetrics()
 
@@ -74,11 +74,12 @@ class Truncations:
             await self._remove_committed(partition, step, facts)
 
     def _refuse(self, partition: Partition, facts: dict[str, object]) -> None:
-        key, epoch = (partition.topic, partition.index), partition.state.leader_epoch
-        known_epoch, interval = self._refusals.get(key, (NO_EPOCH, None))
+        epoch = partition.state.leader_epoch
+        known_epoch, interval = self._refusals.get(partition, (NO_EPOCH, None))
         if interval is None or known_epoch != epoch:
             interval = GrowingInterval(asyncio.get_running_loop().time)
-            self._refusals[key] = (epoch, interval)
+            self._refusals = {each: last for each, last in self._refusals.items() if self._partitions.hosts(each)}
+            self._refusals[partition] = (epoch, interval)
             self.metrics.refused += 1
         if interval.is_due():
             _log.error(
@@ -90,7 +91,7 @@ class Truncations:
     async def _remove_committed(
         self, partition: Partition, step: Truncate | TruncateFully, facts: dict[str, object]
     ) -> None:
-        self._refusals.pop((partition.topic, partition.index), None)
+        self._refusals.pop(partition, None)
         limit = self._config().log_cut_retention_bytes
         kept: list[KeptRecords] = []
 

@@ -1,0 +1,43 @@
+"""The guard of committed records against the truncation of a follower's log."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.replication.follower_decisions import Truncate
+from parley.broker.replication.truncation import TruncationRefused, Truncations
+from tests.broker.api.bench import OTHER, Bench
+
+
+async def refuse(bench: Bench, truncations: Truncations) -> None:
+    """Create a topic with a committed record that its leader lacks, and try to truncate it away."""
+    await bench.create("t")
+    bench.write("t")
+    bench.partition("t").log.high_watermark = 1
+    bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(OTHER,))
+    for _ in range(2):
+        with pytest.raises(TruncationRefused):
+            await truncations.truncate(bench.partition("t"), Truncate(0))
+
+
+async def test_a_refusal_of_a_deleted_topic_does_not_silence_that_of_its_successor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    bench = Bench(first)
+    truncations = Truncations(bench.partitions, lambda: BrokerConfig.from_properties({}))
+    await refuse(bench, truncations)
+    bench.delete("t")
+    bench.logs.directory = second
+    await refuse(bench, truncations)
+    assert [line.levelno for line in caplog.records if "a replica stops following" in line.message] == [
+        logging.ERROR
+    ] * 2
+    assert list(truncations._refusals) == [bench.partition("t")]
+    await bench.tasks.close()
