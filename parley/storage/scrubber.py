@@ -25,6 +25,7 @@ from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.log_maintenance import Owner
 from parley.storage.segment import DIGEST_SUFFIX, Segment
+from parley.storage.segment_file import SegmentFile
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +164,10 @@ class DirectoryScrub:
             if segment.size
             and (verified_ms := times.get(segment.base_offset, NEVER_MS)) < max(before_ms, self._required.get(log, 0))
         ]
-        return sorted(due, key=lambda each: (each.log not in self._required, each.verified_ms, each.base_offset))
+        return sorted(due, key=lambda each: (not self._is_required(each), each.verified_ms, each.base_offset))
+
+    def _is_required(self, due: Due) -> bool:
+        return due.verified_ms < self._required.get(due.log, NEVER_MS)
 
     def _times_of(self, log: Log) -> dict[int, int]:
         known = self._verified.get(log, {})
@@ -199,16 +203,27 @@ def _verify_piece(log: Log, segment: Segment, position: int) -> int:
     """
     if segment not in log.segments:
         return segment.size
-    file = segment.file
+    uncached = _uncached_file(segment, position)
+    end = log.verify_segment(segment, position, PIECE_BYTES)
+    if uncached is not None:
+        os.posix_fadvise(uncached.fd, position, end - position, os.POSIX_FADV_DONTNEED)
+    return end
+
+
+def _uncached_file(segment: Segment, position: int) -> SegmentFile | None:
+    """Return the segment's file if the byte at ``position`` is not in the page cache.
+
+    Returns None for a missing file: ``Log.verify_segment`` notes it as damage.
+    """
+    try:
+        file = segment.file
+    except FileNotFoundError:
+        return None
     try:
         file.read_into(bytearray(1), position, nowait=True)
-        is_cached = True
     except BlockingIOError:
-        is_cached = False
-    end = log.verify_segment(segment, position, PIECE_BYTES)
-    if not is_cached:
-        os.posix_fadvise(file.fd, position, end - position, os.POSIX_FADV_DONTNEED)
-    return end
+        return file
+    return None
 
 
 def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,9 +36,13 @@ class Directory:
     home: LogDirectory
     jobs: list[float] = field(default_factory=list)
     failures: list[KafkaError] = field(default_factory=list)
+    other: Log | None = None
+    """Another log in the same directory."""
+    verified: list[Log] = field(default_factory=list)
+    """The log of each segment, in the order in which the segments were verified."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        return [self.log]
+        return [self.log] if self.other is None else [self.log, self.other]
 
     def directory_of(self, log: Log) -> LogDirectory:
         return self.home
@@ -45,6 +50,8 @@ class Directory:
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         if args:
             self.jobs.append(asyncio.get_running_loop().time())
+        if args[2:] == (0,):  # the first piece of a segment
+            self.verified.append(args[0])
         if self.failures:
             raise self.failures.pop()
         return work(*args)
@@ -154,6 +161,24 @@ def test_damage_is_found_and_the_rest_is_read(directory: Directory) -> None:
     assert found == list(directory.log.damage)
     (damage,) = found
     assert victim.base_offset <= damage.first_offset <= damage.last_offset < victim.end_offset
+
+
+def test_a_missing_file_is_named_as_damage_and_the_rest_is_read(directory: Directory) -> None:
+    victim = directory.log.segments[2]
+    victim.path_of(".log").unlink()
+    scrubber = scrubbed(directory, 1.5 * INTERVAL_S)
+    assert scrubber.verified_bytes == size_of(directory.log)
+    (damage,) = directory.log.damage
+    assert (damage.first_offset, damage.last_offset) == (victim.base_offset, victim.end_offset - 1)
+    assert damage.reason == "the file is missing"
+
+
+def test_what_was_verified_on_request_comes_first_only_once(directory: Directory, tmp_path: Path) -> None:
+    log, count = directory.log, len(directory.log.segments)
+    shutil.copytree(log.directory, tmp_path / "topic-1")
+    directory.other = other = open_log(tmp_path / "topic-1", clean=True, recovery_point=log.recovery_point)
+    scrubbed(directory, 1.5 * INTERVAL_S, require=True)
+    assert directory.verified == [log] * count + [other] * count + [log] * count
 
 
 def test_a_failure_pauses_the_scrubber(directory: Directory) -> None:
