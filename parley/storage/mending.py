@@ -75,9 +75,10 @@ class Mending:
         self._last_epoch = next(behind, log.epochs.latest_epoch)
         self._size = 0
         self._is_open = True
-        self._file = SegmentFile(Segment.path_in(log.segments.directory, self._base, LOG_SUFFIX + CLEANED), create=True)
         try:
             with log.writing():
+                path = Segment.path_in(log.segments.directory, self._base, LOG_SUFFIX + CLEANED)
+                self._file = SegmentFile(path, create=True)
                 os.ftruncate(self._file.fd, 0)
                 if old is not None and found is not None:
                     self._copy(old, 0, found.position)
@@ -147,9 +148,11 @@ class Mending:
         """Leave the log as it is, unless ``finish`` was called. Idempotent."""
         if self._is_open:
             self._is_open = False
-            for path in Segment.paths_in(self._log.segments.directory, self._base, CLEANED):
-                path.unlink(missing_ok=True)
-            self._log.ended()
+            try:
+                for path in Segment.paths_in(self._log.segments.directory, self._base, CLEANED):
+                    path.unlink(missing_ok=True)
+            finally:
+                self._log.ended()
 
     # --- Internals ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -326,18 +327,21 @@ def test_a_log_that_is_truncated_meanwhile_is_not_mended(intact: Path, tmp_path:
     check(log)
 
 
-def test_a_full_disk_ends_the_mending_only(intact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("call", "error"), [("pwrite", errno.ENOSPC), ("open", errno.ENOSPC), ("open", errno.EMFILE)])
+def test_a_shortage_ends_the_mending_only(
+    intact: Path, tmp_path: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     errors: list[OSError] = []
     shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
     flip_in(sorted(tmp_path.glob("*.log")))
     log = open_log(tmp_path, CONFIG, clean=True, recovery_point=10**6, on_io_error=errors.append)
     verify(log)
 
-    def full(*args: object) -> int:
-        raise OSError(28, "no space left")
+    def short(*args: object) -> int:
+        raise OSError(error, os.strerror(error))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(os, call, short)
         with pytest.raises(KafkaError) as refusal:
             log.mend(log.damage[0])
     assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
