@@ -60,9 +60,9 @@ class ReplicaReports:
         return response
 
     def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> list[tuple[UUID | None, str, int]]:
-        """The requested topic ids and partitions, each with the topic's name; "" if no log has this id."""
-        names = {log.topic_id: log.topic for log in self._logs.logs}
-        names.update((partition.topic_id, partition.topic) for partition in self._partitions)
+        """The requested topic ids and partitions, each with the topic's name; "" if this broker does not know it."""
+        names: dict[UUID | None, str] = {log.topic_id: log.topic for log in self._logs.logs}
+        names.update(self._partitions.image.topic_names)
         return [(each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions]
 
     def _add(self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition) -> None:
@@ -76,6 +76,8 @@ class ReplicaReports:
 
     def _info(self, key: TopicPartition, topic_id: UUID | None) -> tuple[_Info, UUID]:
         """The report of one log, and its topic's id (zero if unknown)."""
+        if not key[0] and any(log.topic_id is None and log.partition == key[1] for log in self._logs.logs):
+            return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_ID)  # it may be that log
         try:
             log = self._logs.get(*key)
         except KafkaError as error:

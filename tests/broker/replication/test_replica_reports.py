@@ -10,6 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from parley.broker.metadata.changes import TopicCreated
+from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.replication import replica_reports
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.tasks import TaskSet
@@ -150,6 +152,21 @@ async def test_requested_partitions_are_reported_one_by_one(tmp_path: Path) -> N
         (other,) = broker.named(OTHER_ID, 0).topic_partition_log_info_list
         assert other.topic_id == OTHER_ID
         assert [info.error_code for info in other.partition_log_info] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_log_without_topic_id_is_no_proof_of_absence(tmp_path: Path) -> None:
+    """Until the metadata names the topic, the log may be the requested one."""
+    async with reporter(tmp_path) as broker:
+        append(await broker.logs.get_or_create("t", 0), 2, epoch=3)
+        (topic,) = broker.named(TOPIC_ID, 0, 1).topic_partition_log_info_list
+        assert [(info.error_code, info.log_end_offset) for info in topic.partition_log_info] == [
+            (ErrorCode.UNKNOWN_TOPIC_ID, -1),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]
+        state = PartitionState((2,), (2,), 2)
+        broker.bench.change(TopicCreated(TopicImage("t", TOPIC_ID, (state,))))
+        (topic,) = broker.named(TOPIC_ID, 0).topic_partition_log_info_list
+        assert [info.log_end_offset for info in topic.partition_log_info] == [2]
 
 
 async def test_logs_in_a_directory_that_is_offline_are_reported_as_such(tmp_path: Path) -> None:
