@@ -61,7 +61,7 @@ class ReplicaReports:
 
     def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> list[tuple[UUID | None, str, int]]:
         """The requested topic ids and partitions, each with the topic's name; "" if this broker does not know it."""
-        names: dict[UUID | None, str] = {log.topic_id: log.topic for log in self._logs.logs}
+        names = {log.topic_id: log.topic for log in self._logs.logs if log.topic_id is not None}
         names.update(self._partitions.image.topic_names)
         return [(each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions]
 

@@ -159,8 +159,8 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
 
     A log that is missing in a complete response to a request for all logs does not exist on the broker, or its log
     directory is offline and cannot be read. Errors of a log: KAFKA_STORAGE_ERROR (its log directory is offline),
-    UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log), CORRUPT_MESSAGE (a part of it is damaged or missing; the
-    offsets are valid).
+    UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log), UNKNOWN_TOPIC_ID (a log without topic id may be this one),
+    CORRUPT_MESSAGE (a part of it is damaged or missing; the offsets are valid).
 
     The tagged fields are Parley's. Before the broker is registered, a log whose ``high_watermark`` is above its
     ``log_end_offset`` lacks committed records: its end was lost since the high watermark was persisted.
