@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, register_broker
@@ -22,6 +23,7 @@ from parley.broker.controller.controller import Controller
 from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.membership.store_set_back import StoreSetBack
@@ -36,6 +38,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 _log = logging.getLogger(__name__)
 
 CHECKS_PER_SILENCE = 10
+REGISTRATION_PAUSE_S = 1.0
+"""The pause before a registration that has failed is tried again."""
 
 
 class LiveBrokers:
@@ -70,6 +74,7 @@ class LiveBrokers:
         self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> start of the time that counts as silence
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._joining: dict[tuple[int, int], asyncio.Task[None]] = {}  # registrations in progress
+        self._failures = FailureLog(_log)
         self._refusing: set[UUID] = set()  # incarnations whose machine refused connections
         self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for its silence
 
@@ -121,22 +126,34 @@ class LiveBrokers:
             self._joining[key] = watches.start(
                 self._register(replace(joined[key], seen=NO_TERM), watches), name=f"registration of broker {key[0]}"
             )
+            self._joining[key].add_done_callback(partial(self._joined, key))
+
+    def _joined(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
+        if self._joining.get(key) is task:
+            del self._joining[key]
 
     def _is_news(self, broker: BrokerRegistration) -> bool:
         known = self._metadata.image.brokers.get(broker.broker_id)
         return known is None or known.epoch < broker.epoch
 
     async def _register(self, broker: BrokerRegistration, watches: TaskSet) -> None:
-        """Register a broker when it has reported its logs, or cannot."""
-        report = await self._recovery.request(broker, None)
-        try:
-            recoveries = await self._controller.submit(
-                lambda image: register_broker(image, broker, report, self._rules), waits_for_store=True
-            )
-        except KafkaError as error:
-            if error.code != ErrorCode.NOT_CONTROLLER:
-                raise
-            return  # the term is over
+        """Register a broker when it has reported its logs, or cannot. Try again until this succeeds."""
+        while True:
+            try:
+                report = await self._recovery.request(broker, None)
+                decide = partial(register_broker, registration=broker, report=report, rules=self._rules)
+                recoveries = await self._controller.submit(decide, waits_for_store=True)
+                break
+            except Exception as error:
+                if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
+                    return  # the term is over
+                self._failures.report(
+                    "a broker could not be registered: trying again",
+                    error,
+                    self._monotonic(),
+                    broker=broker.broker_id,
+                )
+            await asyncio.sleep(REGISTRATION_PAUSE_S)
         self._recovery.note(recoveries)
         self._tend(watches)
 
