@@ -138,21 +138,23 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     return {(log.topic, log.partition): log.log_start_offset for log in logs}
 
 
-def high_watermarks(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The high watermark of each log."""
-    return {(log.topic, log.partition): log.high_watermark for log in logs}
-
-
 class LogMaintenance:
     """The periodic work on the logs of ``owner``."""
 
     def __init__(
-        self, owner: Owner, start_task: StartTask, intervals: MaintenanceIntervals, now_ms: Callable[[], int]
+        self,
+        owner: Owner,
+        start_task: StartTask,
+        intervals: MaintenanceIntervals,
+        now_ms: Callable[[], int],
+        known_high_watermark: Callable[[Log], int],
     ) -> None:
+        """``known_high_watermark`` returns the high watermark of a log that a start must know."""
         self._owner = owner
         self._start_task = start_task
         self._intervals = intervals
         self._now_ms = now_ms
+        self._known_high_watermark = known_high_watermark
         self._recovery_points: dict[LogDirectory, Checkpoint] = {}
         self._log_starts: dict[LogDirectory, Checkpoint] = {}
         self._high_watermarks: dict[LogDirectory, Checkpoint] = {}
@@ -169,7 +171,7 @@ class LogMaintenance:
                 self._owner, directory, directory.log_start_offsets, log_start_offsets
             )
             self._high_watermarks[directory] = Checkpoint(
-                self._owner, directory, directory.high_watermarks, high_watermarks
+                self._owner, directory, directory.high_watermarks, self._known_high_watermarks
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
@@ -199,6 +201,9 @@ class LogMaintenance:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _known_high_watermarks(self, logs: Iterable[Log]) -> dict[TopicPartition, int]:
+        return {(log.topic, log.partition): self._known_high_watermark(log) for log in logs}
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Write all checkpoints of a directory now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""

@@ -88,7 +88,7 @@ class LogManager:
         self._on_offline = on_offline
         self._on_all_offline = on_all_offline
         self._start_task = start_task
-        self._maintenance = LogMaintenance(self, start_task, intervals, now_ms)
+        self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
         self._reserved: Counter[LogDirectory] = Counter()
         self._syncs = {directory: DirectorySync(self, directory) for directory in self.directories}
@@ -105,7 +105,8 @@ class LogManager:
         self.previous_broker_epoch = UNKNOWN_EPOCH
         """The broker epoch in the markers of the last shutdown; ``UNKNOWN_EPOCH`` if that was not clean everywhere."""
         self.lost_below: dict[Log, int] = {}
-        """Logs that ended below their persisted high watermark at this start, and that high watermark."""
+        """Logs that ended below their persisted high watermark at this start, and that high watermark. A log is removed
+        when it has all committed records again, or the cluster has given up those that it lacks."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -245,6 +246,10 @@ class LogManager:
         """The directory of the log."""
         return self._locations.home_of((log.topic, log.partition))
 
+    def known_high_watermark(self, log: Log) -> int:
+        """The highest high watermark that the log must reach to have all committed records."""
+        return max(log.high_watermark, self.lost_below.get(log, 0))
+
     async def get_or_create(
         self,
         topic: str,
@@ -332,6 +337,7 @@ class LogManager:
         directory = self.directory_of(log)
         with self._locations.busy(key):
             self._locations.remove(key, log, directory)
+            self.lost_below.pop(log, None)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
             await self._maintenance.checkpoint(directory)
             self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
@@ -382,6 +388,7 @@ class LogManager:
         deleted = log.topic_id is not None and self.was_deleted(log.topic_id)
         with self._locations.busy(key):
             self._locations.remove(key, log, directory)
+            self.lost_below.pop(log, None)
             try:
                 aside = await self.run(
                     directory, self._set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
@@ -498,6 +505,8 @@ class LogManager:
         del self._copies[key]
         self._locations.remove(key, log, self.directory_of(log))
         self._locations.add(key, copy, directory)
+        if log in self.lost_below:
+            self.lost_below[copy] = self.lost_below.pop(log)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
         """Set aside the log in ``directory`` that a copy has replaced, and remove it later.

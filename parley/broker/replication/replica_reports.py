@@ -2,6 +2,10 @@
 
 The controller asks for them before it registers this broker, and when it must choose a leader among replicas that were
 not in sync. So they come from the logs on disk and need no metadata.
+
+A log that has lost committed records is reported with the high watermark that it had, also after a restart, so that no
+election takes a short log for a whole one. That ends when the replica is in the ISR of a leader again, once the
+controller has registered this process: it has caught up then, or a recovery has given the records up.
 """
 
 from __future__ import annotations
@@ -10,6 +14,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from uuid import UUID
 
+from parley.broker.metadata.changes import Delta
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
@@ -30,13 +37,36 @@ class ReplicaReports:
     """Makes the reports of one broker."""
 
     def __init__(
-        self, logs: LogManager, partitions: HostedPartitions, incarnation_id: UUID, registered_epoch: Callable[[], int]
+        self,
+        broker_id: int,
+        logs: LogManager,
+        partitions: HostedPartitions,
+        incarnation_id: UUID,
+        registered_epoch: Callable[[], int],
     ) -> None:
         """``registered_epoch`` returns the epoch under which this process is registered, -1 before that."""
+        self._broker_id = broker_id
         self._logs = logs
         self._partitions = partitions
         self._incarnation_id = incarnation_id
         self._registered_epoch = registered_epoch
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Forget the losses that are settled by now (as a subscriber of ``Metadata``)."""
+        if self._logs.lost_below and self._is_registered(image):
+            for log in [log for log in self._logs.lost_below if self._is_in_sync(log, image)]:
+                del self._logs.lost_below[log]
+
+    def _is_registered(self, image: MetadataImage) -> bool:
+        """True if the controller has seen the logs of this process: it asks for a report before it registers it."""
+        known = image.brokers.get(self._broker_id)
+        return known is not None and known.incarnation_id == self._incarnation_id and not known.fenced
+
+    def _is_in_sync(self, log: Log, image: MetadataImage) -> bool:
+        state = image.partition(log.topic, log.partition)
+        if state is None or log.topic_id not in (None, image.topics[log.topic].topic_id):
+            return False
+        return state.leader != NO_LEADER and self._broker_id in state.isr
 
     def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
         """Report the requested logs, at most ``PAGE_LOGS`` of them."""
@@ -98,15 +128,10 @@ class ReplicaReports:
             log_end_offset=log.log_end_offset,
             error_code=ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE,
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
-            high_watermark=self._persisted_high_watermark(log),
+            high_watermark=self._logs.known_high_watermark(log),
             partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
         )
         return info, log.topic_id or ZERO_UUID
-
-    def _persisted_high_watermark(self, log: Log) -> int:
-        """The log's high watermark; until this process is registered, also one that the log does not reach any more."""
-        is_registered = self._registered_epoch() != NO_EPOCH
-        return log.high_watermark if is_registered else self._logs.lost_below.get(log, log.high_watermark)
 
     def _without_log(self, key: TopicPartition, code: ErrorCode) -> tuple[_Info, UUID]:
         home = self._logs.homes.get(key)

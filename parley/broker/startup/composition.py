@@ -143,7 +143,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             broker_id, opened.manager, partitions, ask_controller, epoch=broker_epoch
         ),
         replica_reports=ReplicaReports(
-            opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
+            broker_id, opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
         ),
         isr=IsrMaintenance(
             broker_id,
@@ -194,6 +194,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
         parts.fetchers.apply,
         parts.offline_replicas.apply,
         parts.healing.apply,
+        parts.replica_reports.apply,
         parts.recovery.apply,
     ):
         parts.metadata.subscribe(subscriber)

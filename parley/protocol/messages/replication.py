@@ -162,8 +162,8 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log), UNKNOWN_TOPIC_ID (a log without topic id may be this one),
     CORRUPT_MESSAGE (a part of it is damaged or missing; the offsets are valid).
 
-    The tagged fields are Parley's. Before the broker is registered, a log whose ``high_watermark`` is above its
-    ``log_end_offset`` lacks committed records: its end was lost since the high watermark was persisted.
+    The tagged fields are Parley's. A log whose ``high_watermark`` is above its ``log_end_offset`` lacks committed
+    records: its end was lost after the high watermark was persisted, and it has not been in sync since.
     """
 
     class TopicPartitionLogInfo(Struct):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
 import pytest
 
-from parley.broker.metadata.changes import TopicCreated
-from parley.broker.metadata.types import PartitionState, TopicImage
+from parley.broker.metadata.changes import BrokerRegistered, PartitionChanged, TopicCreated
+from parley.broker.metadata.types import NO_LEADER, PartitionState, TopicImage
 from parley.broker.replication import replica_reports
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.tasks import TaskSet
@@ -35,7 +36,7 @@ class Reporter:
         self.logs = logs
         self.bench = Bench(directory)
         self.registered_epoch = -1
-        self.reports = ReplicaReports(logs, self.bench.partitions, INCARNATION, lambda: self.registered_epoch)
+        self.reports = ReplicaReports(1, logs, self.bench.partitions, INCARNATION, lambda: self.registered_epoch)
 
     def all(self, after: tuple[str, int] = ("", -1)) -> GetReplicaLogInfoResponse:
         request = GetReplicaLogInfoRequest(topic_partitions=None, after_topic=after[0], after_partition=after[1])
@@ -192,15 +193,28 @@ async def test_the_epochs_of_a_hosted_partition_count(tmp_path: Path) -> None:
         assert (info.last_written_leader_epoch, info.current_leader_epoch, info.partition_epoch) == (-1, 9, 1)
 
 
-async def test_a_log_that_has_lost_committed_records_shows_it_until_the_broker_is_registered(tmp_path: Path) -> None:
+async def test_a_log_that_has_lost_committed_records_shows_it_until_it_is_in_sync_again(tmp_path: Path) -> None:
     async with reporter(tmp_path) as broker:
-        log = await broker.logs.get_or_create("t", 0, topic_id=TOPIC_ID)
+        broker.bench.metadata.subscribe(broker.reports.apply)
+        topic_id = await broker.bench.create("t", replicas=(1, 2))  # in the ISR, as the controller has known it
+        log = await broker.logs.get_or_create("t", 0, topic_id=topic_id)
         append(log, 2, epoch=3)
         broker.logs.lost_below[log] = 5
 
         def high_watermark() -> int:
             return broker.all().topic_partition_log_info_list[0].partition_log_info[0].high_watermark
 
+        broker.bench.alter("t", leader=2)
         assert high_watermark() == 5
+        known = broker.bench.metadata.image.brokers[1]
+        state = replace(broker.bench.metadata.image.topics["t"].partitions[0], isr=(2,))
         broker.registered_epoch = 4
+        arrived = BrokerRegistered(replace(known, epoch=4, incarnation_id=INCARNATION))
+        broker.bench.change(arrived, PartitionChanged("t", 0, state))
+        assert high_watermark() == 5
+        broker.bench.alter("t", leader=NO_LEADER, isr=(1,))
+        assert high_watermark() == 5
+        broker.bench.alter("t", leader=2, isr=(2, 1))
+        assert high_watermark() == 0
+        broker.bench.alter("t", isr=(2,))
         assert high_watermark() == 0
