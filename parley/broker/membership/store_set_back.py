@@ -67,9 +67,9 @@ class StoreSetBack:
 
     async def _distrust(self, members: Collection[BrokerRegistration], reason: str) -> None:
         present = {member.incarnation_id for member in members}
-        self._controller.forget_earlier_terms()  # their metadata has no say any more
         await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
         partitions = await self._controller.submit(lambda image: distrust_all(image, present), waits_for_store=True)
+        self._controller.forget_earlier_terms()  # not before: if this term ends earlier, the next one needs the sign
         self._metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when all its replicas "
