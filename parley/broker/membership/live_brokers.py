@@ -5,6 +5,7 @@
 * A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
   lead. This holds only while the controller hears from at least half of all brokers: otherwise the controller may be
   the one that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
+* No broker is fenced before the members have been compared with the store, which may have been set back.
 * Fencing is safe and not final: a broker that is alive joins again under a higher epoch. If its connections were
   refused and it joins again, something on the way refuses them. From then on only its silence counts.
 """
@@ -91,7 +92,6 @@ class LiveBrokers:
         self._watched.clear()
         self._joining.clear()
         self._refusing.clear()
-        self._tend(watches)
         try:
             await race(self._follow(groups, watches), self._fence_the_silent(watches))
         finally:
@@ -115,10 +115,10 @@ class LiveBrokers:
             self._tend(watches)
 
     async def _reconcile(self, live: Mapping[int, BrokerRegistration], watches: TaskSet) -> None:
+        await self._set_back.check_members(live.values())  # first: fencing elects by what the store says
         self._present = set(live)
         await self._fence_the_absent()
         self._seen |= live.keys()
-        await self._set_back.check_members(live.values())
         joined = {(broker.broker_id, broker.epoch): broker for broker in live.values() if self._is_news(broker)}
         for key in self._joining.keys() - joined.keys():
             self._joining.pop(key).cancel()
@@ -158,8 +158,7 @@ class LiveBrokers:
         self._tend(watches)
 
     async def _fence_the_absent(self) -> None:
-        if self._present is None:
-            return
+        assert self._present is not None
         all_count = self._monotonic() >= self._trusted_s
         for broker in self._metadata.image.live_brokers():
             if broker.broker_id not in self._present and (all_count or broker.broker_id in self._seen):
@@ -218,6 +217,8 @@ class LiveBrokers:
             if now - before > 3 * pause_s:  # this process stood still itself, and could not hear the brokers
                 self._since = dict.fromkeys(self._since, now)
             before = now
+            if self._present is None:
+                continue  # the store may have been set back: what the members have seen is still to be checked
             await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
                 await self._fence(broker_id, epoch, f"it has not requested metadata for {self._silence_s:g} s")

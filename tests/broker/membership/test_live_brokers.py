@@ -1,4 +1,4 @@
-"""Which brokers a controller registers, and which it fences for their silence."""
+"""Which brokers a controller registers, which it fences, and what it checks before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica
+from parley.broker.controller.controller import Outranked
 from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership import live_brokers
@@ -18,7 +19,8 @@ from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_to_bytes
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import BrokerRegistration
+from parley.broker.metadata.terms import Term
+from parley.broker.metadata.types import BrokerRegistration, Endpoint
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import DirectController
 
@@ -32,6 +34,20 @@ class MetadataPublisher:
     """No broker has requested metadata during this term."""
 
     followers: ClassVar[dict[int, Any]] = {}
+
+
+def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBrokers:
+    return LiveBrokers(
+        1,
+        controller,
+        metadata,
+        MetadataPublisher(),  # type: ignore[arg-type]
+        listener="PLAINTEXT",
+        rules=lambda *_: ElectionRules(),
+        recovery=UncleanRecovery(metadata, request, lambda *_: ElectionRules()),
+        silence_s=SILENCE_S,
+        monotonic=lambda: 100.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,18 +70,7 @@ def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
     brokers = {
         n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
     }
-    metadata = Metadata(MetadataImage("c", controller_id=1, brokers=brokers))
-    members = LiveBrokers(
-        1,
-        None,  # type: ignore[arg-type]
-        metadata,
-        MetadataPublisher(),  # type: ignore[arg-type]
-        listener="PLAINTEXT",
-        rules=lambda *_: ElectionRules(),
-        recovery=UncleanRecovery(metadata, None, lambda *_: ElectionRules()),  # type: ignore[arg-type]
-        silence_s=SILENCE_S,
-        monotonic=lambda: 100.0,
-    )
+    members = live(Metadata(MetadataImage("c", controller_id=1, brokers=brokers)), None)
     members._since = {(n, 1): 100.0 - lasts for n, lasts in silent_for.items() if lasts is not None}
     assert [broker for broker, _ in members._silent(100.0)] == gone
 
@@ -81,7 +86,8 @@ class Group:
         self.backend = self
 
     async def get(self, key: str) -> None:
-        return None
+        for _ in range(100):  # time in which other tasks run
+            await asyncio.sleep(0)
 
     async def watch(self, name: str) -> AsyncIterator[Any]:
         yield self.found
@@ -103,17 +109,7 @@ async def test_a_registration_that_fails_is_tried_again(
             raise failures.pop(0)
         return None
 
-    members = LiveBrokers(
-        1,
-        controller,  # type: ignore[arg-type]
-        controller.metadata,
-        MetadataPublisher(),  # type: ignore[arg-type]
-        listener="PLAINTEXT",
-        rules=lambda *_: ElectionRules(),
-        recovery=UncleanRecovery(controller.metadata, request, lambda *_: ElectionRules()),
-        silence_s=SILENCE_S,
-        monotonic=lambda: 100.0,
-    )
+    members = live(controller.metadata, controller, request)
     following = asyncio.ensure_future(members.run(Group(BrokerRegistration(2, 7, UUID(int=2), ())), 0.0))  # type: ignore[arg-type]
     await registered.wait()
     assert controller.metadata.image.live_broker_ids() == {2}
@@ -124,3 +120,27 @@ async def test_a_registration_that_fails_is_tried_again(
     messages = [record.message for record in caplog.records]
     assert messages == ["a broker could not be registered: trying again"] * len(messages)
     assert messages
+
+
+async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fencing elects leaders, and a store that was set back may name the wrong replicas in the ISR."""
+    submitted: list[Any] = []
+
+    async def submit(decide: Any, **_: Any) -> bool:
+        submitted.append(decide)
+        return True
+
+    async def until_gone(endpoint: Endpoint) -> None:
+        """The process of broker 3 has ended."""
+
+    monkeypatch.setattr(live_brokers, "until_gone", until_gone)
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 1)
+    brokers = {n: BrokerRegistration(n, 1, UUID(int=n), (endpoint,)) for n in (1, 2, 3)}
+    controller = SimpleNamespace(terms=(Term(5, 1, 3),), submit=submit)
+    members = live(Metadata(MetadataImage("c", controller_id=1, brokers=brokers)), controller)
+    newer = BrokerRegistration(1, 2, UUID(int=1), (), seen=Term(7, 2, 10))
+    with pytest.raises(Outranked):
+        await members.run(Group(newer), 0.0)  # type: ignore[arg-type]
+    assert submitted == []
