@@ -40,16 +40,20 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Allocate an id. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond."""
+        """Allocate an id.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if no data directory
+        takes the note that the id is in use.
+        """
         if self._next == self._end:
             async with self._lock:
                 if self._next == self._end:
                     try:
                         first = await self._store().next_id(PRODUCER_IDS, block=BLOCK)
-                    except CoordinationError as error:
+                        self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
+                        await self._epochs.save()
+                    except (CoordinationError, OSError) as error:
                         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
-                    self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
-                    await self._epochs.save()
                     self._next, self._end = first, first + BLOCK
         self._next += 1
         return self._next - 1

@@ -5,7 +5,7 @@ broker remembers what it has seen, and lifts the store's counters above it whene
 asks for the newest metadata that the broker has seen, to recognise such a store (``parley.broker.metadata.terms``).
 
 ``EpochFile`` writes the file in the executor, so that a killed process has left the latest state. A power failure may
-cost the changes of the last ``SYNC_PAUSE_S``.
+cost the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has taken it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 EPOCHS_FILE = "coordination.epochs"
 SYNC_PAUSE_S = 0.5
 """The pause between two syncs, so that many changes of the metadata do not keep the disk busy."""
+RETRY_S = 1.0
+"""The pause after no directory has taken a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,9 @@ class EpochFile:
         """The highest epochs and ids so far. The files may lag behind it."""
         self._directories = directories
         self._written = known
+        self._holders = directories
+        """The directories that have taken what was written last."""
+        self._failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
         self._changed = asyncio.Event()
         self._unsynced = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -113,31 +119,66 @@ class EpochFile:
         self.note(KnownEpochs(Term(image.controller_epoch, image.controller_id, image.version)))
 
     async def run(self) -> None:
-        """Write every change at once, and sync the files from time to time, until cancelled."""
+        """Write every change at once, and sync the files from time to time, until cancelled.
+
+        What no directory has taken is tried again after ``RETRY_S``.
+        """
         await race(self._write_changes(), self._sync_changes())
 
     async def save(self) -> None:
-        """Write ``known`` to every usable directory, and return when it is on disk."""
+        """Write ``known`` to every usable directory, and return when it is on the disk of at least one.
+
+        Raises OSError if no directory has taken it. ``run`` then tries again.
+        """
         await self._write()
         await self._sync()
+
+    async def close(self) -> None:
+        """Save for the last time. A failure is only logged."""
+        try:
+            await self.save()
+        except OSError as error:
+            self._log_failure(error)
 
     async def _write_changes(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._write()
+            try:
+                await self._write()
+            except OSError as error:
+                await self._pause_after(error)
 
     async def _sync_changes(self) -> None:
         while True:
             await self._unsynced.wait()
-            await self._sync()
-            await asyncio.sleep(SYNC_PAUSE_S)
+            try:
+                await self._sync()
+            except OSError as error:
+                await self._pause_after(error)
+            else:
+                await asyncio.sleep(SYNC_PAUSE_S)
+
+    async def _pause_after(self, error: OSError) -> None:
+        self._log_failure(error)
+        await asyncio.sleep(RETRY_S)
+
+    def _log_failure(self, error: OSError) -> None:
+        if self._failures.is_due():
+            _log.warning(
+                "no data directory takes the epochs that this broker has seen: make room, or repair the disk",
+                extra={"reason": str(error)},
+            )
 
     async def _write(self) -> None:
         async with self._writing:
             known = self.known
             if known != self._written:
-                await asyncio.get_running_loop().run_in_executor(None, _write, self._directories, known)
+                try:
+                    self._holders = await _on_disk(partial(_write, known=known), self._directories)
+                except OSError:
+                    self._changed.set()
+                    raise
                 self._written = known
                 self._unsynced.set()
 
@@ -145,21 +186,45 @@ class EpochFile:
         async with self._syncing:
             if self._unsynced.is_set():
                 self._unsynced.clear()
-                await asyncio.get_running_loop().run_in_executor(None, _sync, self._directories)
+                try:
+                    await _on_disk(_sync, self._holders)
+                except OSError:
+                    self._unsynced.set()
+                    self._written = KnownEpochs()  # a failed sync may have dropped the bytes: they are written again
+                    self._changed.set()
+                    raise
+                self._failures.restart()
 
 
-def _write(directories: Sequence[Path], known: KnownEpochs) -> None:
+async def _on_disk(work: Callable[[Path], None], directories: Sequence[Path]) -> Sequence[Path]:
+    """Run ``work`` on every directory, in the executor. Returns those where it succeeded.
+
+    Raises OSError if that is none of them. The log directory reports what is wrong with a single one.
+    """
+    return await asyncio.get_running_loop().run_in_executor(None, _on_each, work, directories)
+
+
+def _on_each(work: Callable[[Path], None], directories: Sequence[Path]) -> Sequence[Path]:
+    succeeded, failure = [], None
     for directory in directories:
-        with suppress(OSError):  # the log directory reports what is wrong with it
-            write_atomically(directory / EPOCHS_FILE, known.to_bytes(), sync=False)
+        try:
+            work(directory)
+            succeeded.append(directory)
+        except OSError as error:
+            failure = error
+    if failure is not None and not succeeded:
+        raise failure
+    return succeeded
 
 
-def _sync(directories: Sequence[Path]) -> None:
-    for directory in directories:
-        with suppress(OSError):
-            file = os.open(directory / EPOCHS_FILE, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-            sync_directory(directory)
+def _write(directory: Path, known: KnownEpochs) -> None:
+    write_atomically(directory / EPOCHS_FILE, known.to_bytes(), sync=False)
+
+
+def _sync(directory: Path) -> None:
+    file = os.open(directory / EPOCHS_FILE, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+    sync_directory(directory)

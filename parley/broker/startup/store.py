@@ -55,7 +55,7 @@ async def join_store(environment: Environment) -> Joined:
     store_move = StoreMoveParticipant(store, backend_at, remember, rng)
     environment.undo.push_async_callback(store_move.close)
     epochs = EpochFile(directories, await loop.run_in_executor(None, read_known_epochs, directories))
-    environment.undo.push_async_callback(epochs.save)
+    environment.undo.push_async_callback(epochs.close)
     try:
         identity = await identify(
             KeyValue(store, rng),

@@ -65,3 +65,12 @@ async def test_a_block_is_on_the_brokers_disk_before_its_first_id_is_allocated(
     assert await store.reserve_below(PRODUCER_IDS, BLOCK) == 0
     assert await ProducerIds(lambda: store, epochs()).take() == BLOCK
     assert await store.reserve_below(PRODUCER_IDS, BLOCK) is None, "it is above that already"
+
+
+async def test_no_producer_id_while_no_directory_takes_the_note_of_it(backend: Backend, tmp_path: Path) -> None:
+    giver = ProducerIds(lambda: KeyValue(backend, Random(1)), epochs(tmp_path / "folder"))
+    with pytest.raises(KafkaError) as refused:
+        await giver.take()
+    assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    (tmp_path / "folder").mkdir()
+    assert await giver.take() == BLOCK

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.broker.membership import known_epochs
 from parley.broker.membership.known_epochs import EPOCHS_FILE, EpochFile, KnownEpochs, read_known_epochs
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term
@@ -53,3 +54,52 @@ def test_a_damaged_file_counts_as_empty(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         assert read_known_epochs([tmp_path]) == KnownEpochs()
     assert "a file of known epochs is damaged" in caplog.text
+
+
+async def test_epochs_that_no_directory_takes_are_not_called_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    epochs = EpochFile([folder], KnownEpochs())
+    epochs.note(KnownEpochs(broker_epoch=12))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            await epochs.save()
+    await epochs.close()
+    assert "no data directory takes the epochs" in caplog.text
+    folder.mkdir()
+    await epochs.save()
+    assert read_known_epochs([folder]) == KnownEpochs(broker_epoch=12)
+
+
+async def test_epochs_are_written_again_after_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed sync may have dropped what was written, and the next one would succeed all the same."""
+
+    def failing(directory: Path) -> None:
+        (directory / EPOCHS_FILE).unlink()
+        raise OSError("input/output error")
+
+    epochs = EpochFile([tmp_path], KnownEpochs())
+    epochs.note(KnownEpochs(broker_epoch=12))
+    with monkeypatch.context() as patched:
+        patched.setattr(known_epochs, "_sync", failing)
+        with pytest.raises(OSError, match="input/output error"):
+            await epochs.save()
+    await epochs.save()
+    assert read_known_epochs([tmp_path]) == KnownEpochs(broker_epoch=12)
+
+
+async def test_what_no_directory_takes_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(known_epochs, "RETRY_S", 0.001)
+    folder = tmp_path / "folder"
+    epochs = EpochFile([folder], KnownEpochs())
+    running = asyncio.ensure_future(epochs.run())
+    epochs.note(KnownEpochs(broker_epoch=12))
+    async with asyncio.timeout(10):
+        while "no data directory takes the epochs" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        folder.mkdir()
+        await written(folder, KnownEpochs(broker_epoch=12))
+    running.cancel()
