@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 OUTAGE_PATIENCE_S = 1.0
 """How long a controlled shutdown goes on while the coordination store does not respond."""
+EPOCH_WRITE_MAX_S = 2.0
+"""How long a broker waits for its disk to take its new epoch before it joins without."""
 SESSION_CLOSE_MAX_S = 2.0
 """How long closing a session may take; it expires by itself."""
 
@@ -106,7 +108,7 @@ class BrokerLifecycle:
         self._named_epoch = NO_EPOCH
         """Epoch of the last controller that the coordination store has named."""
         self._rejoin = asyncio.Event()
-        self._unfreezing = TaskSet()
+        self._background = TaskSet()
         self.controller = Controller(
             broker_id,
             self._registration.data,
@@ -158,7 +160,7 @@ class BrokerLifecycle:
             await race(self._controller_follower.run(), self._keep_session(), self._epochs.run())
         finally:
             self._on(BrokerEvent.STOP)
-            await self._unfreezing.close()
+            await self._background.close()
 
     @property
     def may_be_superseded(self) -> bool:
@@ -200,10 +202,12 @@ class BrokerLifecycle:
     def clean_epoch(self) -> int:
         """The broker epoch for the marker of a clean shutdown; ``NO_EPOCH`` if this process never was registered.
 
-        It is that of the latest join. The controller may have registered this process under it without the metadata
-        having arrived here, and the marker must not look older than that.
+        It is that of the latest join, even one in progress. The controller may have registered this process under it
+        without this broker knowing, and the marker must not look older than that.
         """
-        return NO_EPOCH if self.registered_epoch == NO_EPOCH else self.broker_epoch
+        if self.registered_epoch == NO_EPOCH:
+            return NO_EPOCH
+        return max(self.broker_epoch, self._epochs.known.broker_epoch)
 
     async def until_registered(self) -> None:
         """Wait until the metadata shows this very incarnation of the broker as alive."""
@@ -309,7 +313,7 @@ class BrokerLifecycle:
     def _depose(self, leader: Leader, is_silent: bool) -> None:
         if is_silent:
             self._live_brokers.distrust(registration_from_bytes(leader.candidate).incarnation_id)
-        self._unfreezing.start(self.store_move.unfreeze_after(leader.epoch), name="end of a dead controller's move")
+        self._background.start(self.store_move.unfreeze_after(leader.epoch), name="end of a dead controller's move")
         self.controller.depose(leader)
 
     # --- Membership ---
@@ -318,7 +322,7 @@ class BrokerLifecycle:
         """Be a member until the session ends; join again under a new epoch whenever this broker has been fenced."""
         while True:
             await self._raise_counters()
-            membership = await self._registration.join(groups, self._epochs.known)
+            membership = await self._registration.join(groups, self._epochs.known, self._remember_epoch)
             self._rejoin.clear()
             self.broker_epoch = membership.incarnation
             self._epochs.note(KnownEpochs(broker_epoch=membership.incarnation))
@@ -329,6 +333,21 @@ class BrokerLifecycle:
             session.require()
             await self._registration.refuse_successor(groups)
             self._on(BrokerEvent.MEMBERSHIP_ENDED)
+
+    async def _remember_epoch(self, epoch: int) -> None:
+        """Note on disk that this broker is about to take this epoch.
+
+        A disk that is full or hangs does not keep the broker out of the cluster for longer than ``EPOCH_WRITE_MAX_S``.
+        """
+        self._epochs.note(KnownEpochs(broker_epoch=epoch))
+        saving = self._background.start(self._epochs.save(), name="write of the broker epoch", expected=(OSError,))
+        await asyncio.wait({saving}, timeout=EPOCH_WRITE_MAX_S)
+        reason = saving.exception() if saving.done() else "the disk hangs"
+        if reason is not None:
+            _log.warning(
+                "this broker joins before its epoch is on disk: if it dies now, its replicas count as lost",
+                extra={"epoch": epoch, "reason": str(reason)},
+            )
 
     async def _raise_counters(self) -> None:
         """Raise the counters of ids in the store above the ids in use, if the store was restored to an older state."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from parley.broker.membership.dead_process_detection import is_gone
@@ -18,6 +19,7 @@ from parley.broker.metadata.encoding import registration_from_bytes, registratio
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.errors import AlreadyExists
 from parley.consensus.recipes.groups import Groups, Member, Membership
+from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
 
@@ -40,22 +42,29 @@ class Registration:
         self._listener = listener
         self._member_id = str(broker.broker_id)
 
-    async def join(self, groups: Groups, known: KnownEpochs) -> Membership:
+    async def join(self, groups: Groups, known: KnownEpochs, remember: Callable[[int], Awaitable[None]]) -> Membership:
         """Join the group under a broker epoch above the ``known`` one. Wait for the id to become free if necessary.
+
+        ``remember(epoch)`` notes on disk which epoch this broker is about to take. The controller registers the broker
+        as soon as it has joined. If the broker were killed before it had noted the epoch, its data directories would
+        look like an older copy at the next start.
 
         Raises DuplicateBrokerId if another broker holds the id and is alive; CoordinationError.
         """
         loop = asyncio.get_running_loop()
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
         deadline: float | None = None
+        epoch = NO_EPOCH
         data = registration_to_bytes(replace(self.broker, seen=known.metadata))
         while True:
             present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
+            latest = await groups.latest_incarnation(BROKERS_GROUP, self._member_id)
+            epoch, remembered = max(latest, known.broker_epoch) + 1, epoch
+            if epoch != remembered:
+                await remember(epoch)
             replaced = present if present is not None and await self._is_dead(present) else None
             try:
-                return await groups.join(
-                    BROKERS_GROUP, self._member_id, data, replace=replaced, min_incarnation=known.broker_epoch + 1
-                )
+                return await groups.join(BROKERS_GROUP, self._member_id, data, replace=replaced, min_incarnation=epoch)
             except AlreadyExists:
                 address = self._address_of(present)
             if deadline is None:

@@ -68,7 +68,7 @@ class Groups(KeyHolder):
         Raises AlreadyExists if the id is taken by another session (wait until that ends, or ``replace`` the member),
         SessionLost if the session is over, and Retriable if the store cannot be reached: join again.
         """
-        key, counter = _member_key(group, member), f"{INCARNATIONS}{segment(group)}/{segment(member)}"
+        key, counter = _member_key(group, member), _counter_key(group, member)
         while True:
             self.session.require()
             present = await self.backend.get(key)
@@ -100,6 +100,11 @@ class Groups(KeyHolder):
             if (after := page.next_after) is None:
                 return found
 
+    async def latest_incarnation(self, group: str, member: str) -> int:
+        """Return the incarnation of the latest join under this member id; 0 if there was none."""
+        stored = await self.backend.get(_counter_key(group, member))
+        return 0 if stored is None else int(unwrap(stored).value)
+
     async def watch(self, group: str) -> AsyncIterator[Mapping[str, Member]]:
         """Yield the members, and again after each change. May skip states in quick succession, never the last one.
 
@@ -121,6 +126,10 @@ def _group_prefix(group: str) -> str:
 
 def _member_key(group: str, member: str) -> str:
     return f"{_group_prefix(group)}{segment(member)}"
+
+
+def _counter_key(group: str, member: str) -> str:
+    return f"{INCARNATIONS}{segment(group)}/{segment(member)}"
 
 
 def _member_value(data: bytes, incarnation: int) -> bytes:

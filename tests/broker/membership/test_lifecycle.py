@@ -16,8 +16,10 @@ from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import fence_broker
 from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.embedded.cluster import Cluster
+from parley.broker.membership import lifecycle as lifecycle_module
 from parley.broker.membership.controller_follower import ControllerFollower
-from parley.broker.membership.registration import DuplicateBrokerId
+from parley.broker.membership.known_epochs import EpochFile, KnownEpochs, read_known_epochs
+from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
@@ -27,6 +29,7 @@ from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
 from parley.consensus.local import backend as local
 from parley.consensus.memory import MemoryBackend
+from parley.consensus.recipes.groups import Groups, Membership
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -152,8 +155,50 @@ async def test_a_clean_shutdown_leaves_the_epoch_of_the_latest_join() -> None:
         assert lifecycle.clean_epoch == lifecycle.registered_epoch == lifecycle.broker_epoch
         lifecycle.broker_epoch += 1
         assert lifecycle.clean_epoch == lifecycle.registered_epoch + 1
+        lifecycle._epochs.note(KnownEpochs(broker_epoch=lifecycle.broker_epoch + 1))  # a join is in progress
+        assert lifecycle.clean_epoch == lifecycle.registered_epoch + 2
         lifecycle._broker = replace(lifecycle._broker, incarnation_id=UUID(int=1))  # a process not registered yet
         assert lifecycle.clean_epoch == -1
+
+
+async def test_a_broker_epoch_is_on_disk_before_the_broker_joins_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the directories of a broker that is killed now would look like an older copy."""
+    join, joined, directories = Groups.join, [], [tmp_path / "broker-1"]
+
+    async def noting(self: Groups, group: str, *args: Any, **options: Any) -> Membership:
+        on_disk = read_known_epochs(directories)
+        membership = await join(self, group, *args, **options)
+        if group == BROKERS_GROUP:
+            joined.append((membership.incarnation, on_disk.broker_epoch))
+        return membership
+
+    monkeypatch.setattr(Groups, "join", noting)
+    async with Cluster(brokers=1, data_dir=tmp_path) as cluster:
+        cluster.brokers[1].server.parts.lifecycle._epoch_refused()
+        await everywhere(cluster, lambda image: image.brokers[1].epoch == 2)
+        await cluster.restart(1)
+    assert joined == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("is_hanging", [False, True], ids=["full", "hangs"])
+async def test_a_disk_that_does_not_take_the_epoch_does_not_keep_the_broker_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_hanging: bool
+) -> None:
+    repaired = asyncio.Event()
+
+    async def save(self: EpochFile) -> None:
+        if is_hanging:
+            await repaired.wait()
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(EpochFile, "save", save)
+    monkeypatch.setattr(lifecycle_module, "EPOCH_WRITE_MAX_S", 0.01)
+    async with Cluster(brokers=1) as cluster:
+        await everywhere(cluster, lambda image: 1 in image.brokers)
+        repaired.set()
+    assert "this broker joins before its epoch is on disk" in caplog.text
 
 
 async def test_a_broker_that_requests_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
