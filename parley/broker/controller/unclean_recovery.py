@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from functools import partial
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
 from parley.broker.controller.leader_elections import ElectionOutcome, elect_unclean_leaders
+from parley.broker.controller.leaderless_log import LeaderlessLog, Wait
 from parley.broker.controller.recovery_choice import Recovery, awaited_at_least, needs_recovery, recover_leaders
 from parley.broker.metadata.changes import BrokerRegistered, ConfigReplaced, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.broker.metrics import ElectionMetrics
+from parley.broker.runtime.tasks import race
 from parley.protocol.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class UncleanRecovery:
         self._rules = rules
         self._leaderless: set[Wanted] | None = None  # None: the whole image must be searched
         self._wakeup = asyncio.Event()
-        self._logged: frozenset[int] = frozenset()  # the brokers that the last log line named as awaited
+        self._leaderless_log = self._new_log()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Note the partitions that lost their leader, and look again after a change that may help (a subscriber)."""
@@ -74,7 +76,13 @@ class UncleanRecovery:
     async def run(self, controller: Controller) -> None:
         """Recover partitions until cancelled. Raises NOT_CONTROLLER when the term ends."""
         self._leaderless = None
-        self._logged = frozenset()
+        self._leaderless_log = self._new_log()
+        await race(self._recover(controller), self._leaderless_log.run())
+
+    def _new_log(self) -> LeaderlessLog:
+        return LeaderlessLog(self._metadata, lambda: asyncio.get_running_loop().time())
+
+    async def _recover(self, controller: Controller) -> None:
         while True:
             self._wakeup.clear()
             pause_s = await self._recover_all(controller)
@@ -94,7 +102,7 @@ class UncleanRecovery:
 
     async def _recover_all(self, controller: Controller) -> float | None:
         """Elect the leaders that can be elected now. Return after how long to look again; None: after a change."""
-        wanted, awaited = self._recoverable()
+        wanted, waits = self._recoverable()
         is_incomplete = False
         for begin in range(0, len(wanted), PARTITIONS_MAX):
             part = wanted[begin : begin + PARTITIONS_MAX]
@@ -103,19 +111,20 @@ class UncleanRecovery:
             outcomes: list[Recovery] = await controller.submit(decide, waits_for_store=True)
             self.note(outcomes)
             for outcome in outcomes:
-                awaited.extend([outcome.choice.awaited] if outcome.choice.leader == NO_LEADER else [])
+                if outcome.choice.leader == NO_LEADER:
+                    waits[outcome.topic, outcome.partition] = Wait(outcome.choice.awaited)
             is_incomplete = is_incomplete or None in reports.values()
-        self._log_awaited(awaited)
+        self._leaderless_log.note(waits)
         return RETRY_S if is_incomplete else None
 
-    def _recoverable(self) -> tuple[list[Wanted], list[tuple[int, ...]]]:
-        """Return the partitions to recover whose brokers are all alive, and the dead brokers that each other awaits."""
+    def _recoverable(self) -> tuple[list[Wanted], dict[Wanted, Wait]]:
+        """Return the partitions to recover whose brokers are all alive, and what each other one waits for."""
         image = self._metadata.image
         live = image.live_broker_ids()
         if self._leaderless is None:
             self._leaderless = {(t, i) for t, i, state in image.partitions() if state.leader == NO_LEADER}
         wanted: list[Wanted] = []
-        awaited: list[tuple[int, ...]] = []
+        waits: dict[Wanted, Wait] = {}
         strategies: dict[str, RecoveryStrategy] = {}
         for key in sorted(self._leaderless):
             state = image.partition(*key)
@@ -124,13 +133,12 @@ class UncleanRecovery:
                 continue
             if key[0] not in strategies:
                 strategies[key[0]] = self._rules(image, key[0]).recovery
-            if needs_recovery(state, strategies[key[0]]):
-                dead = tuple(broker for broker in awaited_at_least(state, strategies[key[0]]) if broker not in live)
-                if dead:
-                    awaited.append(dead)
-                elif not live.isdisjoint(state.replicas):
-                    wanted.append(key)
-        return wanted, awaited
+            wait = wait_of(state, strategies[key[0]], live)
+            if wait is None:
+                wanted.append(key)
+            else:
+                waits[key] = wait
+        return wanted, waits
 
     async def _ask(self, partitions: Iterable[Wanted]) -> dict[int, BrokerReport | None]:
         """Return the reports of the live brokers that have a replica of these partitions; None for no response."""
@@ -165,16 +173,15 @@ class UncleanRecovery:
                 extra={"partitions": len(elected) - len(unclean)},
             )
 
-    def _log_awaited(self, awaited: Sequence[tuple[int, ...]]) -> None:
-        """Log which brokers must report before leaders can be elected, when these brokers change."""
-        brokers = frozenset(broker for each in awaited for broker in each)
-        if brokers and brokers != self._logged:
-            _log.warning(
-                "partitions without a leader wait for brokers that may have their last records: start these brokers "
-                "with their disks, or accept the loss with `parley elect-leaders --election-type unclean`",
-                extra={"partitions": len(awaited), "brokers": sorted(brokers)},
-            )
-        self._logged = brokers
+
+def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
+    """Return what a partition without a leader waits for; None if brokers can be asked for their reports now."""
+    if not needs_recovery(state, strategy):
+        return Wait(state.elr, is_ordinary=True)  # they are all dead; without any, an operator must decide
+    dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)
+    if dead:
+        return Wait(dead)
+    return Wait(state.replicas, is_ordinary=True) if live.isdisjoint(state.replicas) else None
 
 
 def _facts(recovery: Recovery) -> dict[str, object]:

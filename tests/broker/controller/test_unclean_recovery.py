@@ -7,17 +7,21 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from parley.broker.controller import unclean_recovery
+from parley.broker.controller import leaderless_log, unclean_recovery
 from parley.broker.controller.broker_reports import OFFLINE, BrokerReport, Replica, ReplicaReport
-from parley.broker.controller.brokers import register_broker
-from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.controller.brokers import fence_broker, register_broker
+from parley.broker.controller.election_rules import RecoveryStrategy
+from parley.broker.controller.leaderless_log import Wait
+from parley.broker.controller.unclean_recovery import UncleanRecovery, wait_of
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, DirectController, balanced, image_with
 
+AGGRESSIVE, BALANCED, NONE = RecoveryStrategy.AGGRESSIVE, RecoveryStrategy.BALANCED, RecoveryStrategy.NONE
 STATE = PartitionState((1, 2, 3), (), NO_LEADER, 5, 7, last_known_elr=(1, 3))
 INTACT = ReplicaReport(4, 9, 9)
 
@@ -203,6 +207,47 @@ async def test_no_other_replica_is_elected_before_a_silent_broker_has_reported(m
         await bench.until_led()
     assert bench.leaders() == [1]
     assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (1, 0)
+
+
+async def test_after_brokers_stopped_in_turn_the_one_that_stopped_last_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only broker 3 has the last records, and only broker 1 is started again."""
+    monkeypatch.setattr(leaderless_log, "CHECK_S", 0.001)
+    monkeypatch.setattr(leaderless_log, "RESTART_S", 0.01)
+    logged = asyncio.Event()
+    monkeypatch.setattr(leaderless_log._log, "filters", [lambda record: logged.set() or True])
+    bench = Bench(image_with(PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)))
+    async with running(bench):
+        for broker_id in (1, 2, 3):
+            await bench.controller.submit(partial(fence_broker, broker_id=broker_id, rules=balanced))
+        back = replace(bench.controller.metadata.image.brokers[1], epoch=99)
+        await bench.controller.submit(lambda image: register_broker(image, back, None, balanced))
+        await logged.wait()
+        assert bench.leaders() == [NO_LEADER]
+        assert [(line.__dict__["brokers"], line.__dict__["topics"]) for line in caplog.records] == [([3], TOPIC)]
+
+
+LIVE = {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("state", "strategy", "wait"),
+    [
+        (replace(STATE, elr=(3,)), BALANCED, Wait((3,), is_ordinary=True)),
+        (replace(STATE, elr=(3,)), NONE, Wait((3,), is_ordinary=True)),
+        (STATE, NONE, Wait((), is_ordinary=True)),
+        (STATE, BALANCED, Wait((3,))),
+        (replace(STATE, last_known_elr=(1, 2)), BALANCED, None),
+        (replace(STATE, last_known_elr=()), BALANCED, Wait((3,))),
+        (replace(STATE, elr=(3,)), AGGRESSIVE, None),
+        (PartitionState((3, 4), (), NO_LEADER, elr=(3,)), AGGRESSIVE, Wait((3, 4), is_ordinary=True)),
+    ],
+)
+def test_what_a_partition_without_a_leader_waits_for(
+    state: PartitionState, strategy: RecoveryStrategy, wait: Wait | None
+) -> None:
+    assert wait_of(state, strategy, LIVE) == wait
 
 
 async def test_an_unclean_recovery_is_one_error_that_names_the_reports(caplog: pytest.LogCaptureFixture) -> None:

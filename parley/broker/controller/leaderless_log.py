@@ -1,0 +1,98 @@
+"""Log lines about partitions without a leader: what each waits for, and what the operator can do.
+
+* A partition that waits for reports of replicas that may have lost records is logged at once. One that waits for an
+  eligible replica is logged only if this lasts: its broker may just be restarting, or the cluster may be starting.
+* A line is repeated at growing intervals while any partition waits, and at once if other brokers are awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import NO_LEADER
+
+_log = logging.getLogger(__name__)
+
+CHECK_S = 5.0
+"""The pause between two looks at whether a line is due."""
+RESTART_S = 15.0
+"""How long an eligible replica may be away before its broker is named."""
+TOPICS_MAX = 5
+"""The most topics that one line names."""
+
+_AWAITS_BROKERS = (
+    "partitions without a leader wait for brokers that may have their last records: start these brokers with their "
+    "disks, or accept the loss with `parley elect-leaders --election-type unclean`"
+)
+_AWAITS_OPERATOR = (
+    "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: run "
+    "`parley elect-leaders --election-type unclean`, or set another strategy"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a partition without a leader waits for."""
+
+    brokers: tuple[int, ...]
+    """The brokers whose return or report is awaited. If it is empty, only an operator can have a leader elected."""
+    is_ordinary: bool = False
+    """True if an eligible replica is awaited, as during each restart of a broker."""
+
+
+class LeaderlessLog:
+    """Logs what partitions without a leader wait for, while this broker is the controller."""
+
+    def __init__(self, metadata: Metadata, monotonic: Callable[[], float]) -> None:
+        self._metadata = metadata
+        self._monotonic = monotonic
+        self._waits: dict[tuple[str, int], Wait] = {}
+        self._since_s: dict[tuple[str, int], float] = {}
+        self._lines = {message: _Line(message, monotonic) for message in (_AWAITS_BROKERS, _AWAITS_OPERATOR)}
+
+    async def run(self) -> None:
+        """Repeat the lines until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.note(self._waits)
+
+    def note(self, waits: Mapping[tuple[str, int], Wait]) -> None:
+        """Log what is due of all that partitions wait for now. Partitions that have a leader by now do not count."""
+        image, now = self._metadata.image, self._monotonic()
+        states = ((key, image.partition(*key)) for key in waits)
+        self._waits = {key: waits[key] for key, state in states if state is not None and state.leader == NO_LEADER}
+        self._since_s = {key: self._since_s.get(key, now) for key in self._waits}
+        lasting = {
+            key: wait
+            for key, wait in self._waits.items()
+            if not wait.is_ordinary or now - self._since_s[key] >= RESTART_S
+        }
+        self._lines[_AWAITS_BROKERS].note({key: wait for key, wait in lasting.items() if wait.brokers})
+        self._lines[_AWAITS_OPERATOR].note({key: wait for key, wait in lasting.items() if not wait.brokers})
+
+
+class _Line:
+    """One kind of log line."""
+
+    def __init__(self, message: str, monotonic: Callable[[], float]) -> None:
+        self._message = message
+        self._interval = GrowingInterval(monotonic)
+        self._named: frozenset[int] = frozenset()  # the brokers in the last line
+
+    def note(self, waits: Mapping[tuple[str, int], Wait]) -> None:
+        brokers = frozenset(broker for wait in waits.values() for broker in wait.brokers)
+        if not waits or brokers != self._named:
+            self._interval.restart()
+        self._named = brokers
+        if waits and self._interval.is_due():
+            topics = sorted({topic for topic, _ in waits})
+            facts = {
+                "partitions": len(waits),
+                "topics": ", ".join(topics[:TOPICS_MAX]) + (", ..." if len(topics) > TOPICS_MAX else ""),
+            }
+            _log.warning(self._message, extra={**facts, "brokers": sorted(brokers)} if brokers else facts)
