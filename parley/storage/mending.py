@@ -22,6 +22,7 @@ from parley.protocol.records.batch_header import BatchHeader, Buffer, headers
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.checkpoints import sync_directory
 from parley.storage.damage import DamagedBytes, DamagedRange, joined
 from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
@@ -192,14 +193,18 @@ class Mending:
                 self._copy(self._old, self._found.end, self._old.size)
             new = self._scanned(mended)
             new.sync(indexes=True)
+            epochs = self._epochs_in(new)
         with log.lock, log.writing():
             if self._removals != log.durability.removals:
                 new.delete()
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.damaged} was changed while it was mended")
             removed = log.segments.mend(new, self._old)
-            self._learn_epochs(new)
+            for epoch, start_offset in epochs:
+                log.epochs.insert(epoch, start_offset)
             if self._found is None:
                 log.integrity.found(self.damaged, self.next_offset)
+        with log.writing():
+            sync_directory(log.segments.directory)
         return removed
 
     def _scanned(self, mended: int) -> Segment:
@@ -256,8 +261,12 @@ class Mending:
             raise CorruptRecord(f"the batches of {self.damaged} differ from the digest of {old!r}")
         new.keep_digest(digest)
 
-    def _learn_epochs(self, new: Segment) -> None:
-        """Insert the leader epochs that began in the range."""
+    def _epochs_in(self, new: Segment) -> list[tuple[int, int]]:
+        """The leader epochs of the batches in the range, each with the first offset that has it."""
+        found: list[tuple[int, int]] = []
         for _, header in new.batches():
             if self.damaged.first_offset <= header.base_offset <= self.damaged.last_offset:
-                self._log.epochs.insert(header.partition_leader_epoch, header.base_offset)
+                epoch = header.partition_leader_epoch
+                if not found or found[-1][0] != epoch:
+                    found.append((epoch, header.base_offset))
+        return found

@@ -109,7 +109,8 @@ class Segments:
     def mend(self, new: Segment, old: Segment | None) -> list[Path]:
         """Put a ``.cleaned`` segment that is complete and synced in the place of ``old``, or between two segments.
 
-        Returns the renamed files of ``old``. If an ``OSError`` interrupts it, recovery finishes or undoes the work.
+        Returns the renamed files of ``old``. The caller syncs the directory once more before it removes them, which
+        needs no lock. If an ``OSError`` interrupts it, recovery finishes or undoes the work.
         """
         removed: list[Path] = []
         new.rename(SWAP)
@@ -121,7 +122,6 @@ class Segments:
             removed = self._set_aside([old])
             sync_directory(self.directory)
         new.rename("")
-        sync_directory(self.directory)
         return removed
 
     def cut(self, offset: int, config: LogConfig) -> int:

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from parley.protocol.records.crc import seal
 from parley.storage import checkpoints
 from parley.storage.damage import DamagedRange
 from parley.storage.log import Log, Origin
+from parley.storage.segment import Segment
 from parley.tools.simulation.disk import Disks
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.proportion import examples
@@ -347,6 +349,43 @@ def test_a_shortage_ends_the_mending_only(
     assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not errors
     mend_all(log, open_log(intact, CONFIG, clean=True, recovery_point=END))
+
+
+@pytest.mark.parametrize(("damage", "syncs"), [(flip_in, 2), (remove, 1)])
+def test_appends_wait_for_the_renames_only(
+    intact: Path,
+    tmp_path: Path,
+    damage: Callable[[list[Path]], None],
+    syncs: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lock is held neither for a walk along the batches nor for a sync that the next step does not need."""
+    log = damaged_log(intact, tmp_path, damage)
+    source = open_log(intact, CONFIG, clean=True, recovery_point=END)
+    steps: list[tuple[str, bool]] = []
+
+    def takes_the_lock() -> bool:
+        free = log._lock.acquire(blocking=False)
+        if free:
+            log._lock.release()
+        return free
+
+    def noted(real: Callable[..., object]) -> Callable[..., object]:
+        def step(*args: object, **kwargs: object) -> object:
+            steps.append((real.__name__, others.submit(takes_the_lock).result()))
+            return real(*args, **kwargs)
+
+        return step
+
+    with ThreadPoolExecutor(1) as others, monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", noted(os.fsync))
+        patch.setattr(Segment, "batches", noted(Segment.batches))
+        mend(log, source, log.damage[0])
+    assert ("batches", True) in steps
+    assert ("batches", False) not in steps
+    assert steps.count(("fsync", False)) == syncs
+    assert steps[-1] == ("fsync", True)
+    assert everything(tmp_path) == everything(intact)
 
 
 def test_the_scrubber_writes_missing_digests(tmp_path: Path) -> None:
