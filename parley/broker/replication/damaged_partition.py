@@ -70,7 +70,9 @@ class DamagedPartition:
         self.failures = 0
         """How often in a row the other replicas did not have all records."""
         self.reports = GrowingInterval(monotonic)
-        """Times the log lines about damage that cannot be healed."""
+        """Times the log lines about damage that no other replica can heal."""
+        self.interruptions = GrowingInterval(monotonic)
+        """Times the log lines about damage that this broker cannot replace now."""
         self.handed_over_s = float("-inf")
         """When the controller was last asked to elect another leader."""
         self.wakeup = asyncio.Event()

@@ -149,13 +149,8 @@ class Healing:
             damaged.step(HealEvent.HAND_OVER)
             await self._hand_over(damaged)
         damaged.step(HealEvent.FETCH)
-        refused: list[_Refused] = []
-        interrupted: HealingInterrupted | None = None
-        try:
-            async with self._at_once:
-                refused = await self._fetch_all(partition)
-        except HealingInterrupted as error:
-            interrupted = error
+        async with self._at_once:
+            refused, interrupted = await self._fetch_all(partition)
         if not (self._partitions.hosts(partition) and partition.is_open):
             damaged.step(HealEvent.LEAVE)
             return
@@ -165,8 +160,12 @@ class Healing:
             return
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
-        if interrupted is not None:
-            _log.warning("the healing of a log was interrupted", extra={**damaged.facts, "reason": str(interrupted)})
+        if interrupted and damaged.interruptions.is_due():
+            for damage, reason in interrupted.items():
+                _log.warning(
+                    "the healing of a log was interrupted",
+                    extra={**damaged.facts, **facts_of(damage), "reason": reason},
+                )
         if refused and damaged.reports.is_due():
             for each in refused:
                 _log.error(
@@ -197,22 +196,30 @@ class Healing:
 
     # --- Fetching ---
 
-    async def _fetch_all(self, partition: Partition) -> list[_Refused]:
-        """Fetch every damaged range of the log. Returns the ranges that no live replica has.
+    async def _fetch_all(self, partition: Partition) -> tuple[list[_Refused], dict[DamagedRange, str]]:
+        """Fetch every damaged range of the log.
 
-        Raises ``HealingInterrupted``.
+        Returns the ranges that no live replica has, and those that this broker cannot replace now, with the reason.
         """
         refused: dict[DamagedRange, _Refused] = {}
+        interrupted: dict[DamagedRange, str] = {}
         healed: set[DamagedRange] = set()
-        while damage := next((each for each in _damage_of(partition) if each not in refused), None):
+        while damage := next(
+            (each for each in _damage_of(partition) if each not in refused and each not in interrupted), None
+        ):
             if damage in healed:
-                raise HealingInterrupted(f"{damage} was replaced, and is damaged again")
-            reasons = await self._fetch_from_any(partition, damage)
+                interrupted[damage] = "it was replaced, and is damaged again"
+                continue
+            try:
+                reasons = await self._fetch_from_any(partition, damage)
+            except HealingInterrupted as error:
+                interrupted[damage] = str(error)
+                continue
             if reasons is None:
                 healed.add(damage)
             else:
                 refused[damage] = _Refused(damage, reasons)
-        return list(refused.values())
+        return list(refused.values()), interrupted
 
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, str] | None:
         """Replace a range with the records of the first replica that has them. Returns why none has, by broker id.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.broker.logging import growing_interval
 from parley.broker.replication.partition import Isolation
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.damage import DamagedRange
@@ -196,4 +197,49 @@ async def test_a_failure_of_this_broker_is_not_taken_for_a_missing_copy(
         await eventually(lambda: any("interrupted" in record.getMessage() for record in caplog.records))
         assert not any(map(node.partition("t").has_no_copy, node.log("t").damage))
         cluster.fence(1, fenced=False)  # a registration makes it try again at once
+        await whole(node)
+
+
+async def test_a_range_that_cannot_be_replaced_does_not_keep_the_others_from_being_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(growing_interval, "FIRST_PAUSE_S", 3600.0)  # longer than this test takes anywhere
+    real = Log.mend
+    bad: list[DamagedRange] = []
+
+    def mend(log: Log, damage: DamagedRange) -> Mending:
+        if damage in bad:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "bad sector")
+        return real(log, damage)
+
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        files = segment_files(cluster[2])
+        for path in (files[1], files[3]):
+            flip(path, 1000)
+        monkeypatch.setattr(Log, "mend", mend)
+        await cluster.start(2)
+        node = cluster[2]
+        log = node.log("t")
+        log.on_damage = lambda log, damage: None  # heal once all damage is known
+        await verify(log)
+        first, _ = log.damage
+        bad.append(first)
+        node.healing.watch(node.partition("t"))
+        await eventually(lambda: log.damage == (first,))
+        (damaged,) = node.healing._damaged.values()
+
+        def has_failed_repeatedly() -> bool:
+            damaged.wakeup.set()
+            return damaged.failures >= 4
+
+        await eventually(has_failed_repeatedly)
+        (named,) = [record for record in caplog.records if "interrupted" in record.getMessage()]
+        assert (named.__dict__["first_offset"], named.__dict__["reason"]) == (
+            first.first_offset,
+            "KAFKA_STORAGE_ERROR: bad sector",
+        )
+        bad.clear()
+        damaged.wakeup.set()
         await whole(node)
