@@ -34,14 +34,16 @@ class TimeIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int) -> TimeIndex:
         """Open the index of a segment that was sealed or closed.
 
-        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``. A last entry of zeros
+        counts as impossible: a power cut leaves zeros if it keeps the file's size but not its content.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
         if count:
             first, (timestamp, relative) = index._entry(0), index._entry(count - 1)
             index.release()
-            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0:
+            is_unwritten = timestamp == relative == 0
+            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0 or is_unwritten:
                 raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
         return index
 

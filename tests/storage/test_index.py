@@ -141,7 +141,9 @@ def test_an_impossible_offset_index_is_refused(tmp_path: Path, content: bytes) -
         OffsetIndex.open(tmp_path / "o", BASE, 1000)
 
 
-@pytest.mark.parametrize("content", [b"1234567", struct.pack(">qi", 5, -1), struct.pack(">qiqi", 5, 1, 4, 2)])
+@pytest.mark.parametrize(
+    "content", [b"1234567", bytes(12), struct.pack(">qi", 5, -1), struct.pack(">qiqi", 5, 1, 4, 2)]
+)
 def test_an_impossible_time_index_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(CorruptIndex):
