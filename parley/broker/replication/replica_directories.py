@@ -14,6 +14,8 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from parley.broker.metadata.changes import Delta, PartitionChanged
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
@@ -55,6 +57,17 @@ class ReplicaDirectories:
         self._unreported: dict[Partition, None] = {}
         self._wakeup = asyncio.Event()
 
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Check the partitions that have changed (as a subscriber of ``Metadata``, after the hosted partitions).
+
+        So a replica that moves back, before the metadata shows the directory reported last, is reported again.
+        """
+        for change in delta.changes:
+            if isinstance(change, PartitionChanged):
+                partition = self._partitions.by_topic.get(change.topic, {}).get(change.partition)
+                if partition is not None:
+                    self.check(partition)
+
     def check(self, partition: Partition) -> None:
         """Report the partition's directory soon, if the metadata names another one. Its log was opened or moved."""
         if self._directory_to_report(partition) is not None:
@@ -92,7 +105,7 @@ class ReplicaDirectories:
                 self._unreported.pop(partition, None)
             else:
                 directories[directory][partition.topic_id].append(partition.index)
-                reported.append(partition)
+                reported.append((partition, directory))
         if not reported:
             return True
         try:
@@ -102,8 +115,9 @@ class ReplicaDirectories:
         except KafkaError as error:
             _log.info("the directories of replicas are reported again", extra={"reason": str(error)})
             return False
-        for partition in reported:  # a replica that the controller refuses has been reassigned, or its topic deleted
-            self._unreported.pop(partition, None)
+        for partition, directory in reported:  # refused replicas have been reassigned, or their topic deleted
+            if self._directory_to_report(partition) in (directory, None):  # else it has moved meanwhile
+                self._unreported.pop(partition, None)
         return True
 
     def _request(self, directories: dict[UUID, defaultdict[UUID, list[int]]]) -> AssignReplicasToDirsRequest:

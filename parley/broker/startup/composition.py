@@ -195,6 +195,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
         parts.offline_replicas.apply,
         parts.healing.apply,
         parts.replica_reports.apply,
+        parts.replica_directories.apply,
         parts.recovery.apply,
     ):
         parts.metadata.subscribe(subscriber)

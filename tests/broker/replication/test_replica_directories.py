@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -14,13 +15,16 @@ from parley.broker.config import BrokerConfig
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
 from parley.broker.replication import replica_directories
+from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.storage.log import Log
 from parley.storage.partition_metadata import encode_id
+from tests.broker.api.bench import Bench
 
 PATIENCE_S = 30
 
@@ -126,6 +130,55 @@ async def test_directories_are_reported_until_the_controller_has_them(
         assert {request.broker_epoch for request in asked} == {parts.lifecycle.broker_epoch}
     finally:
         await server.stop()
+
+
+class TwoDirectories:
+    """The logs of a broker with two directories; all are in ``directory``."""
+
+    def __init__(self) -> None:
+        self.directories = [SimpleNamespace(id=UUID(int=number)) for number in (11, 12)]
+        self.directory = self.directories[0]
+
+    def directory_of(self, log: Log) -> SimpleNamespace:
+        return self.directory
+
+
+async def test_a_move_during_a_report_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata shows a report only some time after the controller's response."""
+    monkeypatch.setattr(replica_directories, "GATHERED_S", 0)
+    bench, logs = Bench(tmp_path), TwoDirectories()
+    first, second = logs.directories
+    asked: asyncio.Queue[UUID] = asyncio.Queue()
+    responses: asyncio.Queue[None] = asyncio.Queue()
+
+    async def ask(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        asked.put_nowait(request.directories[0].id)
+        await responses.get()
+        return AssignReplicasToDirsResponse(directories=[])
+
+    directories = ReplicaDirectories(1, logs, bench.partitions, ask, epoch=lambda: 1)  # type: ignore[arg-type]
+    bench.partitions.call_when_opened(directories.check)
+    bench.metadata.subscribe(directories.apply)
+    bench.tasks.start(directories.run(), name="directories")
+    await bench.create("t")
+    partition = bench.partition("t")
+
+    def move(to: SimpleNamespace) -> None:
+        logs.directory = to
+        directories.check(partition)
+
+    try:
+        assert await asked.get() == first.id
+        move(second)
+        responses.put_nowait(None)
+        assert await asked.get() == second.id
+        bench.alter("t", directories=(first.id,))
+        move(first)  # the metadata names it still
+        responses.put_nowait(None)
+        bench.alter("t", directories=(second.id,))
+        assert await asked.get() == first.id
+    finally:
+        await bench.tasks.close()
 
 
 async def test_the_only_directory_of_a_broker_needs_no_assignment(tmp_path: Path) -> None:
