@@ -52,7 +52,7 @@ def _broker_epoch(data: bytes) -> int:
     """The broker epoch in a marker; older brokers wrote none."""
     try:
         epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return UNKNOWN_EPOCH
     return epoch if isinstance(epoch, int) and epoch >= 0 else UNKNOWN_EPOCH
 

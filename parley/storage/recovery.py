@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +95,15 @@ def load(
     if not deleted:
         loader.remove_what_follows_nothing()
     segments = loader.open_segments()
+    if segments and known.clean and not loader.scanned and known.log_start_offset > loader.log_end:
+        _log.error(
+            "%s ends at %d, and %d cannot be its log start after a clean shutdown: the checkpoint of log start offsets "
+            "is damaged. The log begins at its first segment",
+            directory,
+            loader.log_end,
+            known.log_start_offset,
+        )
+        known = loader.known = replace(known, log_start_offset=segments[0].base_offset)
     loader.repair(segments)
     log_start, log_end = known.log_start_offset, loader.log_end
     if segments and log_start > log_end:
@@ -176,7 +185,7 @@ class _Loader:
     ) -> None:
         self._directory = directory
         self._config = config
-        self._known = known
+        self.known = known
         self._producers = producers
         self._epochs = epochs
         self._now_ms = now_ms
@@ -198,10 +207,10 @@ class _Loader:
 
         Retention, too, removes the first segments; until the recovery point is written, it leaves ``.deleted`` files.
         """
-        bases, start = _bases(self._directory), self._known.log_start_offset
-        if self._known.clean or self._known.recovery_point > start or not bases or bases[0] <= start:
+        bases, start = _bases(self._directory), self.known.log_start_offset
+        if self.known.clean or self.known.recovery_point > start or not bases or bases[0] <= start:
             return
-        if self._known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
+        if self.known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
             return  # files were removed; or the log began here, and only the checkpoints are lost
         _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
         for path in sorted(self._directory.iterdir()):
@@ -233,7 +242,7 @@ class _Loader:
 
     def _in_doubt(self, end_offset: int) -> bool:
         """True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
-        return self._unflushed(end_offset) and not self._known.same_boot
+        return self._unflushed(end_offset) and not self.known.same_boot
 
     def _check_sealed(self, base: int, segment: Segment | None, following: int) -> tuple[Segment | None, int]:
         """Compare a sealed segment's size and end with its digest. ``following`` is the base offset of the next one.
@@ -260,7 +269,7 @@ class _Loader:
 
     def _unflushed(self, end_offset: int) -> bool:
         """True if a crash may have damaged the segment that ends at ``end_offset``."""
-        return not self._known.clean and end_offset > self._known.recovery_point
+        return not self.known.clean and end_offset > self.known.recovery_point
 
     def _open(self, base: int) -> Segment | None:
         try:
@@ -293,7 +302,7 @@ class _Loader:
         """Scan the segments that must be scanned, learn epochs and producers, and settle where the log ends."""
         if not segments:
             return
-        start = max(self._known.log_start_offset, segments[0].base_offset)
+        start = max(self.known.log_start_offset, segments[0].base_offset)
         known_to = min(self.scanned, default=self.log_end)
         in_doubt = [each.base_offset for each in segments if self._unflushed(each.end_offset)]
         if in_doubt:

@@ -172,7 +172,9 @@ class DirectoryScrub:
     def _times_of(self, log: Log) -> dict[int, int]:
         known = self._verified.get(log, {})
         return {
-            segment.base_offset: known[segment.base_offset] if segment.base_offset in known else _verified_ms(segment)
+            segment.base_offset: known[segment.base_offset]
+            if segment.base_offset in known
+            else _verified_ms(segment, self._now_ms())
             for segment in log.segments
         }
 
@@ -234,11 +236,12 @@ def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
         os.utime(segment.path_of(DIGEST_SUFFIX), ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
 
-def _verified_ms(segment: Segment) -> int:
-    """When a segment that the scrubber has not seen before was last verified."""
+def _verified_ms(segment: Segment, now_ms: int) -> int:
+    """When a segment that the scrubber has not seen before was last verified. A time in the future is not believed."""
     if not segment.unverified:  # this process has written it
         return segment.created_ms
     try:
-        return os.stat(segment.path_of(DIGEST_SUFFIX)).st_mtime_ns // 1_000_000
+        verified_ms = os.stat(segment.path_of(DIGEST_SUFFIX)).st_mtime_ns // 1_000_000
     except FileNotFoundError:
         return NEVER_MS
+    return verified_ms if verified_ms <= now_ms else NEVER_MS

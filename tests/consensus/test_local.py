@@ -157,11 +157,16 @@ async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revis
     assert not caplog.records, "it says so once"
 
 
-@pytest.mark.parametrize("text", ["", "x", "another-store 99999"], ids=["empty", "damaged", "another store's"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "another-store 99999", "{} 09999999999999999999"],
+    ids=["empty", "damaged", "another store's", "impossible"],
+)
 async def test_an_unusable_note_of_the_latest_change_means_nothing(directory: Path, text: str) -> None:
     async with LocalBackend(directory) as store:
         await store.put("a", b"")
-    (directory / latest_change.FILE).write_text(text)
+        identity = store.identity
+    (directory / latest_change.FILE).write_text(text.format(identity))
     async with LocalBackend(directory) as store:
         assert await store.get(SET_BACK_KEY) is None
         await store.put("b", b"")

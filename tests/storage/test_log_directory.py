@@ -311,7 +311,9 @@ def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
     assert not take_marker(directory.path)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"brokerEpoch":"1"}', b'{"brokerEpoch":-1}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[" * 100_000, b"[]", b"{}", b'{"brokerEpoch":"1"}', b'{"brokerEpoch":-1}']
+)
 def test_a_marker_without_an_epoch_still_marks_a_clean_shutdown(tmp_path: Path, data: bytes) -> None:
     (tmp_path / CLEAN_SHUTDOWN_FILE).write_bytes(data)
     assert take_marker(tmp_path) == CleanShutdown(-1)

@@ -39,6 +39,16 @@ class TestCleanStop:
         assert not caplog.records
         check(log)
 
+    @pytest.mark.parametrize("log_start", [101, 10**9, 2**63 - 1])
+    def test_a_log_start_behind_the_log_end_deletes_nothing(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, log_start: int
+    ) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log = reopened(log, clean=True, log_start_offset=log_start)
+        assert values_of(log) == dict(enumerate(values))
+        assert "the checkpoint of log start offsets is damaged" in caplog.text
+
     @pytest.mark.parametrize("kind", INDEXES)
     @pytest.mark.parametrize("number", [0, 1, -1])
     @pytest.mark.parametrize("damage", ["missing", "cut", "zeros", "preallocated"])

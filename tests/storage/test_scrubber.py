@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
-from parley.storage.scrubber import Scrubber, ScrubSettings
+from parley.storage.scrubber import NEVER_MS, Scrubber, ScrubSettings, _verified_ms
 from tests.storage.logs import NOW, fill, open_log, reopened
 from tests.support.virtual_time import run
 
@@ -117,6 +118,13 @@ def test_a_restart_does_not_make_verified_data_due(directory: Directory) -> None
     scrubbed(directory, 1.5 * INTERVAL_S)
     directory.log = reopened(directory.log, clean=True)
     assert scrubbed(directory, INTERVAL_S - HOUR_S).verified_bytes == 0
+
+
+def test_a_verification_in_the_future_is_not_believed(directory: Directory) -> None:
+    segment = directory.log.segments[1]
+    os.utime(segment.path_of(".digest"), (2_000_000_000, 2_000_000_000))
+    assert _verified_ms(segment, 2_000_000_000_000) == 2_000_000_000_000
+    assert _verified_ms(segment, 1_999_999_999_999) == NEVER_MS
 
 
 def test_data_without_a_digest_is_due_at_once(directory: Directory) -> None:

@@ -25,8 +25,12 @@ class LogVerificationApi:
         return {VerifyLogsRequest.API_KEY: self.verify_logs}
 
     def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
-        """Have the scrubber read what it has not verified since the given time, and report how much is left."""
-        since_ms = self._wall_ms() if request.since_ms < 0 else request.since_ms
+        """Have the scrubber read what it has not verified since the given time, and report how much is left.
+
+        A time in the future counts as now: the scrubber would take segments for verified until then.
+        """
+        now_ms = self._wall_ms()
+        since_ms = min(request.since_ms, now_ms) if request.since_ms >= 0 else now_ms
         wanted = [
             partition
             for partition in self._partitions

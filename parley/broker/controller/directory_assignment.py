@@ -26,11 +26,13 @@ class DirectoryAssignment:
 def assign_directories(
     image: MetadataImage, broker_id: int, epoch: int, assignments: Sequence[DirectoryAssignment]
 ) -> Decision[list[ErrorCode]]:
-    """Note in which log directories the replicas of a broker are. Each assignment has its own error.
+    """Note in which log directories the replicas of a broker are. Each assignment has its own error;
+    LOG_DIR_NOT_FOUND is that for a directory that the broker has not registered.
 
     Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
     """
     check_broker_epoch(image, broker_id, epoch)
+    registered = image.brokers[broker_id].log_dirs
     changed: dict[tuple[str, int], PartitionState] = {}
     errors = []
     for assignment in assignments:
@@ -44,6 +46,8 @@ def assign_directories(
             errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif broker_id not in state.replicas:
             errors.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif registered and assignment.directory not in registered:
+            errors.append(ErrorCode.LOG_DIR_NOT_FOUND)
         else:
             errors.append(ErrorCode.NONE)
             if state.directory(broker_id) != assignment.directory:

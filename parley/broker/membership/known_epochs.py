@@ -24,7 +24,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.checkpoints import sync_directory, write_atomically
+from parley.storage.checkpoints import INT32_MAX, sync_directory, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,11 @@ SYNC_PAUSE_S = 0.5
 """The pause between two syncs, so that many changes of the metadata do not keep the disk busy."""
 RETRY_S = 1.0
 """The pause after no directory has taken a change."""
+CONTROLLER_EPOCH_MAX = (1 << 31) - (1 << 20)
+"""The highest controller epoch that is believed. The protocol's field is an int32; no cluster has a million elections
+left to hold above this."""
+ID_MAX = 1 << 62
+"""The highest broker epoch, metadata version and producer id that are believed; the protocol's fields are int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,25 @@ class KnownEpochs:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KnownEpochs:
-        """The inverse of ``to_bytes``. Raises ValueError, KeyError or TypeError for anything else."""
-        fields = json.loads(data)
-        term = Term(int(fields["controller_epoch"]), int(fields["controller_id"]), int(fields["metadata_version"]))
-        return cls(term, int(fields["broker_epoch"]), int(fields["producer_ids_end"]))
+        """The inverse of ``to_bytes``. Raises ValueError, KeyError or TypeError for anything else, and for numbers that
+        no cluster reaches: the store's counters could not be lifted above them."""
+        try:
+            fields = json.loads(data)
+        except RecursionError as error:
+            raise ValueError("the JSON is nested too deeply") from error
+
+        def number(name: str, highest: int) -> int:
+            value = fields[name]
+            if not isinstance(value, int) or not NO_EPOCH <= value <= highest:
+                raise ValueError(f"{name} is {value!r}")
+            return value
+
+        term = Term(
+            number("controller_epoch", CONTROLLER_EPOCH_MAX),
+            number("controller_id", INT32_MAX),
+            number("metadata_version", ID_MAX),
+        )
+        return cls(term, number("broker_epoch", ID_MAX), number("producer_ids_end", ID_MAX))
 
 
 def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:

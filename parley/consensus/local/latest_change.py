@@ -12,6 +12,7 @@ from pathlib import Path
 
 FILE = "store.latest"
 _LENGTH_MAX = 100
+_NUMBERS_END = 1 << 62  # the database's numbers are int64, and rise one by one
 
 
 class LatestChange:
@@ -27,7 +28,8 @@ class LatestChange:
         words = os.pread(self._file, _LENGTH_MAX, 0).decode("ascii", "replace").split()
         if len(words) != 2 or words[0] != self._identity or not words[1].isdecimal():
             return 0
-        return int(words[1])
+        number = int(words[1])
+        return number if number < _NUMBERS_END else 0
 
     def write(self, sequence: int) -> None:
         """Note that everything up to this change is on disk."""

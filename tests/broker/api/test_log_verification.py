@@ -43,6 +43,13 @@ async def test_the_progress_is_reported_until_everything_is_verified(tmp_path: P
         assert broker.server.parts.scrubber.verified_bytes == log.size_bytes
 
 
+async def test_a_time_in_the_future_counts_as_now(tmp_path: Path) -> None:
+    async with Broker(data_dir=str(tmp_path)) as broker, Client(broker.bootstrap_servers) as client:
+        now = await client.send(VerifyLogsRequest(topics=[]))
+        future = await client.send(VerifyLogsRequest(topics=[], since_ms=1 << 62))
+        assert now.since_ms <= future.since_ms < now.since_ms + 3_600_000
+
+
 async def test_damaged_records_are_listed(tmp_path: Path) -> None:
     async with Broker(data_dir=str(tmp_path)) as broker, Client(broker.bootstrap_servers) as client:
         await filled(broker, client, "t", "whole")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from parley.broker.api.assign_replicas import AssignReplicasApi
 from parley.broker.controller.directory_assignment import DirectoryAssignment, assign_directories
+from parley.broker.metadata.changes import BrokerRegistered
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest
@@ -52,6 +54,14 @@ def test_each_assignment_has_its_own_error() -> None:
     assert assign_directories(image, 3, epoch_of(3), wanted).result[2] is ErrorCode.NOT_LEADER_OR_FOLLOWER
     with pytest.raises(KafkaError, match="is registered under epoch"):
         assign_directories(image, 1, epoch_of(1) - 1, wanted)
+
+
+def test_a_directory_that_the_broker_has_not_registered_is_refused() -> None:
+    image = image_with(PartitionState((1, 2), (1, 2), 1))
+    topic_id = image.topics[TOPIC].topic_id
+    image = image.with_changes([BrokerRegistered(replace(image.brokers[2], log_dirs=(TWO,)))])
+    wanted = [DirectoryAssignment(topic_id, 0, ONE), DirectoryAssignment(topic_id, 0, TWO)]
+    assert assign_directories(image, 2, epoch_of(2), wanted).result == [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.NONE]
 
 
 async def test_the_response_has_the_form_of_the_request() -> None:

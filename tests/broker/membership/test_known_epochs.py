@@ -49,8 +49,21 @@ async def written(directory: Path, known: KnownEpochs) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_damaged_file_counts_as_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / EPOCHS_FILE).write_text('{"controller_epoch": 7}')
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"controller_epoch": 7}',
+        "[" * 100_000,
+        *(
+            KnownEpochs(Term(7, 1, 5), 3, 0).to_bytes().decode().replace(": 7", f": {wrong}")
+            for wrong in (2**31 - 1, "1e300", "Infinity", "true.", -2)
+        ),
+        KnownEpochs(Term(7, 1, 5), 2**63, 0).to_bytes().decode(),
+        KnownEpochs(Term(7, 1, 5), 3, 2**63 - 1).to_bytes().decode(),
+    ],
+)
+def test_a_damaged_file_counts_as_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    (tmp_path / EPOCHS_FILE).write_text(text)
     with caplog.at_level(logging.WARNING):
         assert read_known_epochs([tmp_path]) == KnownEpochs()
     assert "a file of known epochs is damaged" in caplog.text
