@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import IO
 
 _FIRST_PORT, _PORTS_PER_PROCESS, _RANGES = 12_000, 400, 50
+_LOCKS = Path(tempfile.gettempdir(), "parley-tests-ports")
+"""The folder of the locks. It is settled here, since a fixture may give its tests another folder for temporary files."""
 _held: list[IO[bytes]] = []
 
 
 def _own_range() -> int:
     """The first port of a range that no other process has. Raises RuntimeError if all are taken."""
-    folder = Path(tempfile.gettempdir(), "parley-tests-ports")
-    folder.mkdir(exist_ok=True)
+    _LOCKS.mkdir(exist_ok=True)
     for number in range(_RANGES):
-        lock = (folder / str(number)).open("wb")
+        lock = (_LOCKS / str(number)).open("wb")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
