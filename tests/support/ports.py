@@ -15,7 +15,7 @@ from typing import IO
 
 _FIRST_PORT, _PORTS_PER_PROCESS, _RANGES = 12_000, 400, 50
 _LOCKS = Path(tempfile.gettempdir(), "parley-tests-ports")
-"""The folder of the locks. It is settled here, since a fixture may give its tests another folder for temporary files."""
+"""The folder of the locks. Settled here, since a fixture may give its tests another folder for temporary files."""
 _held: list[IO[bytes]] = []
 
 
