@@ -62,7 +62,16 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make names that were created, renamed or removed in the directory ``path`` durable. Raises ``OSError``."""
-    fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file that was written earlier to disk. Blocks. Raises ``OSError``."""
+    _sync(path, 0)
+
+
+def _sync(path: Path, kind: int) -> None:
+    fd = with_room(os.open, path, os.O_RDONLY | os.O_CLOEXEC | kind)
     try:
         os.fsync(fd)
     finally:

@@ -12,12 +12,12 @@ Rules:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
-from parley.storage.checkpoints import sync_directory
+from parley.storage.checkpoints import sync_directory, sync_file
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.partition_metadata import PARTITION_FILE
@@ -124,11 +124,5 @@ class Durability:
 
 def _sync_topic_id(directory: Path) -> None:
     """Bring the file with the topic id to disk, which was written without a sync when the log was created."""
-    try:
-        fd = os.open(directory / PARTITION_FILE, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with suppress(FileNotFoundError):
+        sync_file(directory / PARTITION_FILE)

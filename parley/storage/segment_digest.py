@@ -14,10 +14,10 @@ int64, end offset of the segment int64, then a CRC-32C uint32 for each block; th
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import sys
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -25,6 +25,7 @@ from typing import Final, Self
 from crc32c import crc32c
 
 from parley.protocol.records.batch_header import Buffer
+from parley.storage.checkpoints import sync_file
 
 BLOCK: Final = 64 << 10
 """Small enough that a read of a few records at a random offset checks little more than it returns."""
@@ -133,14 +134,8 @@ def write_digest(path: Path, digest: SegmentDigest) -> None:
 
 def sync_digest(path: Path) -> None:
     """Bring the file to disk if it exists. Blocks. Raises ``OSError``."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with suppress(FileNotFoundError):
+        sync_file(path)
 
 
 def read_digest(path: Path) -> SegmentDigest | None:

@@ -27,6 +27,20 @@ def index_contents(log: Log) -> list[tuple[object, object]]:
     return [(segment.offset_index.entries(), segment.time_index.entries()) for segment in log.segments]
 
 
+def lose_end_of(segment: Segment, lost: str) -> int:
+    """Take "a batch" off the end of a segment, or "everything", or delete "the file"; the first offset that is lost."""
+    path = segment.path_of(".log")
+    position, header = list(segment.batches())[-1]
+    if lost == "a batch":
+        os.truncate(path, position)
+        return header.base_offset
+    if lost == "everything":
+        os.truncate(path, 0)
+    else:
+        path.unlink()
+    return segment.base_offset
+
+
 class TestCleanStop:
     def test_nothing_is_lost_and_nothing_scanned(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         log = open_log(tmp_path)
@@ -176,15 +190,7 @@ class TestDamage:
         log.flush(flushed)
         log.release()
         segment = log.segments[2]
-        path = segment.path_of(".log")
-        position, header = list(segment.batches())[-1]
-        if lost == "a batch":
-            os.truncate(path, position)
-        elif lost == "everything":
-            os.truncate(path, 0)
-        else:
-            path.unlink()
-        gap = range(header.base_offset if lost == "a batch" else segment.base_offset, segment.end_offset)
+        gap = range(lose_end_of(segment, lost), segment.end_offset)
         log = open_log(tmp_path, recovery_point=flushed, same_boot=True)
         for clean in (True, False, False):
             assert log.log_end_offset == 100
@@ -324,16 +330,7 @@ class TestCrash:
         values = fill(log, 100)
         log.flush(flushed)
         log.release()
-        segment = log.segments[2]
-        path = segment.path_of(".log")
-        position, header = list(segment.batches())[-1]
-        if lost == "a batch":
-            os.truncate(path, position)
-        elif lost == "everything":
-            os.truncate(path, 0)
-        else:
-            path.unlink()
-        end = header.base_offset if lost == "a batch" else segment.base_offset
+        end = lose_end_of(log.segments[2], lost)
         assert flushed <= end
         log = open_log(tmp_path, recovery_point=flushed)
         assert log.log_end_offset == end

@@ -85,10 +85,8 @@ def take_replicas_offline(
     check_broker_epoch(image, broker_id, epoch)
     live = image.live_broker_ids()
     changes: list[Change] = []
-    for topic_id, index in dict.fromkeys(replicas):
-        topic = image.topic_names.get(topic_id, "")
-        state = image.partition(topic, index)
-        if state is not None and broker_id in state.replicas:
+    for topic, index, state in image.named(replicas):
+        if broker_id in state.replicas:
             min_isr = rules(image, topic).min_insync_replicas
             elected = elect_leader(state, live, min_isr, suspect=(broker_id,))
             if elected is not state:

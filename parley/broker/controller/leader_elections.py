@@ -133,10 +133,8 @@ def elect_other_leaders(
     check_broker_epoch(image, broker_id, epoch)
     live = image.live_broker_ids()
     changes: list[Change] = []
-    for topic_id, index in dict.fromkeys(replicas):
-        topic = image.topic_names.get(topic_id, "")
-        state = image.partition(topic, index)
-        if state is not None and state.leader == broker_id:
+    for topic, index, state in image.named(replicas):
+        if state.leader == broker_id:
             able = live.intersection(state.isr) - {broker_id}
             other = next((each for each in state.replicas if each in able), NO_LEADER)
             if other != NO_LEADER:

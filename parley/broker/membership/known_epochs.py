@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.checkpoints import INT32_MAX, sync_directory, write_atomically
+from parley.storage.checkpoints import INT32_MAX, sync_directory, sync_file, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -242,9 +241,5 @@ def _write(directory: Path, known: KnownEpochs) -> None:
 
 
 def _sync(directory: Path) -> None:
-    file = os.open(directory / EPOCHS_FILE, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    sync_file(directory / EPOCHS_FILE)
     sync_directory(directory)

@@ -62,6 +62,14 @@ class MetadataImage:
             return None
         return found.partitions[partition]
 
+    def named(self, replicas: Iterable[tuple[UUID, int]]) -> Iterator[tuple[str, int, PartitionState]]:
+        """Return the partitions that these topic ids and indexes name, each once; unknown ones are left out."""
+        for topic_id, index in dict.fromkeys(replicas):
+            topic = self.topic_names.get(topic_id, "")
+            state = self.partition(topic, index)
+            if state is not None:
+                yield topic, index, state
+
     def partitions(self) -> Iterator[tuple[str, int, PartitionState]]:
         """Return every partition as ``(topic, index, state)``."""
         for topic in self.topics.values():

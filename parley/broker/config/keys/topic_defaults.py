@@ -16,6 +16,14 @@ from parley.broker.config.definition import (
 )
 from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT
 
+RECOVERY_STRATEGIES = ("Balanced", "Aggressive", "None")
+RECOVERY_STRATEGY_DOC = (
+    "How the controller elects a leader of a partition if every replica that was eligible has restarted uncleanly "
+    "or lost its disk. Balanced: among all replicas that report their logs, when all that were eligible last have "
+    "done so. Aggressive: among the live replicas, at once, even if an eligible one may come back; acknowledged "
+    "records can be lost. None: only when an operator requests an unclean election."
+)
+
 
 class TopicDefaultKeys(Keys, title="Topics' defaults"):
     """How topics are created, and the defaults of their settings."""
@@ -197,11 +205,8 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     unclean_recovery_strategy = string(
         "unclean.recovery.strategy",
         "Balanced",
-        "How the controller elects a leader of a partition if every replica that was eligible has restarted uncleanly "
-        "or lost its disk. Balanced: among all replicas that report their logs, when all that were eligible last have "
-        "done so. Aggressive: among the live replicas, at once, even if an eligible one may come back; acknowledged "
-        "records can be lost. None: only when an operator requests an unclean election.",
-        allowed=("Balanced", "Aggressive", "None"),
+        RECOVERY_STRATEGY_DOC,
+        allowed=RECOVERY_STRATEGIES,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
         since="",

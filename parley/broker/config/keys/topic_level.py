@@ -5,6 +5,7 @@ from __future__ import annotations
 from parley.broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.config.keys.reasons import COMPACTION, DOWN_CONVERSION, FORMAT, NOT_COMPACTED, TIERED
+from parley.broker.config.keys.topic_defaults import RECOVERY_STRATEGIES, RECOVERY_STRATEGY_DOC
 
 
 def _throttled_replica(text: str) -> bool:
@@ -331,11 +332,8 @@ class TopicKeys(Keys, title="Topics"):
     unclean_recovery_strategy = string(
         "unclean.recovery.strategy",
         "Balanced",
-        "How the controller elects a leader of a partition if every replica that was eligible has restarted uncleanly "
-        "or lost its disk. Balanced: among all replicas that report their logs, when all that were eligible last have "
-        "done so. Aggressive: among the live replicas, at once, even if an eligible one may come back; acknowledged "
-        "records can be lost. None: only when an operator requests an unclean election.",
-        allowed=("Balanced", "Aggressive", "None"),
+        RECOVERY_STRATEGY_DOC,
+        allowed=RECOVERY_STRATEGIES,
         server="unclean.recovery.strategy",
         since="",
     )

@@ -132,13 +132,8 @@ def _nonsense() -> bytearray:
     return batch
 
 
-async def test_an_unreadable_batch_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.broker.coordinators.groups.offsets_topic.BATCH_BYTES_MAX", 100_000)
-    bomb = build([Record(0, 0, b"k", bytes(200_000), ())], compression=Compression.GZIP)
-    good = [group_record(Group(f"g{i}", 0, generation=1)) for i in range(2)]
-    log = Log.open(tmp_path, OFFSETS_TOPIC, 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))
-    for batch in (build([(0, 0, *good[0], ())]), _nonsense(), bomb, build([(0, 0, *good[1], ())])):
-        log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
+async def replayed(log: Log) -> GroupReplay:
+    """What the log of an offsets topic's partition holds, as its coordinator reads it."""
 
     async def opened() -> None:
         pass
@@ -147,6 +142,17 @@ async def test_an_unreadable_batch_does_not_affect_the_others(tmp_path: Path, mo
     unused: Any = None
     replay = GroupReplay(0)
     await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
+    return replay
+
+
+async def test_an_unreadable_batch_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.broker.coordinators.groups.offsets_topic.BATCH_BYTES_MAX", 100_000)
+    bomb = build([Record(0, 0, b"k", bytes(200_000), ())], compression=Compression.GZIP)
+    good = [group_record(Group(f"g{i}", 0, generation=1)) for i in range(2)]
+    log = Log.open(tmp_path, OFFSETS_TOPIC, 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))
+    for batch in (build([(0, 0, *good[0], ())]), _nonsense(), bomb, build([(0, 0, *good[1], ())])):
+        log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
+    replay = await replayed(log)
     assert sorted(group.group_id for group in replay.groups()) == ["g0", "g1"]
     assert replay.skipped == 2
     log.close()
@@ -158,14 +164,7 @@ async def test_batches_larger_than_a_read_are_loaded_too(tmp_path: Path, monkeyp
     for number in range(3):
         batch = build([(0, 0, *group_record(Group(f"g{number}", 0, generation=1)), ())])
         log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
-
-    async def opened() -> None:
-        pass
-
-    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
-    unused: Any = None
-    replay = GroupReplay(0)
-    await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
+    replay = await replayed(log)
     assert sorted(group.group_id for group in replay.groups()) == ["g0", "g1", "g2"]
     log.close()
 
@@ -187,14 +186,7 @@ async def test_groups_of_megabytes_are_loaded_as_kafka_loads_them(
         return read(log, offset, max_bytes, **how)
 
     monkeypatch.setattr(Log, "read", noted)
-
-    async def opened() -> None:
-        pass
-
-    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
-    unused: Any = None
-    replay = GroupReplay(0)
-    await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
+    replay = await replayed(log)
     assert [group.group_id for group in replay.groups()] == ["large"]
     assert sizes == [5_242_880]
     log.close()
