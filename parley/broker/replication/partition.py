@@ -29,7 +29,7 @@ from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.damage import DamagedRange
-from parley.storage.log import AppendInfo, Log, LogRead
+from parley.storage.log import AppendInfo, Log, LogRead, Origin
 from parley.storage.log_config import NEVER, LogConfig
 from parley.storage.log_integrity import DamagedOffset
 
@@ -300,7 +300,13 @@ class Partition:
     # --- Writing ---
 
     def append(
-        self, batches: bytearray | memoryview, *, acks: int, now_ms: int, header: BatchHeader | None = None
+        self,
+        batches: bytearray | memoryview,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        header: BatchHeader | None = None,
     ) -> AppendInfo:
         """Append validated batches as leader.
 
@@ -315,7 +321,9 @@ class Partition:
                 f"The ISR of {self.topic}-{self.index} is {list(self.state.isr)}, "
                 f"smaller than min.insync.replicas={self.log.config.min_insync_replicas}.",
             )
-        info = self.log.append_as_leader(batches, leader_epoch=self.leader_epoch, now_ms=now_ms, header=header)
+        info = self.log.append_as_leader(
+            batches, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, header=header
+        )
         if not info.duplicate:
             self._advance_high_watermark(info.size_bytes)
         return info

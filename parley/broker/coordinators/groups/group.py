@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
@@ -63,7 +63,7 @@ class GroupMember:
     join_reply: asyncio.Future[JoinGroupResponse] | None = None
     sync_reply: asyncio.Future[SyncGroupResponse] | None = None
     expires_at: float = 0.0
-    session_timer: GroupTimer | None = None
+    session_timer: PatientTimer | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -106,15 +106,15 @@ class Group:
     leader_id: str | None = None
     members: dict[str, GroupMember] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, GroupTimer] = field(default_factory=dict)
+    pending: dict[str, PatientTimer] = field(default_factory=dict)
     """Member ids given to clients that have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     commits_under_way: list[Collection[TopicPartition]] = field(default_factory=list)
     """Partitions of commits that are not acknowledged yet. No offset of the group expires while there are any."""
     forgotten: dict[TopicPartition, int] = field(default_factory=dict)
     """Log offset of each partition's latest tombstone, kept while an earlier commit may still be acknowledged."""
-    rebalance_timer: GroupTimer | None = None
-    sync_timer: GroupTimer | None = None
+    rebalance_timer: PatientTimer | None = None
+    sync_timer: PatientTimer | None = None
     initial_delay_left_ms: int | None = None
     """How much longer the group may wait for its first members; None if it does not."""
     joined_during_delay: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from parley.broker.coordinators.groups.group import Group, GroupMember
-from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.coordinators.patient_timer import PatientTimer
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class MemberSessions:
 
     def _start_timer(self, group: Group, member: GroupMember) -> None:
         left_s = member.expires_at - asyncio.get_running_loop().time()
-        member.session_timer = GroupTimer(left_s, partial(self._on_timer, group, member))
+        member.session_timer = PatientTimer(left_s, partial(self._on_timer, group, member))
 
     def _on_timer(self, group: Group, member: GroupMember) -> None:
         member.session_timer = None

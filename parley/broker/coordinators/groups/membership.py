@@ -13,7 +13,6 @@ from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
 from parley.broker.coordinators.groups.member_sessions import MemberSessions
 from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
 from parley.broker.coordinators.groups.responses import (
@@ -24,6 +23,7 @@ from parley.broker.coordinators.groups.responses import (
     respond_to_sync,
     sync_response,
 )
+from parley.broker.coordinators.patient_timer import PatientTimer, cancel
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -103,7 +103,7 @@ class GroupMembership:
             return self._replace_static(group, context, request, new_id)
         self._check_size(group, new_id)
         if instance_id is None and context.api_version >= KNOWN_MEMBER_REQUIRED_SINCE:
-            group.pending[new_id] = GroupTimer(
+            group.pending[new_id] = PatientTimer(
                 request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
             )
             return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id, context.api_version)

@@ -19,7 +19,6 @@ from typing import Protocol
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
 from parley.broker.coordinators.groups.member_sessions import MemberSessions
 from parley.broker.coordinators.groups.responses import (
     join_error,
@@ -28,6 +27,7 @@ from parley.broker.coordinators.groups.responses import (
     respond_to_sync,
     sync_response,
 )
+from parley.broker.coordinators.patient_timer import PatientTimer, cancel
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import SyncGroupResponse
@@ -96,11 +96,11 @@ class Rebalances:
         if was_empty and delay_ms > 0:
             group.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
             group.joined_during_delay = False
-            group.rebalance_timer = GroupTimer(
+            group.rebalance_timer = PatientTimer(
                 min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group)
             )
         else:
-            group.rebalance_timer = GroupTimer(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
+            group.rebalance_timer = PatientTimer(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
 
     def _initial_delay_over(self, group: Group) -> None:
         """End the join phase, or wait again if more members joined meanwhile, up to the rebalance timeout."""
@@ -109,7 +109,7 @@ class Rebalances:
             group.joined_during_delay = False
             delay_ms = min(self._config().group_initial_rebalance_delay_ms, left_ms)
             group.initial_delay_left_ms = left_ms - delay_ms
-            group.rebalance_timer = GroupTimer(delay_ms / 1000, partial(self._initial_delay_over, group))
+            group.rebalance_timer = PatientTimer(delay_ms / 1000, partial(self._initial_delay_over, group))
             return
         group.initial_delay_left_ms = None
         self._complete_join(group)
@@ -129,7 +129,7 @@ class Rebalances:
             group.pending.pop(member_id).cancel()
         if group.members and not group.elect_joined_leader():
             timeout_s = max(LOOK_AGAIN_MIN_S, group.rebalance_timeout_ms() / 1000)
-            group.rebalance_timer = GroupTimer(timeout_s, partial(self._rebalance_timed_out, group))
+            group.rebalance_timer = PatientTimer(timeout_s, partial(self._rebalance_timed_out, group))
             return
         group.generation += 1
         if not group.members:
@@ -144,7 +144,7 @@ class Rebalances:
             member.is_new = False
             respond_to_join(member, join_response(group, member))
             self._sessions.keep_alive(group, member)
-        group.sync_timer = GroupTimer(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
+        group.sync_timer = PatientTimer(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
 
     async def _store_empty(self, group: Group) -> None:
         try:

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from parley.broker.coordinators.groups.group import ENTERED_FROM, CommittedOffset, Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.runtime.states import IllegalStep
 
 
@@ -108,7 +108,7 @@ def test_a_group_is_unused_until_it_has_a_generation() -> None:
 async def test_a_group_is_in_use_with_a_member_an_id_that_was_given_out_an_offset_or_a_commit() -> None:
     groups = [Group("g", 0) for _ in range(4)]
     groups[0].add(member("a"))
-    groups[1].pending["a"] = timer = GroupTimer(60, lambda: None)
+    groups[1].pending["a"] = timer = PatientTimer(60, lambda: None)
     groups[2].offsets["t", 0] = at(1)
     groups[3].commit_begins([("t", 0)])
     assert not any(group.is_idle or group.is_unused for group in groups)
@@ -129,7 +129,7 @@ async def test_all_have_joined_if_each_member_waits_and_no_id_is_given_out() -> 
     assert group.all_joined()
     assert group.elect_joined_leader()
     assert group.leader_id == "b"
-    group.pending["c"] = timer = GroupTimer(60, lambda: None)
+    group.pending["c"] = timer = PatientTimer(60, lambda: None)
     assert not group.all_joined()
     timer.cancel()
 

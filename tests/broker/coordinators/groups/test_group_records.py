@@ -23,7 +23,7 @@ from parley.broker.coordinators.groups.group_records import (
     offset_record,
     offset_tombstone,
 )
-from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
@@ -315,7 +315,7 @@ async def test_a_group_with_an_id_given_out_or_a_commit_in_progress_does_not_exp
     bench = Coordinated()
     group = await bench.begin()
     group.generation = 1
-    group.pending["m"] = timer = GroupTimer(60, lambda: None)
+    group.pending["m"] = timer = PatientTimer(60, lambda: None)
     await bench.groups.expire_group(group)
     timer.cancel()
     group.pending.clear()

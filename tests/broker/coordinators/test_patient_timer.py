@@ -1,4 +1,4 @@
-"""The timers of groups on the event loop of ``parley start``."""
+"""The timers of coordinators on the event loop of ``parley start``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 import uvloop
 
-from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.coordinators.patient_timer import PatientTimer
 
 
 def test_a_timer_without_a_delay_fires_on_uvloop_too() -> None:
     async def wait() -> None:
         fired = asyncio.Event()
-        timer = GroupTimer(0, fired.set)
+        timer = PatientTimer(0, fired.set)
         assert timer.at <= asyncio.get_running_loop().time()
         async with asyncio.timeout(5):
             await fired.wait()

@@ -1,7 +1,7 @@
-"""Group timers that do not penalize members for a busy event loop.
+"""Timers that do not penalize clients for a busy event loop.
 
-While the event loop is busy, the requests of members wait in the sockets, and the members' time runs out. So a timer
-that fires late is postponed by as long as the loop was late: the requests that have arrived are handled first.
+While the event loop is busy, the requests of clients wait in the sockets, and the time of these clients runs out. So a
+timer that fires late is postponed by as long as the loop was late: the requests that have arrived are handled first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GRACE_MAX_S: Final = 10.0
 """A timer is postponed by this at most at a time, however late the loop was."""
 
 
-class GroupTimer:
+class PatientTimer:
     """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled."""
 
     __slots__ = ("_call", "_timer", "at")
@@ -43,7 +43,7 @@ class GroupTimer:
             self._call()
 
 
-def cancel(timer: GroupTimer | None) -> None:
+def cancel(timer: PatientTimer | None) -> None:
     """Cancel a timer, if there is one."""
     if timer is not None:
         timer.cancel()

@@ -1,0 +1,243 @@
+"""An internal topic whose partitions store the state of coordinators: how this broker appends to it and reads it.
+
+A key (a group id, a transactional id) is stored in the partition that it hashes to, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from parley.broker.coordinators.decision import ProducerStamp, ShardState
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.broker.runtime.purgatory import Purgatory, Subscriber
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import BatchHeader, headers
+from parley.protocol.records.control_batch import ControlType, read_marker
+from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
+from parley.storage.log import Log, Origin
+
+READ_BYTES: Final = 5 * 1024 * 1024
+"""Bytes that one read takes while a shard is loaded (Kafka's default for ``*.load.buffer.size``)."""
+
+BATCH_BYTES_MAX: Final = 256 << 20
+"""The size of a batch after decompression at most. Only an administrator's client could write a larger one."""
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return the partition that stores a key: Java's ``String.hashCode`` without its sign, modulo the partitions."""
+    units = key.encode("utf-16-be", "surrogatepass")
+    hashed = 0
+    for i in range(0, len(units), 2):
+        hashed = (31 * hashed + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return (hashed & 0x7FFFFFFF) % partitions
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """What reading a partition has found."""
+
+    end_offset: int = 0
+    """The log end offset: everything before it has been read."""
+    records: int = 0
+    skipped: int = 0
+    """Records, or whole batches, that could not be understood."""
+    first_skipped: str = ""
+    """The offset of the first one, and what was wrong with it."""
+
+    def skip(self, offset: int, error: Exception) -> None:
+        """Count a record, or a whole batch, that cannot be understood."""
+        self.skipped += 1
+        self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
+
+
+class ShardLog(Protocol):
+    """The partition that stores one shard, on the broker that leads it."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets. Raises KafkaError if there is no log."""
+        ...
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The size of the largest batch that the topic accepts. Raises KafkaError if there is no log."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
+        ...
+
+    def append(self, batch: bytearray) -> int:
+        """Append a batch and return its last offset. Raises KafkaError if it was not appended."""
+        ...
+
+    def outcome(self, offset: int) -> ErrorCode | None:
+        """Return the outcome of an append up to ``offset``; None while in-sync replicas lack it."""
+        ...
+
+    def is_committed(self, offset: int) -> bool:
+        """True if all in-sync replicas have the records up to ``offset``, and this broker leads."""
+        ...
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call ``subscriber.on_change`` whenever ``outcome`` may have changed."""
+        ...
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Stop calling ``subscriber``."""
+        ...
+
+
+class ShardStore(Protocol):
+    """The partitions of one internal topic."""
+
+    name: str
+
+    async def read(self, partition: int, state: ShardState) -> ReadBack:
+        """Apply every record of a partition, up to the end of its log, to ``state``. Raises KafkaError."""
+        ...
+
+    def open(self, partition: int) -> ShardLog:
+        """Return the log of a partition that has been read. Raises KafkaError."""
+        ...
+
+
+class InternalTopic:
+    """The partitions of the topic that this broker leads."""
+
+    def __init__(
+        self, name: str, partitions: HostedPartitions, purgatory: Purgatory, now_ms: Callable[[], int]
+    ) -> None:
+        """``purgatory`` is the one that is notified when a high watermark moves."""
+        self.name = name
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._now_ms = now_ms
+
+    async def read(self, partition: int, state: ShardState) -> ReadBack:
+        """Apply every record of a partition, up to the end of its log, to ``state``, in a thread. Raises KafkaError."""
+        await self._partitions.opened()
+        log = self._partitions.find(self.name, partition).log
+        return await asyncio.get_running_loop().run_in_executor(None, _read, log, state)
+
+    def open(self, partition: int) -> InternalPartition:
+        """Return the log of a partition that this broker leads. Raises KafkaError if it is not hosted here."""
+        return InternalPartition(self._partitions.find(self.name, partition), self._purgatory, self._now_ms)
+
+
+class InternalPartition:
+    """One partition, as its shard appends to it."""
+
+    def __init__(self, replica: Partition, purgatory: Purgatory, now_ms: Callable[[], int]) -> None:
+        self._replica = replica
+        self._purgatory = purgatory
+        self._now_ms = now_ms
+        self._subscriber: Subscriber | None = None
+        self._flushes = 0
+        self._flush_failed = False
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets. Raises KafkaError if there is no log."""
+        return self._replica.log.log_end_offset
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The size of the largest batch that the topic accepts. Raises KafkaError if there is no log."""
+        config = self._replica.log.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
+    def check_writable(self) -> None:
+        """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
+        replica = self._replica
+        replica.check_leader()
+        if not replica.is_open:
+            _ = replica.log  # raises the reason
+        if not replica.has_enough_replicas:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def append(self, batch: bytearray) -> int:
+        """Append a batch and return its last offset. Raises KafkaError if it was not appended."""
+        now_ms = self._now_ms()
+        info = self._replica.append(batch, acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR)
+        if self._replica.must_flush(now_ms):
+            self._flushes += 1
+            flushing = asyncio.get_running_loop().run_in_executor(None, self._replica.log.flush)
+            flushing.add_done_callback(self._flushed)
+        return info.last_offset
+
+    def _flushed(self, flushing: asyncio.Future[None]) -> None:
+        self._flushes -= 1
+        self._flush_failed |= flushing.cancelled() or flushing.exception() is not None
+        if self._subscriber is not None:
+            self._subscriber.on_change(self._replica, 0)
+
+    def outcome(self, offset: int) -> ErrorCode | None:
+        """Return the outcome of an append up to ``offset``; None until the in-sync replicas have it, flushed."""
+        if self._flush_failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        code = self._replica.is_acknowledged(offset)
+        return None if code is ErrorCode.NONE and self._flushes else code
+
+    def is_committed(self, offset: int) -> bool:
+        """True if all in-sync replicas have the records up to ``offset``, and this broker leads."""
+        replica = self._replica
+        return replica.is_leader and replica.is_open and replica.high_watermark > offset and not self._flushes
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call ``subscriber.on_change`` whenever ``outcome`` may have changed."""
+        self._subscriber = subscriber
+        self._purgatory.subscribe(self._replica, subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Stop calling ``subscriber``."""
+        self._subscriber = None
+        self._purgatory.unsubscribe(self._replica, subscriber)
+
+
+def _read(log: Log, state: ShardState) -> ReadBack:
+    found = ReadBack()
+    offset, end = log.log_start_offset, log.log_end_offset
+    found.end_offset = end
+    while offset < end:
+        data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
+        if not data:
+            break  # compaction has removed all records up to the end
+        for position, header in headers(data):
+            try:
+                if header.is_control:
+                    _apply_marker(data, position, header, state)
+                else:
+                    _apply_batch(data, position, header, state, found)
+            except (CorruptRecord, InvalidRecord, DecompressedTooLarge) as error:
+                found.skip(header.base_offset, error)
+            offset = header.next_offset
+    return found
+
+
+def _apply_batch(data: memoryview, position: int, header: BatchHeader, state: ShardState, found: ReadBack) -> None:
+    """Apply the records of one batch. If one cannot be read, it and the records after it are skipped."""
+    producer = ProducerStamp(header.producer_id, header.producer_epoch) if header.is_transactional else None
+    replay = state.replay
+    for record in records(data, position, max_bytes=BATCH_BYTES_MAX):
+        key = record.key
+        found.records += 1
+        if key is None:
+            found.skip(record.offset, MalformedMessage("a record has no key"))
+            continue
+        try:
+            replay(key, record.value, producer, record.offset)
+        except MalformedMessage as error:
+            found.skip(record.offset, error)
+
+
+def _apply_marker(data: memoryview, position: int, header: BatchHeader, state: ShardState) -> None:
+    marker = read_marker(data, position)
+    if marker is not None:
+        committed = marker.type is ControlType.COMMIT
+        state.replay_marker(header.producer_id, header.producer_epoch, committed, header.base_offset)

@@ -1,0 +1,460 @@
+"""One shard of a coordinator while this broker leads its partition: its events, its appends, its waiting replies.
+
+* Events queue up, and one turn of the event loop handles all of them. The records of a decision are applied to the
+  state at once, so that the next decision sees them; all records of a turn share one append.
+* A reply is given when the in-sync replicas have everything that was appended before it. This holds for reads, too, so
+  that no reply shows a state that may be lost.
+* Before the turn, the log is checked. An append that fails nevertheless means that state and log differ: the shard is
+  lost, and the runtime reads it back. A transactional batch or a marker, which the log may refuse because of its
+  producer's epoch, is appended before it is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from parley.broker.coordinators.decision import Decision, KeyValue, ShardState, Timer
+from parley.broker.coordinators.internal_topic import ShardLog
+from parley.broker.coordinators.patient_timer import PatientTimer
+from parley.broker.logging.unexpected_errors import FailureLog
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import build
+from parley.protocol.records.batch_header import HEADER_SIZE
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+
+T = TypeVar("T")
+S = TypeVar("S", bound=ShardState)
+
+_log = logging.getLogger(__name__)
+
+EVENTS_MAX: Final = 50_000
+"""The most events that a shard holds, in its queue or waiting for replicas. More get COORDINATOR_LOAD_IN_PROGRESS."""
+
+EVENTS_PER_TURN: Final = 1_000
+"""Events handled in one turn of the event loop, which then serves other clients (some 10 ms)."""
+
+TIMER_RETRY_MS: Final = 500
+"""The pause before a timer's event that failed is submitted again, as in Kafka."""
+
+_RECORD_BYTES: Final = 24
+"""The most bytes that a record of a batch adds to its key and its value."""
+
+_UNAVAILABLE: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""The errors of a coordinator for those of its partition."""
+
+
+class NotCommittedInTime(KafkaError):
+    """The in-sync replicas did not take the records in time. They may still do so, and the state has them."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "The in-sync replicas have not stored the change in time."
+        )
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """Return the error that the clients of a coordinator get if its partition fails with ``error``."""
+    code = _UNAVAILABLE.get(error.code)
+    return error if code is None else KafkaError(code, str(error))
+
+
+class _Reply(NamedTuple):
+    future: asyncio.Future[Any]
+    value: Any
+
+    def give(self) -> None:
+        if not self.future.done():
+            self.future.set_result(self.value)
+
+    def fail(self, error: KafkaError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Replies and effects of one turn, which wait for the replicas to have the log up to ``offset``."""
+
+    offset: int
+    deadline: float
+    replies: list[_Reply]
+    effects: list[Callable[[], None]]
+
+
+class _Event(NamedTuple):
+    decide: Callable[[Any, int], Decision[Any]]
+    future: asyncio.Future[Any]
+
+
+class _MarkerEvent(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    future: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn of the event loop has decided so far."""
+
+    now_ms: int
+    unwritable: KafkaError | None
+    offset: int
+    """The offset of the next record."""
+    batch_bytes_max: int
+    records: list[KeyValue] = field(default_factory=list)
+    """The records of the batch that is not appended yet; the state has them already."""
+    size: int = HEADER_SIZE
+    replies: list[_Reply] = field(default_factory=list)
+    effects: list[Callable[[], None]] = field(default_factory=list)
+    has_appended: bool = False
+
+
+class _Lost(Exception):
+    """State and log may differ now."""
+
+
+class Shard(Generic[S]):
+    """The state machine of one partition, from the end of its loading until this broker resigns."""
+
+    def __init__(
+        self,
+        log: ShardLog,
+        state: S,
+        *,
+        loaded_offset: int,
+        now_ms: Callable[[], int],
+        timeout_ms: Callable[[], int],
+        on_lost: Callable[[Shard[S]], None],
+    ) -> None:
+        """``state`` has all records before ``loaded_offset``.
+
+        ``timeout_ms()`` is how long a reply waits for the replicas. ``on_lost`` is called when the state must be read
+        back from the log; the shard is closed then.
+        """
+        self.state = state
+        self._timeout_ms = timeout_ms
+        self._log = log
+        self._now_ms = now_ms
+        self._on_lost = on_lost
+        self._queue: deque[_Event | _MarkerEvent] = deque()
+        self._has_turn = False
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_events = 0
+        self._last_offset = loaded_offset - 1
+        self._timers: dict[Hashable, PatientTimer] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed: ErrorCode | None = None
+        self._failures = FailureLog(_log)
+        log.subscribe(self)
+
+    @property
+    def queued(self) -> int:
+        """The number of events that wait for their turn."""
+        return len(self._queue)
+
+    # --- Events ---
+
+    def submit(self, decide: Callable[[S, int], Decision[T]]) -> asyncio.Future[T]:
+        """Decide in the next turn of the event loop. See ``CoordinatorRuntime.submit``."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Event(decide, future))
+        return future
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, *, committed: bool, coordinator_epoch: int
+    ) -> asyncio.Future[None]:
+        """Append a marker in the next turn of the event loop. See ``CoordinatorRuntime.append_marker``."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._enqueue(_MarkerEvent(producer_id, producer_epoch, committed, coordinator_epoch, future))
+        return future
+
+    def _enqueue(self, event: _Event | _MarkerEvent) -> None:
+        if self._closed is not None:
+            raise KafkaError(self._closed)
+        if len(self._queue) + self._waiting_events >= EVENTS_MAX:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator has too many requests: retry.")
+        self._queue.append(event)
+        self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        if self._queue and not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        if self._closed is not None:
+            return
+        turn = self._begin_turn()
+        try:
+            for _ in range(min(EVENTS_PER_TURN, len(self._queue))):
+                self._handle(self._queue.popleft(), turn)
+            self._flush(turn)
+        except _Lost as lost:
+            self._lose(turn, lost)
+            return
+        self._wait(turn)
+        self._has_turn = False
+        self._ask_for_turn()
+
+    def _begin_turn(self) -> _Turn:
+        try:
+            self._log.check_writable()
+            return _Turn(self._now_ms(), None, self._log.end_offset, self._log.batch_bytes_max)
+        except KafkaError as error:
+            return _Turn(self._now_ms(), coordinator_error(error), self._last_offset + 1, 0)
+
+    def _handle(self, event: _Event | _MarkerEvent, turn: _Turn) -> None:
+        try:
+            if isinstance(event, _MarkerEvent):
+                self._append_marker(event, turn)
+                turn.replies.append(_Reply(event.future, None))
+                return
+            decision = event.decide(self.state, turn.now_ms)
+            if decision.records:
+                self._write(decision, turn)
+        except _Lost:
+            _Reply(event.future, None).fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+            raise
+        except KafkaError as error:
+            _Reply(event.future, None).fail(error)
+            return
+        except Exception as error:
+            self._failures.report("a coordinator's decision failed", error, _loop_time())
+            _Reply(event.future, None).fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        self.set_timers(decision.timers)
+        turn.replies.append(_Reply(event.future, decision.reply))
+        if decision.then is not None:
+            turn.effects.append(decision.then)
+
+    # --- Appends ---
+
+    def _write(self, decision: Decision[Any], turn: _Turn) -> None:
+        if turn.unwritable is not None:
+            raise turn.unwritable
+        if decision.producer is not None:
+            batch = self._batch(decision.records, turn, decision)
+            base = self._append_first(batch, turn)
+            for index, (key, value) in enumerate(decision.records):
+                self._replay(key, value, decision, base + index)
+            return
+        size = sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in decision.records)
+        if size + HEADER_SIZE > turn.batch_bytes_max:
+            self._batch(decision.records, turn, decision)  # raises if it is really too large
+        if turn.records and turn.size + size > turn.batch_bytes_max:
+            self._flush(turn)
+        turn.size += size
+        for key, value in decision.records:
+            self._replay(key, value, decision, turn.offset)
+            turn.records.append((key, value))
+            turn.offset += 1
+
+    def _replay(self, key: bytes, value: bytes | None, decision: Decision[Any], offset: int) -> None:
+        try:
+            self.state.replay(key, value, decision.producer, offset)
+        except Exception as error:  # the state may be half changed
+            self._failures.report("a coordinator could not apply its own record", error, _loop_time())
+            raise _Lost from error
+
+    @staticmethod
+    def _batch(records: Sequence[KeyValue], turn: _Turn, decision: Decision[Any] | None = None) -> bytearray:
+        """Return the records as a batch. Raises MESSAGE_TOO_LARGE if the topic does not accept it."""
+        now_ms = turn.now_ms
+        rows = [(0, now_ms, key, value, ()) for key, value in records]
+        if decision is None or decision.producer is None:
+            batch = build(rows)
+        else:
+            producer_id, epoch = decision.producer
+            batch = build(rows, producer_id=producer_id, producer_epoch=epoch, transactional=True)
+        if len(batch) > turn.batch_bytes_max:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A change of {len(batch)} bytes exceeds max.message.bytes={turn.batch_bytes_max} of the topic.",
+            )
+        return batch
+
+    def _flush(self, turn: _Turn) -> None:
+        """Append the batch of records that the state has already. Raises _Lost."""
+        if not turn.records:
+            return
+        try:
+            batch = self._batch(turn.records, turn)
+            expected = turn.offset - len(turn.records)
+            if self._log.end_offset != expected:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the log does not end at offset {expected}")
+            self._last_offset = self._log.append(batch)
+        except Exception as error:
+            raise _Lost from error
+        turn.records, turn.size, turn.has_appended = [], HEADER_SIZE, True
+
+    def _append_first(self, batch: bytearray, turn: _Turn) -> int:
+        """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError."""
+        self._flush(turn)
+        base = turn.offset
+        try:
+            self._last_offset = self._log.append(batch)
+        except KafkaError as error:
+            raise coordinator_error(error) from error
+        turn.offset, turn.has_appended = self._last_offset + 1, True
+        return base
+
+    def _append_marker(self, event: _MarkerEvent, turn: _Turn) -> None:
+        if turn.unwritable is not None:
+            raise turn.unwritable
+        kind = ControlType.COMMIT if event.committed else ControlType.ABORT
+        batch = build_marker(
+            ControlMarker(kind, event.coordinator_epoch),
+            producer_id=event.producer_id,
+            producer_epoch=event.producer_epoch,
+            timestamp=turn.now_ms,
+        )
+        base = self._append_first(batch, turn)
+        try:
+            self.state.replay_marker(event.producer_id, event.producer_epoch, event.committed, base)
+        except Exception as error:
+            self._failures.report("a coordinator could not apply its own marker", error, _loop_time())
+            raise _Lost from error
+
+    def _lose(self, turn: _Turn, lost: _Lost) -> None:
+        error = lost.__cause__
+        _log.error("a coordinator reads a partition back: an append to it failed", extra={"error": repr(error)})
+        for reply in turn.replies:
+            reply.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
+        self.close(ErrorCode.NOT_COORDINATOR)
+        self._on_lost(self)
+
+    # --- Replies ---
+
+    def _wait(self, turn: _Turn) -> None:
+        if not turn.replies:
+            return
+        if not turn.has_appended and self._log.is_committed(self._last_offset):
+            _complete(turn.replies, turn.effects, self._failures)
+            return
+        deadline = _loop_time() + self._timeout_ms() / 1000
+        self._waiting.append(_Waiting(self._last_offset, deadline, turn.replies, turn.effects))
+        self._waiting_events += len(turn.replies)
+        self._settle()
+        self._set_expiry()
+
+    def on_change(self, key: Hashable, amount: int) -> None:
+        """React to a change of the partition: give the replies that waited for it."""
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._waiting:
+            first = self._waiting[0]
+            code = self._log.outcome(first.offset)
+            if code is None:
+                return
+            if code is ErrorCode.NONE:
+                self._waiting.popleft()
+                self._waiting_events -= len(first.replies)
+                _complete(first.replies, first.effects, self._failures)
+                continue
+            self._fail_waiting(coordinator_error(KafkaError(code)))
+            if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                self._waiting = deque(each for each in self._waiting if each.effects)  # the ISR may grow again
+            else:
+                self._waiting.clear()
+            return
+
+    def _fail_waiting(self, error: KafkaError) -> None:
+        for each in self._waiting:
+            self._fail_replies(each, error)
+
+    def _fail_replies(self, waiting: _Waiting, error: KafkaError) -> None:
+        replies, waiting.replies = waiting.replies, []
+        self._waiting_events -= len(replies)
+        for reply in replies:
+            reply.fail(error)
+
+    def _set_expiry(self) -> None:
+        if self._expiry is None:
+            deadline = next((each.deadline for each in self._waiting if each.replies), None)
+            if deadline is not None:
+                loop = asyncio.get_running_loop()
+                self._expiry = loop.call_later(max(0.0, deadline - loop.time()), self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now = _loop_time()
+        for each in self._waiting:
+            if each.deadline <= now:
+                self._fail_replies(each, NotCommittedInTime())
+        self._waiting = deque(each for each in self._waiting if each.replies or each.effects)
+        self._set_expiry()
+
+    # --- Timers ---
+
+    def set_timers(self, timers: Mapping[Hashable, Timer | None]) -> None:
+        """Set timers, or cancel those that are None, by key."""
+        for key, timer in timers.items():
+            running = self._timers.pop(key, None)
+            if running is not None:
+                running.cancel()
+            if timer is not None:
+                self._timers[key] = PatientTimer(timer.delay_ms / 1000, partial(self._fire, key, timer))
+
+    def _fire(self, key: Hashable, timer: Timer) -> None:
+        del self._timers[key]
+        try:
+            self.submit(timer.event).add_done_callback(partial(self._fired, key, timer))
+        except KafkaError:
+            self._retry(key, timer)
+
+    def _fired(self, key: Hashable, timer: Timer, done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._retry(key, timer)
+
+    def _retry(self, key: Hashable, timer: Timer) -> None:
+        if self._closed is None and key not in self._timers:
+            self.set_timers({key: Timer(TIMER_RETRY_MS, timer.event)})
+
+    # --- The end ---
+
+    def close(self, code: ErrorCode) -> None:
+        """Stop: all waiting events fail with ``code``, and no timer fires any more. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = code
+        self._log.unsubscribe(self)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        queue, self._queue = self._queue, deque()
+        for event in queue:
+            _Reply(event.future, None).fail(KafkaError(code))
+        self._fail_waiting(KafkaError(code))
+        self._waiting.clear()
+        self.state.unloaded()
+
+
+def _complete(replies: list[_Reply], effects: list[Callable[[], None]], failures: FailureLog) -> None:
+    for reply in replies:
+        reply.give()
+    for effect in effects:
+        try:
+            effect()
+        except Exception as error:
+            failures.report("a coordinator's effect failed", error, _loop_time())
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
