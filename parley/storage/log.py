@@ -200,24 +200,28 @@ class Log:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         header: BatchHeader | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Append whole, validated v2 batches at the log end, after setting offsets and leader epoch in them.
 
         A batch of an idempotent producer comes alone. ``header`` is the first batch's header, if the caller has parsed
-        it. Raises ``KafkaError``, and then nothing was appended:
+        it. ``transaction_version`` is that of a marker. Raises ``KafkaError``, and then nothing was appended:
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and what
-        ``ProducerState.check_append`` raises.
+        ``ProducerState.check_append`` and ``check_marker`` raise.
         """
         found = whole_batches(batches, header)
         with self._lock:
             check_sizes(found, len(batches), self.config)
             for at, header in found:
                 if header.producer_id >= 0:
-                    control, is_client = marker_of(header, batches, at), origin is Origin.CLIENT
-                    try:
-                        known = self.producers.check_append(
-                            header, from_client=is_client, now_ms=now_ms, control=control
+                    marker, is_client = marker_of(header, batches, at), origin is Origin.CLIENT
+                    if marker is not None:
+                        self.producers.check_marker(
+                            header, marker, now_ms=now_ms, transaction_version=transaction_version
                         )
+                        continue
+                    try:
+                        known = self.producers.check_append(header, from_client=is_client, now_ms=now_ms)
                     except KafkaError as error:
                         if not self._recalls(error, header):
                             raise
@@ -482,6 +486,8 @@ class Log:
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
             for segment in self._segments.reader.view.from_offset(start):
+                if not segment.transactions.count:
+                    continue
                 some, complete = segment.transactions.find(start, end)
                 found += some
                 if complete:

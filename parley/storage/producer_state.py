@@ -35,6 +35,10 @@ BATCHES_KEPT = 5
 """An idempotent client has at most five requests in flight, so no retry can be older."""
 PRODUCERS_MAX = 100_000
 """The most producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the memory."""
+OPEN_TRANSACTIONS_MAX = 20_000
+"""The most transactions that clients may have open in one log. Their producers are never forgotten early."""
+STRICT_MARKERS_VERSION = 2
+"""From this transaction version on, a marker has a higher epoch than the records of its transaction (KIP-890)."""
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +189,8 @@ class ProducerState:
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
         none."""
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # the one silent for longest comes first
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        # The one silent for longest comes first. Those with an open transaction may stand further back.
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
         self._files = SnapshotFiles(directory)
@@ -222,19 +227,15 @@ class ProducerState:
 
     # --- Appending ---
 
-    def check_append(
-        self, header: BatchHeader, *, from_client: bool, now_ms: int, control: ControlMarker | None = None
-    ) -> Duplicate | None:
+    def check_append(self, header: BatchHeader, *, from_client: bool, now_ms: int) -> Duplicate | None:
         """Return None if the batch may be appended, or a ``Duplicate`` if it was appended already and must not be
         again.
 
-        ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers, and markers
-        (``control``) come from a coordinator. Followers do not check the batches of their leader. Changes nothing,
-        except that an expired producer is removed.
+        ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers. Followers do not
+        check the batches of their leader. Changes nothing, except that an expired producer is removed.
 
-        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
-        INVALID_TXN_STATE (records outside the producer's open transaction), INVALID_RECORD (no sequence number or no
-        epoch).
+        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside
+        the producer's open transaction), INVALID_RECORD (no sequence number or no epoch).
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -248,11 +249,6 @@ class ProducerState:
         epoch = header.producer_epoch
         if epoch < producer.epoch:
             raise self._error(ErrorCode.INVALID_PRODUCER_EPOCH, header, f"is fenced by epoch {producer.epoch}")
-        if control is not None:
-            if control.coordinator_epoch < producer.coordinator_epoch:
-                problem = f"is ended by coordinator epoch {control.coordinator_epoch} < {producer.coordinator_epoch}"
-                raise self._error(ErrorCode.TRANSACTION_COORDINATOR_FENCED, header, problem)
-            return None
         if from_client and header.base_sequence != (producer.next_sequence if epoch == producer.epoch else 0):
             if epoch == producer.epoch and (duplicate := producer.first_append_of(header)) is not None:
                 return duplicate
@@ -262,6 +258,42 @@ class ProducerState:
         if producer.transaction_first_offset >= 0 and not header.is_transactional:
             raise self._error(ErrorCode.INVALID_TXN_STATE, header, "writes outside of its open transaction")
         return None
+
+    def check_marker(
+        self, header: BatchHeader, marker: ControlMarker, *, now_ms: int, transaction_version: int
+    ) -> None:
+        """Check a marker before it is appended. Changes nothing, except that an expired producer is removed.
+
+        From transaction version 2 on, the coordinator raises the producer's epoch for each marker. A marker of the
+        present epoch is then late, unless it repeats the one that ended the last transaction (KIP-1228).
+
+        Raises ``KafkaError``: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None or self._is_expired(producer, now_ms):
+            self._producers.pop(header.producer_id, None)
+            return
+        epoch = header.producer_epoch
+        is_late = transaction_version >= STRICT_MARKERS_VERSION and producer.transaction_first_offset >= 0
+        if epoch < producer.epoch or (epoch == producer.epoch and is_late):
+            raise self._error(ErrorCode.INVALID_PRODUCER_EPOCH, header, f"is fenced by epoch {producer.epoch}")
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            problem = f"is ended by coordinator epoch {marker.coordinator_epoch} < {producer.coordinator_epoch}"
+            raise self._error(ErrorCode.TRANSACTION_COORDINATOR_FENCED, header, problem)
+
+    def knows(self, producer_id: int) -> bool:
+        """True if the producer has written to this log and is not forgotten."""
+        return producer_id in self._producers
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """True if a transaction that the producer began under this epoch is open."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
+
+    @property
+    def open_transactions(self) -> int:
+        """The number of open transactions."""
+        return len(self._open)
 
     def expects(self, header: BatchHeader) -> bool:
         """True if the batch continues the last known one of its producer and epoch, or is a retry of a known one."""
@@ -346,10 +378,17 @@ class ProducerState:
         return producer
 
     def _forget_longest_silent(self) -> None:
-        for producer_id, producer in self._producers.items():
-            if producer.transaction_first_offset < 0:
-                del self._producers[producer_id]
+        """Remove the producer silent for longest, but none with an open transaction.
+
+        Those move to the end, as their markers will move them anyway: the next search does not pass them again.
+        """
+        producers = self._producers
+        for _ in range(len(producers) - 1):
+            producer_id = next(iter(producers))
+            if producers[producer_id].transaction_first_offset < 0:
+                del producers[producer_id]
                 return
+            producers.move_to_end(producer_id)
 
     def expire(self, now_ms: int) -> int:
         """Remove the producers that have not written for the expiration time, and return their number."""

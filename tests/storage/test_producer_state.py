@@ -39,14 +39,25 @@ def write(
     completed = []
     for item in batches:
         header, control = (item, None) if isinstance(item, BatchHeader) else item
-        assert state.check_append(header, from_client=control is None, now_ms=NOW, control=control) is None
+        assert check(state, header, control) is None
         completed.append(state.append(header, now_ms=NOW, control=control))
     return completed
 
 
-def refusal(state: ProducerState, header: BatchHeader, control: ControlMarker | None = None) -> ErrorCode:
+def check(
+    state: ProducerState, header: BatchHeader, control: ControlMarker | None, transaction_version: int = 0
+) -> Duplicate | None:
+    if control is None:
+        return state.check_append(header, from_client=True, now_ms=NOW)
+    state.check_marker(header, control, now_ms=NOW, transaction_version=transaction_version)
+    return None
+
+
+def refusal(
+    state: ProducerState, header: BatchHeader, control: ControlMarker | None = None, transaction_version: int = 0
+) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        state.check_append(header, from_client=control is None, now_ms=NOW, control=control)
+        check(state, header, control, transaction_version)
     assert f"producer {header.producer_id}" in caught.value.message
     assert state.directory.name in caught.value.message
     return caught.value.code
@@ -146,6 +157,32 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(state: Produce
     assert state.first_unstable_offset is None
     write(state, batch(3, sequence=2, transactional=True))
     assert write(state, commit(4)) == [CompletedTransaction(7, 3, 4, 5, aborted=False)]
+
+
+def test_a_transaction_belongs_to_the_epoch_that_began_it(state: ProducerState) -> None:
+    write(state, batch(0, epoch=3, sequence=0, transactional=True), batch(1, producer=8, sequence=0))
+    assert [state.has_open_transaction(7, epoch) for epoch in (2, 3, 4)] == [False, True, False]
+    assert not state.has_open_transaction(8, 0), "an idempotent producer"
+    assert not state.has_open_transaction(9, 0), "unknown"
+    assert state.open_transactions == 1
+    write(state, commit(2, epoch=3))
+    assert not state.has_open_transaction(7, 3)
+    assert state.open_transactions == 0
+
+
+def test_a_late_marker_cannot_end_the_next_transaction(state: ProducerState) -> None:
+    """From transaction version 2 on, a marker has the epoch after the one of its records."""
+    write(state, batch(0, epoch=1, sequence=0, transactional=True))
+    header, marker = commit(1, epoch=1)
+    assert refusal(state, header, marker, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    check(state, header, marker, 1)
+    ended = commit(1, epoch=2)
+    check(state, *ended, 2)
+    write(state, ended)
+    check(state, *ended, 2)  # the coordinator repeats a marker whose response it did not get
+    write(state, batch(2, epoch=2, sequence=0, transactional=True))
+    assert refusal(state, *ended, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    check(state, *abort(3, epoch=3), 2)
 
 
 def test_the_stable_offset_at_a_marker_is_the_start_of_the_next_open_transaction(state: ProducerState) -> None:
@@ -365,14 +402,26 @@ def test_the_longest_silent_of_too_many_producers_is_forgotten(
     write(state, batch(0, producer=0, sequence=0, transactional=True))
     for offset in range(1, 4):
         write(state, batch(offset, producer=offset, sequence=0, timestamp=NOW + offset))
-    assert [entry.producer_id for entry in state.entries] == [0, 2, 3], "all but the one in a transaction may go"
+    assert sorted(entry.producer_id for entry in state.entries) == [0, 2, 3], "not the one in a transaction"
     write(state, batch(4, producer=2, sequence=1), batch(5, producer=4, sequence=0))
-    assert [entry.producer_id for entry in state.entries] == [0, 2, 4]
+    assert sorted(entry.producer_id for entry in state.entries) == [0, 2, 4]
     state.take_snapshot(6)
     monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 2)
     again = ProducerState(tmp_path)
     again.load(0, 6, NOW)
     assert len(again) == 2
+
+
+def test_producers_in_transactions_do_not_slow_down_the_search_for_one_to_forget(
+    state: ProducerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 4)
+    write(state, *(batch(offset, producer=offset, sequence=0, transactional=True) for offset in range(3)))
+    write(state, *(batch(offset, producer=offset, sequence=0) for offset in range(3, 50)))
+    assert sorted(entry.producer_id for entry in state.entries) == [0, 1, 2, 49]
+    write(state, batch(50, producer=50, sequence=0, transactional=True))
+    write(state, batch(51, producer=51, sequence=0))
+    assert sorted(entry.producer_id for entry in state.entries) == [0, 1, 2, 50, 51], "none can be forgotten"
 
 
 entries = st.builds(

@@ -91,9 +91,11 @@ class Producers(RuleBasedStateMachine):
         row = self.rows.get(header.producer_id)
         expected = expected_outcome(row, header, control)
         try:
-            outcome: object = self.state.check_append(
-                header, from_client=control is None, now_ms=self.now, control=control
-            )
+            outcome: object = None
+            if control is None:
+                outcome = self.state.check_append(header, from_client=True, now_ms=self.now)
+            else:
+                self.state.check_marker(header, control, now_ms=self.now, transaction_version=0)
         except KafkaError as error:
             outcome = error.code
         assert outcome == expected

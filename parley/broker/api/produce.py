@@ -5,15 +5,16 @@
 * ``acks=0`` gets no response, and an error closes the connection, as in Kafka. ``acks=1`` gets one after the append,
   ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
 * Batches that an idempotent producer sent behind a rejected batch are rejected as well (``api.refused_batches``).
-* Records that take long to decompress are prepared in a thread. The request is then work in progress, so that no later
-  request of the connection is appended before it.
+* The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
+* Records that take long to decompress are prepared in a thread. Then, and while it is verified, the request is work in
+  progress: no later request of the connection is appended before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -27,6 +28,8 @@ from parley.broker.api.leader_errors import (
 )
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.api.requested_names import more_than_once, named_twice
+from parley.broker.api.transactional.producing import ProducerTransactions, Unverified
+from parley.broker.api.transactional.verifications import Verification
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
@@ -83,6 +86,8 @@ MaybeResponse = ProduceResponse | None
 """None for ``acks=0``."""
 Ready = dict[int, Prepared | Exception]
 """id() of a partition's data -> its prepared records, or why they could not be prepared."""
+Verified = dict[int, Verification]
+"""id() of a partition's data -> the verification of its batch, which may begin a transaction."""
 Waiting = dict[Partition, tuple[int, _Outcome]]
 """Partition -> the last offset that its replicas must reach, and the outcome to complete."""
 
@@ -90,12 +95,14 @@ Waiting = dict[Partition, tuple[int, _Outcome]]
 class _Append:
     """The appends of one request: what all its partitions share, and what the response has to wait for."""
 
-    __slots__ = ("acks", "now_ms", "ready", "to_flush", "waiting")
+    __slots__ = ("acks", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
 
-    def __init__(self, now_ms: int, acks: int, ready: Ready) -> None:
+    def __init__(self, now_ms: int, acks: int, transactional_id: str | None, ready: Ready, verified: Verified) -> None:
         self.now_ms = now_ms
         self.acks = acks
+        self.transactional_id = transactional_id
         self.ready = ready
+        self.verified = verified
         self.waiting: Waiting = {}
         self.to_flush: list[tuple[Log, _Outcome]] = []
 
@@ -115,6 +122,7 @@ class ProduceApi:
         partitions: HostedPartitions,
         metadata: Metadata,
         purgatory: Purgatory,
+        transactions: ProducerTransactions,
         *,
         wall_ms: Callable[[], int],
         threads: Threads = LOOP_THREADS,
@@ -123,6 +131,7 @@ class ProduceApi:
         self._partitions = partitions
         self._metadata = metadata
         self._purgatory = purgatory
+        self._transactions = transactions
         self._wall_ms = wall_ms
         self._threads = threads
         self._may_be_superseded = may_be_superseded
@@ -138,6 +147,47 @@ class ProduceApi:
     ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
         """Append every partition's records, and respond as ``acks`` requires."""
         ready = _named_twice(request)
+        if request.transactional_id is not None:
+            try:
+                unverified = self._transactions.unverified(self._led(context, request, ready), context.api_version)
+            except KafkaError as error:
+                everything = (data for topic in request.topic_data for data in topic.partition_data)
+                ready = {id(data): KafkaError(error.code, error.message) for data in everything}
+            else:
+                if unverified is not None:
+                    return self._produce_verified(context, request, ready, unverified)
+        return self._produce(context, request, ready, {})
+
+    def _led(self, context: RequestContext, request: ProduceRequest, ready: Ready) -> Iterator[tuple[_Data, Partition]]:
+        """Yield the data of a request whose partitions this broker leads, with the partitions."""
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                try:
+                    partition = self._partitions.find(self._topic_name(context, topic), data.index)
+                    if partition.is_leader and partition.is_open and id(data) not in ready:
+                        yield data, partition
+                except KafkaError:
+                    continue  # the append finds the same error
+
+    async def _produce_verified(
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
+    ) -> MaybeResponse | Delayed[ProduceResponse]:
+        """Have the transaction coordinator verify the batches that may begin a transaction, then append everything."""
+        transactional_id = request.transactional_id or ""
+        outcomes = await self._transactions.verify(transactional_id, unverified, context.api_version)
+        verified: Verified = {}
+        for key, outcome in outcomes.items():
+            if isinstance(outcome, KafkaError):
+                ready[key] = outcome
+            else:
+                verified[key] = outcome
+        response = self._produce(context, request, ready, verified)
+        return await response if asyncio.iscoroutine(response) else response
+
+    def _produce(
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
+    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+        """Prepare and append every partition's records."""
         costly = {
             id(data)
             for topic in request.topic_data
@@ -147,8 +197,8 @@ class ProduceApi:
             and not self._prepare_on_loop(context, topic, data, ready)
         }
         if costly:
-            return self._produce_costly(context, request, ready, costly)
-        return self._append_all(context, request, ready)
+            return self._produce_costly(context, request, ready, verified, costly)
+        return self._append_all(context, request, ready, verified)
 
     def _prepare_on_loop(
         self, context: RequestContext, topic: ProduceRequest.TopicProduceData, data: _Data, ready: Ready
@@ -171,7 +221,7 @@ class ProduceApi:
         return True
 
     async def _produce_costly(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, costly: set[int]
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified, costly: set[int]
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Prepare the costly records in a thread, then append everything."""
         loop = asyncio.get_running_loop()
@@ -186,17 +236,17 @@ class ProduceApi:
                     )
                 except Exception as error:
                     ready[id(data)] = error
-        response = self._append_all(context, request, ready)
+        response = self._append_all(context, request, ready, verified)
         return await response if asyncio.iscoroutine(response) else response
 
     def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
         return _prepared(records_of(data), rules_of(partition), self._wall_ms(), context.api_version)
 
     def _append_all(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
     ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
         """Append the records that are ``ready``; prepare and append the others."""
-        append = _Append(self._wall_ms(), request.acks, ready)
+        append = _Append(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
         responses = []
         for topic in request.topic_data:
             outcomes = [self._append(context, append, topic, data) for data in topic.partition_data]
@@ -250,13 +300,17 @@ class ProduceApi:
             prepared = append.prepared(data)
             if prepared is None:
                 prepared = _prepared(records_of(data), rules_of(partition), append.now_ms, context.api_version)
-            if prepared.header.is_transactional:
-                # The transaction could never end: readers of committed records would wait behind it forever.
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions yet.")
+            header = prepared.header
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
-                self._refusals.check(topic.name or topic.topic_id, data.index, prepared.header, producers)
-            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms, header=prepared.header)
+                self._refusals.check(topic.name or topic.topic_id, data.index, header, producers)
+            is_transactional = header.is_transactional
+            if is_transactional and partition.is_leader:
+                verification = append.verified.get(id(data))
+                self._transactions.check(append.transactional_id, partition, header, verification)
+            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms, header=header)
+            if is_transactional:
+                self._transactions.appended(partition, header)
             log = partition.log
         except Exception as error:
             return self._failed(context, partition, topic, data, error)

@@ -31,6 +31,7 @@ PASSING = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 """Errors after which a producer resends the same batch: those that Kafka's Java client calls retriable.

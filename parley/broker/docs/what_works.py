@@ -39,7 +39,6 @@ UNSERVED: Final = {
     "AddPartitionsToTxn": _TRANSACTIONS,
     "AddOffsetsToTxn": _TRANSACTIONS,
     "EndTxn": _TRANSACTIONS,
-    "WriteTxnMarkers": _TRANSACTIONS,
     "TxnOffsetCommit": _TRANSACTIONS,
     "DescribeTransactions": _TRANSACTIONS,
     "ListTransactions": _TRANSACTIONS,

@@ -10,7 +10,8 @@ NAME_LENGTH_MAX = 249
 """Characters. This leaves room for ``-<partition>`` and a suffix in a file name of 255 bytes."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that only brokers write to. Clients may create, configure and delete them like other topics."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")

@@ -305,10 +305,11 @@ class Partition:
         *,
         acks: int,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
         header: BatchHeader | None = None,
+        origin: Origin = Origin.CLIENT,
+        transaction_version: int = 0,
     ) -> AppendInfo:
-        """Append validated batches as leader.
+        """Append validated batches as leader. The arguments but ``acks`` are those of ``Log.append_as_leader``.
 
         Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the
         log raises.
@@ -322,7 +323,12 @@ class Partition:
                 f"smaller than min.insync.replicas={self.log.config.min_insync_replicas}.",
             )
         info = self.log.append_as_leader(
-            batches, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, header=header
+            batches,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            header=header,
+            transaction_version=transaction_version,
         )
         if not info.duplicate:
             self._advance_high_watermark(info.size_bytes)
@@ -457,11 +463,24 @@ class Partition:
             if progress.log_end_offset < reached:
                 reached = progress.log_end_offset
         if reached > log.high_watermark and self.has_enough_replicas and not self.state.elr:
+            unstable = log.producers.first_unstable_offset
             log.high_watermark = reached
             self._purgatories.produce.notify(self)
             self._purgatories.fetch.notify(self, appended_bytes)
+            if unstable is not None:
+                self._stable_offset_moved(log, unstable, appended_bytes)
         elif appended_bytes and len(self.state.replicas) > 1:
             self._purgatories.fetch.notify(self, appended_bytes)
+
+    def _stable_offset_moved(self, log: Log, unstable: int, appended_bytes: int) -> None:
+        """Wake the readers of committed records if the first unstable offset was ``unstable`` before the high watermark
+        moved, and is now another one.
+
+        A marker shows all records of its transaction. Their bytes were counted when they were appended, so fetches look
+        again without counting.
+        """
+        if appended_bytes and log.producers.first_unstable_offset != unstable:
+            self._purgatories.fetch.notify(self)
 
     # --- Following ---
 
@@ -473,8 +492,11 @@ class Partition:
         log = self.log
         size = log.append_as_follower(records).size_bytes if records else 0
         if high_watermark > log.high_watermark:
+            unstable = log.producers.first_unstable_offset
             log.high_watermark = high_watermark  # the log bounds it by its own end
             self._purgatories.fetch.notify(self, size)
+            if unstable is not None:
+                self._stable_offset_moved(log, unstable, size)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start(min(log_start_offset, log.high_watermark))
         self.counters.replication_bytes_in += size

@@ -6,11 +6,14 @@ defines the order.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.api.transactional.markers import Marker, TransactionMarkers
+from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy, RulesOf
@@ -50,6 +53,7 @@ from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber, ScrubSettings
@@ -86,6 +90,9 @@ class Parts:
     scrubber: Scrubber
     sessions: FetchSessions
     producer_ids: ProducerIds
+    verifications: Verifications
+    """Of partitions that producers use in their transactions."""
+    markers: TransactionMarkers
 
 
 def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
@@ -115,6 +122,16 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
 
+    verifications = Verifications()
+    markers = TransactionMarkers(
+        partitions,
+        purgatories.produce,
+        verifications,
+        _append_to_offsets,
+        wall_ms=clock.wall_ms,
+        timeout_s=static.request_timeout_ms / 1000,
+        threads=environment.threads,
+    )
     # What these two ask of the controller, they ask again: a lost response must not hold them up for longer.
     ask_controller = partial(peers.ask_controller, timeout_s=static.session_timeout_ms / 1000)
     parts = Parts(
@@ -175,12 +192,18 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         ),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
         producer_ids=ProducerIds(lambda: lifecycle.store, joined.epochs),
+        verifications=verifications,
+        markers=markers,
     )
     opened.manager.broker_epoch = lambda: lifecycle.clean_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
     _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks))
     return parts
+
+
+def _append_to_offsets(partition: int, marker: Marker) -> asyncio.Future[None]:
+    raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
 
 def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:

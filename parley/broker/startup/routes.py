@@ -28,6 +28,9 @@ from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.api.replica_log_info import ReplicaLogInfoApi
 from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
+from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
+from parley.broker.api.transactional.producing import ProducerTransactions
+from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
 from parley.broker.network.dispatch import Handler
@@ -36,6 +39,8 @@ from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 APPLIED_MAX_S = 1.0
 """How long the response to a change of topics waits for brokers that have not applied the change yet."""
@@ -72,6 +77,10 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
         partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories.check
     )
     log_dir_moves.start()
+    coordinator_requests = CoordinatorRequests(
+        parts.identity.broker_id, metadata, parts.peers, _add_partitions, environment.tasks
+    )
+    verifying = Verifying(parts.verifications, coordinator_requests, config)
     return (
         FetchApi(
             partitions,
@@ -92,13 +101,19 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             partitions,
             metadata,
             purgatories.produce,
+            ProducerTransactions(verifying),
             wall_ms=clock.wall_ms,
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
         ProducersApi(partitions, parts.producer_ids),
         DeleteRecordsApi(partitions, purgatories.produce),
+        parts.markers,
     )
+
+
+async def _add_partitions(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:

@@ -22,8 +22,9 @@ from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.records.batch import build
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
-from parley.storage.log import Log
+from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 
 BROKER, OTHER = 1, 2
@@ -121,9 +122,24 @@ class Bench:
         """Append one batch of ``count`` records; its first offset."""
         return self.partition(name, index).append(batch(count, size=size), acks=1, now_ms=NOW_MS).first_offset
 
+    def write_in_transaction(
+        self, name: str, producer: int = 7, *, epoch: int = 0, sequence: int = 0, count: int = 1, size: int = 100
+    ) -> int:
+        """Append one batch of a transactional producer; its first offset."""
+        data = batch(
+            count, size=size, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True
+        )
+        return self.partition(name).append(data, acks=1, now_ms=NOW_MS).first_offset
 
-def batch(count: int = 1, *, size: int = 100, timestamp: int = NOW_MS) -> bytearray:
-    return build([Record(i, timestamp + i, None, b"v" * size, ()) for i in range(count)])
+    def end_transaction(self, name: str, producer: int = 7, *, epoch: int = 0, committed: bool = True) -> int:
+        """Append the marker that ends a producer's transaction; its offset."""
+        marker = ControlMarker(ControlType.COMMIT if committed else ControlType.ABORT, 0)
+        data = build_marker(marker, producer_id=producer, producer_epoch=epoch, timestamp=NOW_MS)
+        return self.partition(name).append(data, acks=1, now_ms=NOW_MS, origin=Origin.COORDINATOR).first_offset
+
+
+def batch(count: int = 1, *, size: int = 100, timestamp: int = NOW_MS, **header: Any) -> bytearray:
+    return build([Record(i, timestamp + i, None, b"v" * size, ()) for i in range(count)], **header)
 
 
 def at(seconds: float) -> FetchClock:

@@ -24,11 +24,18 @@ class OffsetsBench(Bench):
         self.api = OffsetsApi(self.partitions)
 
     async def find(
-        self, timestamp: int, *, topic: str = "t", version: int = NEWEST, replica_id: int = -1, **fields: Any
+        self,
+        timestamp: int,
+        *,
+        topic: str = "t",
+        version: int = NEWEST,
+        replica_id: int = -1,
+        isolation_level: int = 0,
+        **fields: Any,
     ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp, **fields)
         wanted = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])
-        request = ListOffsetsRequest(replica_id=replica_id, topics=[wanted])
+        request = ListOffsetsRequest(replica_id=replica_id, topics=[wanted], isolation_level=isolation_level)
         answer = self.api.list_offsets(context(version, api_key=2), request)
         answer = await answer if asyncio.iscoroutine(answer) else answer
         return answer.topics[0].partitions[0]
@@ -163,3 +170,19 @@ async def test_where_epochs_end(bench: OffsetsBench) -> None:
     assert bench.epoch_end(1, current=0)[0] == ErrorCode.FENCED_LEADER_EPOCH
     assert bench.epoch_end(1, current=2)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert bench.epoch_end(1, topic="no")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_readers_of_committed_records_see_the_log_up_to_the_first_open_transaction(bench: OffsetsBench) -> None:
+    await bench.create("t")
+    append(bench, NOW_MS - 10)
+    bench.write_in_transaction("t", 7)
+    append(bench, NOW_MS + 10)
+
+    async def all_positions(isolation_level: int) -> list[int]:
+        positions = (LATEST, EARLIEST, MAX_TIMESTAMP, NOW_MS - 10, NOW_MS, NOW_MS + 10)
+        return [(await bench.find(each, isolation_level=isolation_level)).offset for each in positions]
+
+    assert await all_positions(0) == [3, 0, 2, 0, 1, 2]
+    assert await all_positions(1) == [1, 0, -1, 0, -1, -1]
+    bench.end_transaction("t", 7)
+    assert await all_positions(1) == [4, 0, 2, 0, 1, 2]

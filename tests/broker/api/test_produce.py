@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from parley.broker.api.produce import ProduceApi
+from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors
+from parley.broker.api.transactional.producing import ProducerTransactions
+from parley.broker.api.transactional.verifications import Verifications
+from parley.broker.api.transactional.verifying import Verifying
+from parley.broker.config import BrokerConfig
 from parley.broker.network.dispatch import Disconnect
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -31,13 +36,31 @@ class ProduceBench(Bench):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.may_be_superseded = False
+        self.verifications = Verifications()
+        self.verification_enabled = True
+        self.asked: list[tuple[str, int, int, list[tuple[str, int]], bool]] = []
+        self.refusals: list[Errors] = []
+        """What the transaction coordinator refuses, request by request; nothing after that."""
         self.api = ProduceApi(
             self.partitions,
             self.metadata,
             self.purgatories.produce,
+            ProducerTransactions(Verifying(self.verifications, cast("CoordinatorRequests", self), self.config)),
             wall_ms=lambda: NOW_MS,
             may_be_superseded=lambda: self.may_be_superseded,
         )
+
+    def config(self) -> BrokerConfig:
+        enabled = str(self.verification_enabled).lower()
+        return BrokerConfig.from_properties({"transaction.partition.verification.enable": enabled})
+
+    async def ask(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[tuple[str, int]], *, adds: bool
+    ) -> Errors:
+        """Respond as the transaction coordinator."""
+        self.asked.append((transactional_id, producer_id, epoch, list(partitions), adds))
+        await self.idle()
+        return self.refusals.pop(0) if self.refusals else {}
 
     async def produce(self, *sent: Any, **options: Any) -> list[Outcome]:
         answer = self.begin(*sent, **options)
@@ -46,14 +69,20 @@ class ProduceBench(Bench):
         return [] if answer is None else outcomes(answer)
 
     def begin(
-        self, *sent: Any, acks: int = 1, timeout_ms: int = 60_000, version: int = 9, client_id: str = "test"
+        self,
+        *sent: Any,
+        acks: int = 1,
+        timeout_ms: int = 60_000,
+        version: int = 9,
+        client_id: str = "test",
+        transactional_id: str | None = None,
     ) -> Any:
         topics = []
         for topic, index, data in sent:
             partition = ProduceRequest.PartitionProduceData(index=index, records=data)
             name = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
             topics.append(ProduceRequest.TopicProduceData(partition_data=[partition], **name))
-        request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics, transactional_id=transactional_id)
         asked = context(version, client_id=client_id, api_key=0)
         asked.size_bytes = sum(len(data or b"") for _, _, data in sent)
         return self.api.produce(asked, request)
@@ -372,3 +401,137 @@ def test_looks_at_nothing_but_what_it_needs() -> None:
     assert not is_compressed(None)
     assert not is_compressed(b"\xff" * 20)
     assert is_compressed(build([Record(0, 0, None, b"v", ())], compression=Compression.LZ4))
+
+
+# Transactions
+
+
+def in_transaction(sequence: int = 0, *, producer: int = 7, epoch: int = 0) -> bytearray:
+    return batch(producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+
+
+async def test_the_first_batch_of_a_transaction_in_each_partition_is_verified(bench: ProduceBench) -> None:
+    topic_id = await bench.create("t", 3)
+    sent = [("t", 0, in_transaction()), ("t", 1, in_transaction()), ("t", 2, batch())]
+    assert [each.error_code for each in await bench.produce(*sent, transactional_id="x")] == [0, 0, 0]
+    assert bench.asked == [("x", 7, 0, [("t", 0), ("t", 1)], False)]
+    assert (await bench.produce(("t", 0, in_transaction(1)), transactional_id="x"))[0].error_code == ErrorCode.NONE
+    assert len(bench.asked) == 1, "the log knows the transaction"
+    (again,) = await bench.produce(("t", 0, in_transaction(1)), transactional_id="x")
+    assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 1), "sent again"
+    bench.end_transaction("t")
+    (outcome,) = await bench.produce((topic_id, 0, in_transaction(2)), transactional_id="x", version=13)
+    assert outcome.error_code == ErrorCode.NONE
+    assert bench.asked[1:] == [("x", 7, 0, [("t", 0)], True)], "this version lets the broker add the partition"
+    assert len(bench.verifications) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "refusal", "error"),
+    [
+        (9, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (11, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (12, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (9, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (9, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (12, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (12, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (12, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (9, ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (11, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_a_partition_that_the_coordinator_refuses(
+    bench: ProduceBench, version: int, refusal: ErrorCode, error: ErrorCode
+) -> None:
+    await bench.create("t", 2)
+    bench.refusals = [{("t", 0): refusal}]
+    sent = [("t", 0, in_transaction()), ("t", 1, in_transaction())]
+    first, second = await bench.produce(*sent, transactional_id="x", version=version)
+    assert (first.error_code, second.error_code) == (error, ErrorCode.NONE)
+    assert bench.partition("t").log.log_end_offset == 0
+
+
+async def test_the_broker_asks_again_while_the_previous_transaction_ends(bench: ProduceBench) -> None:
+    await bench.create("t")
+    bench.refusals = [{("t", 0): ErrorCode.CONCURRENT_TRANSACTIONS}] * 2
+    (outcome,) = await bench.produce(("t", 0, in_transaction()), transactional_id="x", version=12)
+    assert outcome.error_code == ErrorCode.NONE
+    assert len(bench.asked) == 3
+
+
+async def test_the_broker_asks_again_for_a_bounded_time(bench: ProduceBench) -> None:
+    await bench.create("t")
+    bench.refusals = [{("t", 0): ErrorCode.CONCURRENT_TRANSACTIONS}] * 10_000
+    (outcome,) = await bench.produce(("t", 0, in_transaction()), transactional_id="x", version=12)
+    assert outcome.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    (outcome,) = await bench.produce(("t", 0, in_transaction(1)), transactional_id="x", version=12)
+    assert outcome.error_code == ErrorCode.CONCURRENT_TRANSACTIONS, "it continues the rejected one"
+
+
+async def test_a_transaction_that_ends_during_the_verification_is_not_begun_again(bench: ProduceBench) -> None:
+    await bench.create("t")
+    producing = bench.begin(("t", 0, in_transaction()), transactional_id="x")
+    task = asyncio.ensure_future(producing)
+    while not bench.asked:
+        await bench.idle()
+    bench.end_transaction("t", committed=False)
+    bench.verifications.settle(bench.partition("t"), 7)
+    (outcome,) = outcomes(await task)
+    assert outcome.error_code == ErrorCode.INVALID_TXN_STATE
+    assert bench.partition("t").log.last_stable_offset == 1
+
+
+async def test_verification_can_be_switched_off_for_clients_that_add_partitions_themselves(bench: ProduceBench) -> None:
+    await bench.create("t", 2)
+    bench.verification_enabled = False
+    (outcome,) = await bench.produce(("t", 0, in_transaction()), transactional_id="x")
+    assert (outcome.error_code, bench.asked) == (ErrorCode.NONE, [])
+    (outcome,) = await bench.produce(("t", 1, in_transaction()), transactional_id="x", version=12)
+    assert outcome.error_code == ErrorCode.NONE
+    assert bench.asked == [("x", 7, 0, [("t", 1)], True)]
+
+
+async def test_forged_transactional_requests(bench: ProduceBench) -> None:
+    await bench.create("t", 2)
+    (outcome,) = await bench.produce(("t", 0, in_transaction()))
+    assert outcome.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "without a transactional id"
+    sent = [("t", 0, in_transaction()), ("t", 1, in_transaction(producer=8))]
+    both = await bench.produce(*sent, transactional_id="x")
+    assert {each.error_code for each in both} == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    malformed = in_transaction()
+    malformed[-1] ^= 1
+    (outcome,) = await bench.produce(("t", 0, malformed), transactional_id="x")
+    assert outcome.error_code == ErrorCode.CORRUPT_MESSAGE
+    (outcome,) = await bench.produce(("nothing", 0, in_transaction()), transactional_id="x")
+    assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (outcome,) = await bench.produce(("t", 0, b"\x00" * 70), transactional_id="x")
+    assert outcome.error_code == ErrorCode.CORRUPT_MESSAGE
+    twice = await bench.produce(("t", 0, in_transaction()), ("t", 0, in_transaction(1)), transactional_id="x")
+    assert {each.error_code for each in twice} == {ErrorCode.INVALID_REQUEST}
+    assert bench.partition("t").log.log_end_offset == 0
+
+
+async def test_a_fenced_producer_is_refused_by_the_log(bench: ProduceBench) -> None:
+    await bench.create("t")
+    bench.end_transaction("t", epoch=3)
+    (outcome,) = await bench.produce(("t", 0, in_transaction(epoch=2)), transactional_id="x")
+    assert outcome.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_large_batches_of_a_transaction_are_prepared_in_a_thread(bench: ProduceBench) -> None:
+    await bench.create("t")
+    data = batch(
+        300,
+        size=2000,
+        compression=Compression.GZIP,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    (outcome,) = await bench.produce(("t", 0, data), transactional_id="x")
+    assert outcome.error_code == ErrorCode.NONE
+    assert bench.partition("t").log.log_end_offset == 300

@@ -204,7 +204,13 @@ class Node:
             self.fetch_api,
             OffsetsApi(self.partitions),
             DeleteRecordsApi(self.partitions, self.purgatories.produce),
-            ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=now_ms),
+            ProduceApi(
+                self.partitions,
+                self.metadata,
+                self.purgatories.produce,
+                None,  # type: ignore[arg-type]  # no client writes in a transaction
+                wall_ms=now_ms,
+            ),
         )
         routes: dict[int, Handler] = {key: handler for api in apis for key, handler in api.routes().items()}
         dispatcher = Dispatcher(routes, monotonic=time.monotonic)

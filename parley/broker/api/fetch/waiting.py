@@ -35,7 +35,7 @@ from parley.broker.api.fetch.read import FetchReads, Found
 from parley.broker.api.fetch.render import error_data, partition_data, render
 from parley.broker.api.fetch.sessions import FetchSession, FetchTarget, PartitionData
 from parley.broker.replication.follower_progress import FetchClock
-from parley.broker.replication.partition import Partition
+from parley.broker.replication.partition import Isolation, Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -84,6 +84,7 @@ _LOOKING, _WAITING, _WOKEN, _RESPONDING = (  # an attribute of an enum costs mor
     FetchState.RESPONDING,
 )
 _WAIT, _ENOUGH, _RESPOND = FetchEvent.WAIT, FetchEvent.ENOUGH, FetchEvent.RESPOND
+_READ_COMMITTED = Isolation.READ_COMMITTED
 
 
 class WaitingFetch(Delayed[Any]):
@@ -243,8 +244,13 @@ class WaitingFetch(Delayed[Any]):
         return True
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0."""
+        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0.
+
+        What happens behind the first open transaction does not concern a reader of committed records.
+        """
         self._changed[target] = None
+        if self._params.isolation is _READ_COMMITTED and self._is_held_up(target):
+            return
         self._missing_bytes -= amount
         if self._fetch_state is _WAITING and (
             self._missing_bytes <= 0
@@ -253,6 +259,15 @@ class WaitingFetch(Delayed[Any]):
         ):
             self._step(_ENOUGH)
             self.get_loop().call_soon(self._look_again)
+
+    def _is_held_up(self, target: FetchTarget) -> bool:
+        """True if the client still has all records of the partition that it may see, because transactions are open."""
+        partition = target.partition
+        return (
+            partition is not None
+            and is_at_end(target, partition, self._params)
+            and target.offset < partition.log.high_watermark
+        )
 
     def _look_again(self) -> None:
         if self._fetch_state is not _WOKEN:

@@ -78,7 +78,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="3.6 (KIP-890)",
-        ignored=TRANSACTIONS,
     )
     transaction_two_phase_commit_enable = boolean(
         "transaction.two.phase.commit.enable",
@@ -138,20 +137,20 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     add_partitions_to_txn_retry_backoff_ms = integer(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How long the coordinator waits before it retries to add a partition while the previous transaction ends.",
+        "How long a broker waits before it asks the coordinator again to add a partition while the producer's "
+        "previous transaction ends.",
         at_least=1,
         unit="ms",
         importance=HIGH,
         since="4.0",
-        ignored=TRANSACTIONS,
     )
     add_partitions_to_txn_retry_backoff_max_ms = integer(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "The maximum that add.partitions.to.txn.retry.backoff.ms grows to.",
+        "How long a broker goes on asking the coordinator to add a partition while the producer's previous transaction "
+        "ends. After that, the producer gets CONCURRENT_TRANSACTIONS and sends its records again.",
         at_least=0,
         unit="ms",
         importance=HIGH,
         since="4.0",
-        ignored=TRANSACTIONS,
     )

@@ -613,3 +613,121 @@ async def test_a_follower_whose_log_has_diverged_makes_no_progress(bench: FetchB
         assert partition.high_watermark == 0
     await bench.fetch(ask("t", 3, log_start_offset=0, last_fetched_epoch=0), **follower)
     assert partition.high_watermark == 3
+
+
+async def test_readers_of_committed_records_stop_at_the_first_open_transaction(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t")
+    bench.write_in_transaction("t", 7)
+    bench.write("t")
+    assert found(await bench.fetch(ask("t"), isolation_level=1)) == [("t", 0, 0, [0])]
+    assert found(await bench.fetch(ask("t"))) == [("t", 0, 0, [0, 1, 2])]
+    (topic,) = (await bench.fetch(ask("t"), isolation_level=1)).responses
+    assert (topic.partitions[0].high_watermark, topic.partitions[0].last_stable_offset) == (3, 1)
+    bench.end_transaction("t", 7)
+    assert found(await bench.fetch(ask("t"), isolation_level=1)) == [("t", 0, 0, [0, 1, 2, 3])]
+
+
+async def test_readers_of_committed_records_learn_the_aborted_transactions_of_their_range(bench: FetchBench) -> None:
+    await bench.create("t")
+    for producer, committed in ((1, False), (2, True), (3, False)):
+        bench.write_in_transaction("t", producer)
+        bench.end_transaction("t", producer, committed=committed)
+
+    async def aborted(offset: int, isolation_level: int = 1) -> list[tuple[int, int]] | None:
+        asked = ask("t", offset, max_bytes=150)
+        data = (await bench.fetch(asked, isolation_level=isolation_level)).responses[0].partitions[0]
+        named = data.aborted_transactions
+        return None if named is None else [(each.producer_id, each.first_offset) for each in named]
+
+    assert [await aborted(offset) for offset in range(6)] == [[(1, 0)], [(1, 0)], [], [], [(3, 4)], [(3, 4)]]
+    assert await aborted(0, isolation_level=0) is None
+
+
+async def test_a_follower_serves_committed_records_as_its_leader_does(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
+    leader = Bench(bench.directory / "leader")
+    leader.directory.mkdir()
+    await leader.create("t")
+    leader.write_in_transaction("t", 7)
+    leader.end_transaction("t", 7, committed=False)
+    leader.write_in_transaction("t", 8)
+    log = leader.partition("t").log
+    data = log.read(0, MAX, up_to=3).read()
+    follower = bench.partition("t")
+    follower.append_fetched(data, high_watermark=1, log_start_offset=0)
+    assert found(await bench.fetch(ask("t"), isolation_level=1)) == [("t", 0, 0, [])], "the marker is not committed yet"
+    follower.append_fetched(None, high_watermark=3, log_start_offset=0)
+    answer = await bench.fetch(ask("t"), isolation_level=1)
+    assert found(answer) == [("t", 0, 0, [0, 1])]
+    aborted = answer.responses[0].partitions[0].aborted_transactions or []
+    assert [(each.producer_id, each.first_offset) for each in aborted] == [(7, 0)]
+    await leader.tasks.close()
+
+
+async def test_a_marker_wakes_the_readers_of_committed_records(bench: FetchBench) -> None:
+    """It is smaller than what they wait for, but it shows records that came before it."""
+    await bench.create("t")
+    waiting = bench.begin(ask("t"), isolation_level=1, max_wait_ms=60_000, min_bytes=5_000)
+    bench.write_in_transaction("t", 7, size=10_000)
+    for _ in range(3):
+        await bench.idle()
+    assert not waiting.done()
+    bench.end_transaction("t", 7)
+    assert found(await waiting) == [("t", 0, 0, [0, 1])]
+
+
+async def test_a_marker_wakes_the_readers_of_a_follower(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
+    leader = Bench(bench.directory / "leader")
+    leader.directory.mkdir()
+    await leader.create("t")
+    leader.write_in_transaction("t", 7)
+    leader.end_transaction("t", 7)
+    first = leader.partition("t").log.read(0, 1, up_to=2).read()
+    both = leader.partition("t").log.read(0, MAX, up_to=2).read()
+    waiting = bench.begin(ask("t"), isolation_level=1, max_wait_ms=60_000, min_bytes=len(both))
+    follower = bench.partition("t")
+    follower.append_fetched(first, high_watermark=1, log_start_offset=0)
+    follower.append_fetched(both[len(first) :], high_watermark=2, log_start_offset=0)
+    assert found(await waiting) == [("t", 0, 0, [0, 1])]
+    await leader.tasks.close()
+
+
+async def test_what_happens_behind_an_open_transaction_wakes_no_reader_of_committed_records(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.create("t")
+    bench.write_in_transaction("t", 7)
+    committed = bench.begin(ask("t"), isolation_level=1, max_wait_ms=60_000)
+    looks = []
+    monkeypatch.setattr(type(committed), "_look_again", lambda fetch: looks.append(fetch))
+    bench.write("t")
+    bench.write_in_transaction("t", 8)
+    await bench.idle()
+    assert looks == []
+    bench.end_transaction("t", 8)
+    await bench.idle()
+    assert looks == [], "the transaction of producer 7 is still open"
+    bench.end_transaction("t", 7)
+    await bench.idle()
+    assert looks == [committed]
+    committed.cancel()
+
+
+async def test_losing_the_leadership_wakes_readers_that_wait_for_a_transaction(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write_in_transaction("t", 7)
+    waiting = bench.begin(ask("t", current_leader_epoch=0), isolation_level=1, max_wait_ms=60_000)
+    bench.alter("t", leader=OTHER)
+    (response,) = (await waiting).responses
+    assert response.partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+async def test_old_clients_get_no_markers(bench: FetchBench, version: int) -> None:
+    await bench.create("t")
+    bench.write_in_transaction("t", 7)
+    bench.end_transaction("t", 7, committed=False)
+    bench.write("t")
+    assert found(await bench.fetch(ask("t"), version=version)) == [("t", 0, 0, [0, 2])], "they see aborted records"

@@ -1,0 +1,191 @@
+"""AddPartitionsToTxn, as the leaders of partitions send it to the transaction coordinators (KIP-890).
+
+A leader verifies that a partition was added to a transaction, or adds it. Requests for one coordinator that arrive
+while another one is under way are sent together when that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from parley.broker.coordinators.internal_topic import partition_of
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
+from parley.broker.metadata.types import NO_LEADER
+from parley.broker.network.peers import Peers
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+_log = logging.getLogger(__name__)
+
+PURPOSE = "transactions"
+BROKERS_VERSION = 5
+"""The version that brokers send: several transactions at once, and TRANSACTION_ABORTABLE."""
+PARTITIONS_MAX = 10_000
+"""The most partitions in one request; the others wait for the next one."""
+
+Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+TopicPartition = tuple[str, int]
+Errors = dict[TopicPartition, ErrorCode]
+"""The partitions that the transaction does not have, and why. It has the others."""
+LocalCoordinator = Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]]
+"""Handles a request at this broker's own coordinator."""
+
+
+class _Asked(NamedTuple):
+    transaction: Transaction
+    errors: asyncio.Future[Errors]
+
+
+class CoordinatorRequests:
+    """Asks the coordinators of transactions about partitions that this broker leads."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        metadata: Metadata,
+        peers: Peers,
+        local: LocalCoordinator,
+        tasks: TaskSet,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._peers = peers
+        self._local = local
+        self._tasks = tasks
+        self._waiting: dict[int, list[_Asked]] = {}  # broker -> what its next request will ask; a key: one is under way
+
+    async def ask(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], *, adds: bool
+    ) -> Errors:
+        """Return the partitions that are not in the producer's open transaction, each with the coordinator's error.
+
+        ``adds`` is True to add them if the transaction allows it, False to verify only. A coordinator that is unknown
+        or cannot be reached gives COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION for each partition.
+        """
+        transaction = Transaction(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            verify_only=not adds,
+            topics=_by_topic(partitions),
+        )
+        coordinator = self._coordinator_of(transactional_id)
+        if coordinator == NO_LEADER:
+            return _all_fail(transaction, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if coordinator == self._broker_id:
+            return await self._ask_here(transaction)
+        asked = _Asked(transaction, asyncio.get_running_loop().create_future())
+        waiting = self._waiting.get(coordinator)
+        if waiting is None:
+            self._waiting[coordinator] = [asked]
+            self._tasks.start(self._send_to(coordinator), name=f"add partitions at {coordinator}")
+        else:
+            waiting.append(asked)
+        return await asked.errors
+
+    def _coordinator_of(self, transactional_id: str) -> int:
+        image = self._metadata.image
+        topic = image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None or not topic.partitions:
+            return NO_LEADER
+        return topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
+
+    async def _ask_here(self, transaction: Transaction) -> Errors:
+        try:
+            response = await self._local(AddPartitionsToTxnRequest(transactions=[transaction]))
+        except KafkaError as error:
+            return _all_fail(transaction, error.code)
+        return _errors_of(transaction, response)
+
+    async def _send_to(self, broker: int) -> None:
+        """Send requests to a coordinator, one after another, until nothing waits."""
+        asked: list[_Asked] = []
+        try:
+            while self._waiting[broker]:
+                asked, self._waiting[broker] = _next_request(self._waiting[broker])
+                response = await self._response(broker, asked)
+                for each in asked:
+                    errors = (
+                        _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION)
+                        if response is None
+                        else _errors_of(each.transaction, response)
+                    )
+                    _give(each, errors)
+        finally:
+            for each in (*asked, *self._waiting.pop(broker)):
+                _give(each, _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION))
+
+    async def _response(self, broker: int, asked: list[_Asked]) -> AddPartitionsToTxnResponse | None:
+        """Return the coordinator's response, None if it cannot be reached."""
+        request = AddPartitionsToTxnRequest(transactions=[each.transaction for each in asked])
+        try:
+            response: AddPartitionsToTxnResponse = await self._peers.ask(
+                broker, request, version=BROKERS_VERSION, purpose=PURPOSE
+            )
+        except KafkaError as error:
+            facts = {"broker": broker, "error": error.code.name}
+            _log.warning("a transaction coordinator cannot be asked about partitions", extra=facts)
+            return None
+        return response
+
+
+def _give(asked: _Asked, errors: Errors) -> None:
+    if not asked.errors.done():  # else it has them already, or its client has disconnected
+        asked.errors.set_result(errors)
+
+
+def _next_request(waiting: list[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
+    """Return what the next request asks, and what waits for a later one: a request names a transactional id once."""
+    taken: list[_Asked] = []
+    left: list[_Asked] = []
+    ids: set[str] = set()
+    room = PARTITIONS_MAX
+    for each in waiting:
+        if each.transaction.transactional_id in ids or (taken and room <= 0):
+            left.append(each)
+            continue
+        ids.add(each.transaction.transactional_id)
+        taken.append(each)
+        room -= sum(len(topic.partitions) for topic in each.transaction.topics)
+    return taken, left
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    return [
+        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+        for name, indexes in topics.items()
+    ]
+
+
+def _all_fail(transaction: Transaction, code: ErrorCode) -> Errors:
+    return {(topic.name, index): code for topic in transaction.topics for index in topic.partitions}
+
+
+def _errors_of(transaction: Transaction, response: AddPartitionsToTxnResponse) -> Errors:
+    """Return the errors of one transaction. A partition that the response does not name counts as unknown to it."""
+    if response.error_code:
+        code = ErrorCode(response.error_code)
+        if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's fault, not the client's
+            code = ErrorCode.INVALID_TXN_STATE
+        return _all_fail(transaction, code)
+    errors = _all_fail(transaction, ErrorCode.UNKNOWN_SERVER_ERROR)
+    for result in response.results_by_transaction:
+        if result.transactional_id != transaction.transactional_id:
+            continue
+        for topic in result.topic_results:
+            for partition in topic.results_by_partition:
+                place = (topic.name, partition.partition_index)
+                code = ErrorCode(partition.partition_error_code)
+                if code is ErrorCode.NONE:
+                    errors.pop(place, None)
+                else:
+                    errors[place] = code
+    return errors

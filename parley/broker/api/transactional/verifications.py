@@ -1,0 +1,152 @@
+"""The producers that have shown that a partition belongs to their transaction (KIP-890). Pure decisions, no I/O.
+
+Rules of this module:
+
+* The first batch of a transaction in a partition needs a verification: the transaction coordinator has the partition in
+  the producer's open transaction. Later batches do not, because the log knows the transaction until its marker.
+* A marker ends the verifications of its producer. A request that was verified before the marker can therefore not begin
+  a transaction after it, which no marker would ever end.
+* A batch with a higher sequence number than another batch that was, or is, being verified must not overtake it.
+* The table is bounded: the oldest verifications without a request in progress are dropped first.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.broker.replication.partition import Partition
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_SEQUENCE
+from parley.storage.producer_state import OPEN_TRANSACTIONS_MAX, ProducerState
+
+VERIFICATIONS_MAX = 20_000
+"""The most verifications to remember (10 MB). Requests in progress are bounded by the connections."""
+
+_Place = tuple[UUID, int, int]
+"""Topic id, partition and producer id."""
+
+
+class Verification:
+    """One producer's verification in one partition. It counts as long as ``Verifications`` has it."""
+
+    __slots__ = ("adds", "epoch", "leader_epoch", "lowest_sequence", "requests")
+
+    def __init__(self, epoch: int, sequence: int, leader_epoch: int, *, adds: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.leader_epoch = leader_epoch
+        self.adds = adds
+        """True if the client lets the broker add the partition to the transaction: then each transaction of the
+        producer has its own epoch, whose sequence begins at 0."""
+        self.requests = 0
+        """The requests that are being verified."""
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Note that another batch needs this verification."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
+class Verifications:
+    """The verifications of one broker, for the partitions that it leads."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Place, Verification] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def begin(
+        self, partition: Partition, producer_id: int, epoch: int, sequence: int = NO_SEQUENCE, *, adds: bool
+    ) -> Verification | None:
+        """Return the verification that a transactional batch needs; None if its transaction is open in the log.
+
+        The caller asks the coordinator, calls ``finished``, and passes the verification to ``check`` before it appends.
+        ``sequence`` is the batch's first sequence number, -1 for offset commits, which have none.
+
+        Raises what ``Partition.log`` raises, and NOT_LEADER_OR_FOLLOWER.
+        """
+        partition.check_leader()
+        if partition.log.producers.has_open_transaction(producer_id, epoch):
+            return None
+        place = (partition.topic_id, partition.index, producer_id)
+        known = self._known.get(place)
+        if known is None or known.leader_epoch != partition.leader_epoch:
+            known = self._known[place] = Verification(epoch, sequence, partition.leader_epoch, adds=adds)
+            if len(self._known) > VERIFICATIONS_MAX:
+                self._drop_oldest()
+        else:
+            known.note(epoch, sequence)
+        known.requests += 1
+        return known
+
+    def _drop_oldest(self) -> None:
+        for place, known in self._known.items():
+            if not known.requests:
+                del self._known[place]
+                return
+
+    @staticmethod
+    def finished(verification: Verification) -> None:
+        """Note that the coordinator has responded, or that the request has failed."""
+        verification.requests -= 1
+
+    def check(
+        self,
+        partition: Partition,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        verification: Verification | None,
+        *,
+        is_required: bool,
+    ) -> None:
+        """Check a transactional batch immediately before it is appended.
+
+        ``verification`` is the one that the coordinator has confirmed for this request, if any. ``is_required`` is
+        False if ``transaction.partition.verification.enable`` is off. Changes nothing.
+
+        Raises INVALID_TXN_STATE if the transaction is not known to be open, OUT_OF_ORDER_SEQUENCE_NUMBER if a batch
+        before this one has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the partition has too
+        many open transactions, and what ``Partition.log`` raises.
+        """
+        producers = partition.log.producers
+        if producers.has_open_transaction(producer_id, epoch):
+            return
+        known = self._known.get((partition.topic_id, partition.index, producer_id))
+        if is_required and (
+            verification is None or known is not verification or known.leader_epoch != partition.leader_epoch
+        ):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has no open transaction with {partition.topic}-{partition.index}.",
+            )
+        if known is not None and sequence > NO_SEQUENCE:
+            _check_sequence(partition, producers, known, producer_id, sequence)
+        if producers.open_transactions >= OPEN_TRANSACTIONS_MAX:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{OPEN_TRANSACTIONS_MAX} transactions are open in {partition.topic}-{partition.index}: retry later.",
+            )
+
+    def settle(self, partition: Partition, producer_id: int) -> None:
+        """End the verification after an append: of a transactional batch, since the log now knows the transaction, or
+        of a marker, since what was verified before it no longer counts."""
+        self._known.pop((partition.topic_id, partition.index, producer_id), None)
+
+
+def _check_sequence(
+    partition: Partition, producers: ProducerState, known: Verification, producer_id: int, sequence: int
+) -> None:
+    if known.adds and sequence != 0 and not producers.knows(producer_id):
+        expected = 0
+    elif sequence > known.lowest_sequence:
+        expected = known.lowest_sequence
+    else:
+        return
+    raise KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"{partition.topic}-{partition.index}: producer {producer_id} has sequence {sequence} instead of {expected}",
+    )

@@ -1,0 +1,127 @@
+"""Verifies with the transaction coordinator that a producer may write to partitions in its transaction (KIP-890).
+
+Clients of produce version 12, or TxnOffsetCommit version 5, let the broker add the partitions; older ones have added
+them, and the broker verifies that. Kafka's error codes differ by what a version understands (``client_error``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors, TopicPartition
+from parley.broker.api.transactional.verifications import Verification, Verifications
+from parley.broker.config import BrokerConfig
+from parley.broker.replication.partition import Partition
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+class ClientSupport(Enum):
+    """What a version of Produce or TxnOffsetCommit can do with transactions."""
+
+    VERIFY = "the client has added the partition, and knows INVALID_TXN_STATE only"
+    VERIFY_ABORTABLE = "the client has added the partition, and knows TRANSACTION_ABORTABLE"
+    ADD = "the broker adds the partition"
+
+    @property
+    def adds(self) -> bool:
+        """True if the broker adds partitions to the client's transaction."""
+        return self is ClientSupport.ADD
+
+
+def produce_support(version: int) -> ClientSupport:
+    """Return what a version of Produce supports."""
+    return _support(version, abortable_since=11, add_since=12)
+
+
+def offset_commit_support(version: int) -> ClientSupport:
+    """Return what a version of TxnOffsetCommit supports."""
+    return _support(version, abortable_since=4, add_since=5)
+
+
+def _support(version: int, *, abortable_since: int, add_since: int) -> ClientSupport:
+    if version >= add_since:
+        return ClientSupport.ADD
+    return ClientSupport.VERIFY_ABORTABLE if version >= abortable_since else ClientSupport.VERIFY
+
+
+def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
+    """Return what the coordinator's error is to a client: producers know a later epoch as INVALID_PRODUCER_EPOCH."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and support is ClientSupport.VERIFY:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+class Verifying:
+    """Verifies partitions that this broker leads, at the request of producers."""
+
+    def __init__(
+        self, verifications: Verifications, requests: CoordinatorRequests, config: Callable[[], BrokerConfig]
+    ) -> None:
+        self.verifications = verifications
+        self._requests = requests
+        self._config = config
+
+    @property
+    def is_required(self) -> bool:
+        """True if no transaction may begin in a log without a verification."""
+        return self._config().transaction_partition_verification_enable
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Mapping[Partition, int],
+        support: ClientSupport,
+    ) -> dict[Partition, Verification | KafkaError | None]:
+        """Verify or add the partitions, each with the first sequence number of its batch (-1: it has none).
+
+        Returns for each partition the verification to check before the append, None if none is needed, or the error for
+        the client. While the producer's previous transaction ends, adding is tried again for
+        ``add.partitions.to.txn.retry.backoff.max.ms``: the client would have to send its records again.
+        """
+        loop = asyncio.get_running_loop()
+        config = self._config()
+        ends_at = loop.time() + min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms) / 1000
+        while True:
+            outcomes, errors = await self._verify_once(transactional_id, producer_id, epoch, partitions, support)
+            is_early = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if not (is_early and support.adds and loop.time() < ends_at):
+                return outcomes
+            await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+
+    async def _verify_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Mapping[Partition, int],
+        support: ClientSupport,
+    ) -> tuple[dict[Partition, Verification | KafkaError | None], Errors]:
+        outcomes: dict[Partition, Verification | KafkaError | None] = {}
+        begun: dict[TopicPartition, tuple[Partition, Verification]] = {}
+        for partition, sequence in partitions.items():
+            try:
+                verification = self.verifications.begin(partition, producer_id, epoch, sequence, adds=support.adds)
+            except KafkaError as error:
+                outcomes[partition] = error
+                continue
+            outcomes[partition] = verification
+            if verification is not None:
+                begun[partition.topic, partition.index] = partition, verification
+        if not begun:
+            return outcomes, {}
+        try:
+            errors = await self._requests.ask(transactional_id, producer_id, epoch, begun, adds=support.adds)
+        finally:
+            for _, verification in begun.values():
+                self.verifications.finished(verification)
+        for place, code in errors.items():
+            partition, _ = begun[place]
+            text = f"The transaction coordinator refuses {partition.topic}-{partition.index}: {code.name}."
+            outcomes[partition] = KafkaError(client_error(code, support), text)
+        return outcomes, errors
