@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from parley.tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
+from parley.tools.checker import Guarantees, History, Kind, Outcome, Trial, Verdict, check, payload
 from parley.tools.checker.history import seen
 from parley.tools.checker.trial import create
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
@@ -153,6 +153,58 @@ def test_a_reader_skipped_a_record(log: Log) -> None:
     assert log.kinds() == [Kind.SKIPPED]
 
 
+class TestTransactions:
+    """Two transactions of two records each: the first is committed; the second ends as a test says."""
+
+    @pytest.fixture
+    def log(self) -> Log:
+        log = Log()
+        log.history.producer("t")
+        for _ in range(2):
+            log.history.began("t")
+            log.send("t")
+            log.send("t")
+            log.history.ended("t", Outcome.COMMITTED)
+        return log
+
+    def test_all_is_there(self, log: Log) -> None:
+        assert log.verdict().ok
+        counts = {"committed": 2, "aborted": 0, "sent": 4, "acknowledged": 4, "found": 4}
+        assert log.verdict().counts == counts
+
+    def test_nothing_of_an_aborted_one_is_there(self, log: Log) -> None:
+        log.history.ended("t", Outcome.ABORTED)
+        assert log.kinds() == [Kind.UNCOMMITTED] * 2
+        del log.values[2:]
+        assert log.kinds() == []
+
+    def test_a_reader_saw_an_aborted_record(self, log: Log) -> None:
+        log.history.ended("t", Outcome.ABORTED)
+        log.history.saw("r", 0, 2, log.values[2])
+        del log.values[2:]
+        assert log.kinds() == [Kind.UNCOMMITTED]
+
+    @pytest.mark.parametrize(("left", "kinds"), [(0, []), (1, [Kind.TORN]), (2, [])])
+    def test_all_or_none_of_an_unknown_one_are_there(self, log: Log, left: int, kinds: list[Kind]) -> None:
+        log.history.ended("t", Outcome.UNKNOWN)
+        del log.values[2 + left :]
+        assert log.kinds() == kinds
+
+    def test_the_start_of_a_partition_may_be_deleted(self, log: Log) -> None:
+        log.history.ended("t", Outcome.UNKNOWN)
+        assert log.kinds(start=3) == []
+
+    def test_a_commit_acknowledges_its_records(self, log: Log) -> None:
+        log.history.began("t")
+        log.send("t", acknowledged=False, written=False)
+        log.history.ended("t", Outcome.COMMITTED)
+        assert log.kinds() == [Kind.LOST]
+
+    def test_a_zombie_must_not_commit(self, log: Log) -> None:
+        log.history.producers["t"].commits_after_fencing = 1
+        assert log.kinds() == [Kind.NOT_FENCED]
+
+
 def test_pauses() -> None:
     history = History()
     history.producer("p")
@@ -205,14 +257,21 @@ def test_names_of_producers() -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("idempotent", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempotent: bool) -> None:
+@pytest.mark.parametrize(
+    "clients",
+    [
+        {},
+        pytest.param({"transactional": True}, marks=pytest.mark.soak),
+        pytest.param({"idempotent": False}, marks=pytest.mark.soak),
+    ],
+)
+def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, clients: dict[str, Any]) -> None:
     try:
         kafka_libs(KAFKA_3)
     except MissingPeer as missing:
         pytest.skip(str(missing))
     with kafka_39_zk(tmp_path_factory.mktemp("kafka")) as kafka:
-        trial = Trial(kafka.bootstrap_servers, "t", partitions=3, idempotent=idempotent)
+        trial = Trial(kafka.bootstrap_servers, "t", partitions=3, **clients)
         trial.create_topic(1)
         with trial:
             trial.wait_for_acknowledged(500)
@@ -222,7 +281,11 @@ def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempoten
         verdict = trial.verdict()
     assert not trial.errors
     assert verdict.ok, verdict
-    assert verdict.counts["found"] >= verdict.counts["acknowledged"] >= 1000
+    assert verdict.counts["acknowledged"] >= 1000
+    if "transactional" in clients:
+        assert min(verdict.counts["committed"], verdict.counts["aborted"]) > 5
+    else:
+        assert verdict.counts["found"] >= verdict.counts["acknowledged"]
     assert verdict.longest_pause_s > 0.1
 
 

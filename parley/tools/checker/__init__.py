@@ -8,20 +8,21 @@
     assert verdict.ok, verdict
 
 ``history.py`` has the record of a run, ``verdict.py`` the rules that it is checked against, and ``trial.py`` the
-librdkafka clients that produce it. The history of any other client can be checked too: a ``History`` needs no client.
+librdkafka clients that produce it (with transactions: ``transactional_producer.py``). The history of any other client
+can be checked too: a ``History`` needs no client.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parley.tools.checker.history import Guarantees, History, payload
+from parley.tools.checker.history import Guarantees, History, Outcome, payload
 from parley.tools.checker.verdict import Kind, Verdict, Violation, check
 
 if TYPE_CHECKING:
     from parley.tools.checker.trial import Trial
 
-__all__ = ["Guarantees", "History", "Kind", "Trial", "Verdict", "Violation", "check", "payload"]
+__all__ = ["Guarantees", "History", "Kind", "Outcome", "Trial", "Verdict", "Violation", "check", "payload"]
 
 
 def __getattr__(name: str) -> object:

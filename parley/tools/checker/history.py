@@ -8,8 +8,10 @@ The methods may be called from any thread. Times are seconds of one monotonic cl
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 UNKNOWN: Final = -1
@@ -30,6 +32,23 @@ class Guarantees:
     once: bool = True
 
 
+class Outcome(Enum):
+    """What became of a transaction, as far as its producer knows."""
+
+    UNKNOWN = "unknown"
+    """Still open, or its end was requested without a response: all of its records are visible in the end, or none."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The records of one transaction: those of its producer from the number ``first`` up to the next transaction."""
+
+    first: int
+    outcome: Outcome = Outcome.UNKNOWN
+
+
 class Seen(NamedTuple):
     """A record that was read. ``producer`` is None if the value was not made by ``payload``."""
 
@@ -48,6 +67,15 @@ class Producer:
     acknowledged_at: list[tuple[float, int]] = field(default_factory=list)
     """The time and the partition of each acknowledgement."""
     ended_at: float | None = None
+    transactions: list[Transaction] = field(default_factory=list)
+    """Its transactions in order; empty if it uses none. All of its records belong to one of them."""
+    commits_after_fencing: int = 0
+    """Commits that the cluster accepted after another instance had taken over the transactional id."""
+
+    def outcome_of(self, number: int) -> Outcome | None:
+        """The outcome of the transaction with a record; None if the producer uses no transactions."""
+        at = bisect_right(self.transactions, number, key=lambda each: each.first)
+        return self.transactions[at - 1].outcome if at else None
 
 
 @dataclass(slots=True)
@@ -83,6 +111,15 @@ class History:
         producer.offsets.append(UNKNOWN)
         return len(producer.offsets) - 1
 
+    def began(self, name: str) -> None:
+        """Note that a producer begins a transaction: the records that it sends from now on belong to it."""
+        producer = self.producers[name]
+        producer.transactions.append(Transaction(len(producer.offsets)))
+
+    def ended(self, name: str, outcome: Outcome) -> None:
+        """Note the outcome of a producer's latest transaction."""
+        self.producers[name].transactions[-1].outcome = outcome
+
     def acknowledged(self, name: str, number: int, partition: int, offset: int | None, *, at: float) -> None:
         """Note that the cluster has acknowledged a record, at this offset or (None) without one."""
         producer = self.producers[name]
@@ -105,8 +142,14 @@ class History:
         self.partitions[partition] = Partition(start, end, [seen(offset, value) for offset, value in records])
 
     def counts(self) -> Mapping[str, int]:
-        """The numbers of records sent, acknowledged, and found in the end."""
+        """The numbers of records sent, acknowledged and found in the end, and of transactions if there were any."""
+        outcomes = [one.outcome for each in self.producers.values() for one in each.transactions]
+        transactions = {
+            "committed": outcomes.count(Outcome.COMMITTED),
+            "aborted": outcomes.count(Outcome.ABORTED),
+        }
         return {
+            **(transactions if outcomes else {}),
             "sent": sum(len(each.offsets) for each in self.producers.values()),
             "acknowledged": sum(sum(o != UNKNOWN for o in each.offsets) for each in self.producers.values()),
             "found": sum(len(each.records) for each in self.partitions.values()),

@@ -1,7 +1,8 @@
 """Clients that produce a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
 
-Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. Readers
-follow every partition from its beginning. In the end another reader reads every partition from beginning to end.
+Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. They may use
+transactions (``transactional_producer.py``). Readers follow every partition from its beginning and see committed
+records only. In the end another reader reads every partition from beginning to end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley.tools.checker.history import Guarantees, History, payload
+from parley.tools.checker.transactional_producer import TransactionalProducer
 from parley.tools.checker.verdict import Verdict, check
 
 WAIT_S: Final = 60.0
@@ -48,6 +50,7 @@ class Trial:
         producers: int = 1,
         readers: int = 1,
         idempotent: bool = True,
+        transactional: bool = False,
         rate: float = 500,
         record_bytes: int = 100,
         client: Mapping[str, Any] | None = None,
@@ -63,7 +66,8 @@ class Trial:
         self._interval_s = 1 / rate
         self._record_bytes = record_bytes
         self._over = Event()
-        self._threads = [Thread(target=self._run, args=(self._produce, f"p{n}")) for n in range(producers)]
+        produce = self._transact if transactional else self._produce
+        self._threads = [Thread(target=self._run, args=(produce, f"p{n}")) for n in range(producers)]
         self._threads += [Thread(target=self._run, args=(self._follow, f"r{n}")) for n in range(readers)]
 
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
@@ -135,6 +139,19 @@ class Trial:
         if left:
             self.errors.append(f"{name}: {left} records were still not acknowledged {WAIT_S:.0f} s after the end")
 
+    def _transact(self, name: str) -> None:
+        TransactionalProducer(
+            name,
+            self.history,
+            self._settings,
+            f"{self.topic}-{name}",
+            partitions=self.partitions,
+            pause_s=self._interval_s,
+            give_up_s=WAIT_S,
+            over=self._over,
+            send=self._send,
+        ).run()
+
     def _send(self, producer: Producer, name: str, number: int, partition: int) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -194,6 +211,7 @@ def _reader(settings: Mapping[str, Any]) -> Consumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "isolation.level": "read_committed",
             "fetch.wait.max.ms": 100,
         }
     )

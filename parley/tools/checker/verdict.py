@@ -8,17 +8,23 @@
 6. VANISHED: a record that a reader has seen is still there in the end.
 7. CHANGED: it is the same record, at the same offset.
 8. SKIPPED: a reader has seen every record between the first and the last that it saw.
+
+Readers see committed records only. A record of a transaction counts as acknowledged if the transaction was committed.
+
+9. UNCOMMITTED: no reader sees a record of a transaction that was aborted.
+10. TORN: of a transaction whose outcome its producer does not know, all records are there in the end, or none.
+11. NOT_FENCED: an instance of a producer commits nothing after another one has taken over its transactional id.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from parley.tools.checker.history import SOMEWHERE, UNKNOWN, History, Partition, Producer, Seen
+from parley.tools.checker.history import SOMEWHERE, UNKNOWN, History, Outcome, Partition, Producer, Seen, Transaction
 
 _SHOWN_MAX: Final = 10
 
@@ -34,6 +40,9 @@ class Kind(Enum):
     VANISHED = "vanished"
     CHANGED = "changed"
     SKIPPED = "skipped"
+    UNCOMMITTED = "uncommitted"
+    TORN = "torn"
+    NOT_FENCED = "not fenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ def check(history: History) -> Verdict:
         *_of_acknowledged(history),
         *(each for index, one in history.partitions.items() for each in _of_partition(history, index, one)),
         *_of_readers(history),
+        *_of_transactions(history),
     )
     return Verdict(violations, history.counts(), longest_pause_s(history))
 
@@ -88,6 +98,11 @@ def _of_acknowledged(history: History) -> Iterator[Violation]:
     for name, producer in history.producers.items():
         for number, (index, offset) in enumerate(zip(producer.partitions, producer.offsets, strict=True)):
             partition = history.partitions.get(index)
+            match producer.outcome_of(number):
+                case Outcome.COMMITTED if offset == UNKNOWN:
+                    offset = SOMEWHERE  # the commit acknowledges it
+                case Outcome.ABORTED | Outcome.UNKNOWN:
+                    continue
             if offset == UNKNOWN or partition is None or 0 <= offset < partition.start:
                 continue
             found = places.get((index, name, number))
@@ -111,6 +126,9 @@ def _of_partition(history: History, index: int, partition: Partition) -> Iterato
             name = "a value of no producer" if one.producer is None else f"{one.producer}:{one.number}"
             yield Violation(Kind.INVENTED, f"{name} is at {index}@{one.offset}, where no producer sent it")
             continue
+        if producer.outcome_of(one.number) is Outcome.ABORTED:
+            text = f"{one.producer}:{one.number} of an aborted transaction is at {index}@{one.offset}"
+            yield Violation(Kind.UNCOMMITTED, text)
         record = (one.producer, one.number)
         if record in first_at:
             if producer.guarantees.once:
@@ -135,15 +153,20 @@ def _of_readers(history: History) -> Iterator[Violation]:
         for index, seen in partitions.items():
             partition = history.partitions.get(index)
             if partition is not None and seen:
-                yield from _of_reader(reader, index, partition, seen)
+                yield from _of_reader(history, reader, index, partition, seen)
 
 
-def _of_reader(reader: str, index: int, partition: Partition, seen: list[Seen]) -> Iterator[Violation]:
+def _of_reader(
+    history: History, reader: str, index: int, partition: Partition, seen: list[Seen]
+) -> Iterator[Violation]:
     there = {one.offset: one for one in partition.records}
     for one in seen:
         found = there.get(one.offset)
         what = f"{reader} saw {one.producer}:{one.number} at {index}@{one.offset}"
-        if found is None and one.offset >= partition.start:
+        producer = history.producers.get(one.producer or "")
+        if producer is not None and producer.outcome_of(one.number) is Outcome.ABORTED:
+            yield Violation(Kind.UNCOMMITTED, f"{what}, of an aborted transaction")
+        elif found is None and one.offset >= partition.start:
             yield Violation(Kind.VANISHED, f"{what}, where there is no record; the partition ends at {partition.end}")
         elif found is not None and found != one:
             yield Violation(Kind.CHANGED, f"{what}, where {found.producer}:{found.number} is")
@@ -151,6 +174,32 @@ def _of_reader(reader: str, index: int, partition: Partition, seen: list[Seen]) 
     for offset in there.keys() - offsets:
         if min(offsets) < offset < max(offsets):
             yield Violation(Kind.SKIPPED, f"{reader} did not see {index}@{offset}, but records before and after it")
+
+
+def _of_transactions(history: History) -> Iterator[Violation]:
+    there = {(one.producer, one.number) for partition in history.partitions.values() for one in partition.records}
+    for name, producer in history.producers.items():
+        if producer.commits_after_fencing:
+            text = f"{name} committed {producer.commits_after_fencing} times after its transactional id was taken over"
+            yield Violation(Kind.NOT_FENCED, text)
+        end = len(producer.offsets)
+        for one in reversed(producer.transactions):
+            if one.outcome is Outcome.UNKNOWN:
+                yield from _of_unknown(history, there, name, one, end)
+            end = one.first
+
+
+def _of_unknown(
+    history: History, there: Set[tuple[str | None, int]], name: str, one: Transaction, end: int
+) -> Iterator[Violation]:
+    """Check that all or none of the records of a transaction of unknown outcome are there."""
+    partitions = history.producers[name].partitions
+    whole = {index for index, partition in history.partitions.items() if not partition.start}
+    judged = [number for number in range(one.first, end) if partitions[number] in whole]
+    missing = [number for number in judged if (name, number) not in there]
+    if missing and len(missing) < len(judged):
+        text = f"of the records {name}:{one.first} to {end - 1} of one transaction, {len(missing)} are not there"
+        yield Violation(Kind.TORN, f"{text}, first {missing[0]}; the others are")
 
 
 def longest_pause_s(history: History) -> float:

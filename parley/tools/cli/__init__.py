@@ -31,6 +31,9 @@ COMMANDS: dict[str, Command] = {
     "produce": Command("produce", "send each line of standard input to a topic as a record", "kafka-console-producer"),
     "consume": Command("consume", "print the records of a topic", "kafka-console-consumer"),
     "groups": Command("groups", "list, describe, reset and delete consumer groups", "kafka-consumer-groups"),
+    "transactions": Command(
+        "transactions", "show transactions, find hanging ones, and abort them", "kafka-transactions"
+    ),
     "configs": Command("configs", "show and change the configuration of topics, brokers and groups", "kafka-configs"),
     "offsets": Command(
         "offsets", "show the first or last offsets of partitions, or those at a time", "kafka-get-offsets"

@@ -25,13 +25,15 @@ app = App(
     "Produce to and consume from any Kafka cluster while you break it, and check the result.\n\n"
     "Producers send with acks=all and log every acknowledgement; consumers log every record. At the end every "
     "partition is read again: no acknowledged record may be missing, and no record may be reordered, duplicated or "
-    "invented. The exit code is 1 if one is.",
+    "invented. With --transactions, each transaction must be visible as a whole or not at all. The exit code is 1 if "
+    "a rule is broken.",
     examples=[
         ("parley check", "until Ctrl-C; meanwhile kill brokers in another terminal"),
         (
             "parley check --seconds 60 --producers 4 --replication-factor 3 --config min.insync.replicas=2",
             "for a minute",
         ),
+        ("parley check --transactions --seconds 60", "exactly-once: transactional producers that restart"),
     ],
 )
 
@@ -81,12 +83,21 @@ def check(
             help="With --no-idempotence, duplicates and reordered records are allowed.",
         ),
     ] = True,
+    transactions: Annotated[
+        bool,
+        typer.Option(
+            "--transactions",
+            help="Produce in transactions; some are aborted, and producers are replaced while one is open.",
+        ),
+    ] = False,
     keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic at the end.")] = False,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
     from confluent_kafka import KafkaException
 
+    if transactions and not idempotence:
+        raise CommandError("--transactions needs idempotence. Leave --no-idempotence out.")
     from parley.tools.checker import Trial
     from parley.tools.checker.trial import Unreadable
     from parley.tools.cli.invocation import pairs
@@ -98,6 +109,7 @@ def check(
         producers=producers,
         readers=readers,
         idempotent=idempotence,
+        transactional=transactions,
         rate=rate,
         record_bytes=record_size,
         client=client_properties(command_config),
@@ -150,8 +162,9 @@ def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
     print(verdict)
     for error in trial.errors:
         print(f"A client stopped early: {error}")
-    print(
-        "No acknowledged record is missing, and none is reordered, duplicated or invented."
-        if verdict.ok
-        else "The cluster FAILED."
-    )
+    if not verdict.ok:
+        print("The cluster FAILED.")
+    elif "committed" in verdict.counts:
+        print("Every committed transaction is there once and in order, and nothing of an aborted one is.")
+    else:
+        print("No acknowledged record is missing, and none is reordered, duplicated or invented.")

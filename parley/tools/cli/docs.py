@@ -114,7 +114,7 @@ def _parts_of(name: str) -> list[str]:
     if name == "start":
         return []
     commands = import_module(f"parley.tools.cli.{COMMANDS[name].module}").app.registered_commands
-    names = [one.name or (one.callback.__name__ if one.callback else "") for one in commands]
+    names = [one.name or (one.callback.__name__ if one.callback else "") for one in commands if not one.hidden]
     return names if len(names) > 1 else []
 
 

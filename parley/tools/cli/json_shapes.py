@@ -96,6 +96,60 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "groups --reset-offsets": ("", [{"group": "string", **_PARTITION, "offset": "integer"}]),
     "groups --delete": ("the reason why a group was not deleted, null if it was", {"<group>": "string|null"}),
     "groups --delete-offsets": ("a status of Successful, or the error", [{**_PARTITION, "status": "string"}]),
+    "transactions list": (
+        "",
+        [
+            {
+                "transactionalId": "string",
+                "coordinator": "integer",
+                "producerId": "integer",
+                "transactionState": "string",
+            }
+        ],
+    ),
+    "transactions describe": (
+        "the start and the duration are null if no transaction is open",
+        [
+            {
+                "coordinatorId": "integer",
+                "transactionalId": "string",
+                "producerId": "integer",
+                "producerEpoch": "integer",
+                "transactionState": "string",
+                "transactionTimeoutMs": "integer",
+                "currentTransactionStartTimeMs": "integer|null",
+                "transactionDurationMs": "integer|null",
+                "topicPartitions": ["string"],
+            }
+        ],
+    ),
+    "transactions describe-producers": (
+        "the start offset is null if no transaction is open",
+        [
+            {
+                "producerId": "integer",
+                "producerEpoch": "integer",
+                "latestCoordinatorEpoch": "integer",
+                "lastSequence": "integer",
+                "lastTimestamp": "integer",
+                "currentTransactionStartOffset": "integer|null",
+            }
+        ],
+    ),
+    "transactions find-hanging": (
+        "",
+        [
+            {
+                **_PARTITION,
+                "producerId": "integer",
+                "producerEpoch": "integer",
+                "coordinatorEpoch": "integer",
+                "startOffset": "integer",
+                "lastTimestamp": "integer",
+                "durationMin": "integer",
+            }
+        ],
+    ),
     "configs --describe": (
         "a name of null is that of all brokers",
         [
@@ -231,9 +285,11 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "check": (
-        "",
+        "committed and aborted count transactions; only with --transactions",
         {
             "ok": "boolean",
+            "committed?": "integer",
+            "aborted?": "integer",
             "sent": "integer",
             "acknowledged": "integer",
             "found": "integer",

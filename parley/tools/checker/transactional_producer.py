@@ -1,0 +1,133 @@
+"""A transactional producer that is replaced again and again, as an application is that restarts.
+
+Each instance commits most of its transactions and aborts some. It leaves the last one open; the next instance takes
+over the transactional id, which aborts that transaction. Then the old instance tries to commit it, and must fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from parley.tools.checker.history import History, Outcome
+
+RECORDS_MAX: Final = 10
+"""Records in one transaction: with a few partitions, most transactions have records in all of them."""
+_TRANSACTIONS: Final = 25
+"""Transactions of one instance."""
+_ABORTED_EVERY: Final = 5
+_CALL_S: Final = 5.0
+"""How long one call may wait before it is repeated."""
+
+Send = Callable[[Producer, str, int, int], None]
+"""Sends a record of a producer with this name, by number and partition, and notes its acknowledgement."""
+
+
+class TransactionalProducer:
+    """One transactional id and the instances that use it in turn. ``run`` is called in a thread of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        settings: Mapping[str, Any],
+        transactional_id: str,
+        *,
+        partitions: int,
+        pause_s: float,
+        give_up_s: float,
+        over: Event,
+        send: Send,
+    ) -> None:
+        """``pause_s`` is the time between two records, ``give_up_s`` how long the cluster may not respond."""
+        self._name = name
+        self._history = history
+        self._settings = {**settings, "acks": "all", "linger.ms": 1, "transactional.id": transactional_id}
+        self._partitions = partitions
+        self._pause_s = pause_s
+        self._give_up_s = give_up_s
+        self._over = over
+        self._send = send
+
+    def run(self) -> None:
+        """Produce until ``over`` is set. No transaction is open afterwards. Raises KafkaException."""
+        replaced: tuple[str, Producer] | None = None
+        for number in itertools.count():
+            producer = Producer(self._settings)
+            self._until_done(producer.init_transactions)
+            if replaced is not None:
+                self._commit_as_zombie(*replaced)
+            if self._over.is_set():
+                return
+            name = f"{self._name}.{number}"
+            self._history.producer(name)
+            replaced = (name, producer) if self._use(name, producer) else None
+            self._history.producers[name].ended_at = time.monotonic()
+
+    def _use(self, name: str, producer: Producer) -> bool:
+        """Carry out some transactions. Returns True if the last one is still open, False if the instance failed."""
+        for turn in range(1, _TRANSACTIONS):
+            if not self._transact(name, producer, commit=turn % _ABORTED_EVERY != 0):
+                return False
+            if self._over.is_set():
+                break
+        return self._fill(name, producer, RECORDS_MAX // 2)
+
+    def _transact(self, name: str, producer: Producer, *, commit: bool) -> bool:
+        """Carry out a transaction. Returns False if its outcome is unknown and the instance is of no more use."""
+        if not self._fill(name, producer, RECORDS_MAX):
+            return False
+        while True:
+            try:
+                self._until_done(producer.commit_transaction if commit else producer.abort_transaction)
+            except KafkaException as refused:
+                if not commit or not refused.args[0].txn_requires_abort():
+                    self._history.failures.append(f"{name}: {refused.args[0].str()}")
+                    return False
+                commit = False
+            else:
+                self._history.ended(name, Outcome.COMMITTED if commit else Outcome.ABORTED)
+                return True
+
+    def _fill(self, name: str, producer: Producer, records: int) -> bool:
+        """Begin a transaction, and send its records. Returns False if the instance has failed."""
+        try:
+            producer.begin_transaction()
+        except KafkaException as refused:
+            self._history.failures.append(f"{name}: {refused.args[0].str()}")
+            return False
+        self._history.began(name)
+        for _ in range(records):
+            partition = len(self._history.producers[name].partitions) % self._partitions
+            number = self._history.sent(name, partition)
+            try:
+                self._send(producer, name, number, partition)
+            except KafkaException as refused:  # the transaction has failed already; its end reports it
+                self._history.failed(name, number, refused.args[0].str())
+            producer.poll(self._pause_s)
+        return True
+
+    def _commit_as_zombie(self, name: str, producer: Producer) -> None:
+        """Try to commit the open transaction of an instance that was replaced: its transactional id is taken over."""
+        self._history.ended(name, Outcome.ABORTED)
+        try:
+            producer.commit_transaction(_CALL_S)
+        except KafkaException:
+            return
+        self._history.producers[name].commits_after_fencing += 1
+
+    def _until_done(self, call: Callable[[float], None]) -> None:
+        """Repeat a call while it fails with a retriable error, for at most ``give_up_s``. Raises KafkaException."""
+        deadline = time.monotonic() + self._give_up_s
+        while True:
+            try:
+                call(_CALL_S)
+                return
+            except KafkaException as refused:
+                if not refused.args[0].retriable() or time.monotonic() > deadline:
+                    raise

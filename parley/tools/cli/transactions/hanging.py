@@ -1,0 +1,88 @@
+"""Find transactions that are open in a partition although their coordinator will never end them.
+
+A transaction hangs if no transactional id has its producer id, or if the coordinator does not count the partition among
+those of the open transaction. A transaction that has run for less than the longest allowed timeout is no suspect: its
+coordinator may end it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from parley.protocol.client import Client
+from parley.tools.cli.cluster_client import TopicPartition, check
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.transactions.states import (
+    ActiveProducer,
+    Transaction,
+    describe_producers,
+    describe_transaction,
+    list_transactions,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in one partition."""
+
+    topic: str
+    partition: int
+    producer: ActiveProducer
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where to search: in one topic, one partition of it, or everything that a broker has."""
+
+    topic: str = ""
+    partition: int | None = None
+    broker: int | None = None
+
+    def check(self) -> None:
+        """Raise ``CommandError`` if the scope is empty or contradicts itself."""
+        if not self.topic and self.broker is None:
+            raise CommandError("find-hanging needs --topic or --broker-id, to limit the search.")
+        if self.partition is not None and not self.topic:
+            raise CommandError("--partition needs --topic.")
+
+
+async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now_ms: int) -> list[OpenTransaction]:
+    """Find the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
+    partitions = await _partitions(client, scope)
+    suspects = [
+        OpenTransaction(*where, producer)
+        async for where, producers in describe_producers(client, partitions, node=scope.broker)
+        for producer in producers
+        if producer.start_offset >= 0 and now_ms - producer.last_timestamp_ms > longer_than_ms
+    ]
+    if not suspects:
+        return []
+    ids = {one.producer.producer_id for one in suspects}
+    listed = await list_transactions(client, producer_ids=ids)
+    described = {one.producer_id: await describe_transaction(client, one.transactional_id) for one in listed}
+    return sorted(hanging(suspects, described), key=lambda one: (one.topic, one.partition))
+
+
+def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction | None]) -> list[OpenTransaction]:
+    """Choose the open transactions whose partition the coordinator will not end.
+
+    ``known`` has the transactional id of each producer id, None if it was removed meanwhile. A coordinator describes
+    the partitions of an open transaction, and those without a marker of one that is about to end.
+    """
+    ended_by = {number: set(one.partitions) if one else set() for number, one in known.items()}
+    return [one for one in suspects if (one.topic, one.partition) not in ended_by.get(one.producer.producer_id, ())]
+
+
+async def _partitions(client: Client, scope: Scope) -> list[TopicPartition]:
+    if scope.partition is not None:
+        return [(scope.topic, scope.partition)]
+    found: list[TopicPartition] = []
+    for topic in (await client.metadata([scope.topic] if scope.topic else None)).topics:
+        check(topic.error_code, doing=f"Failed to describe topic {topic.name}")
+        found += [
+            (topic.name or "", one.partition_index)
+            for one in topic.partitions
+            if scope.broker is None or scope.broker in one.replica_nodes
+        ]
+    return sorted(found)

@@ -1,0 +1,192 @@
+"""Ask a cluster about its transactions: the coordinators' transactional ids, and the producers in partitions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.producers import DescribeProducersRequest
+from parley.protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from parley.protocol.schema import Request
+from parley.tools.cli.cluster_client import (
+    TIMEOUT_MS,
+    TopicPartition,
+    by_leader,
+    by_topic,
+    check,
+    until_ready,
+)
+from parley.tools.cli.invocation import CommandError
+
+_BY_TRANSACTIONAL_ID: Final = 1
+"""The type of a FindCoordinator key that is a transactional id."""
+_PARTITIONS_MAX: Final = 500
+"""Partitions in one DescribeProducers request, as in Kafka's tool: a broker of many partitions is not kept busy."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ListedTransaction:
+    """A transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The state of a transactional id, and the partitions of its open transaction."""
+
+    coordinator: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_at_ms: int
+    """In milliseconds since 1970; -1 if no transaction is open."""
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that a replica of a partition knows."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    """That of the last transaction marker; -1 if there was none."""
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int
+    """The first offset of the open transaction; -1 if none is open."""
+
+
+async def list_transactions(
+    client: Client, *, longer_than_ms: int = -1, pattern: str = "", producer_ids: Iterable[int] = ()
+) -> list[ListedTransaction]:
+    """List the transactional ids of all coordinators that pass the filters, sorted. Raises ``CommandError``."""
+    found: list[ListedTransaction] = []
+    for broker in (await client.metadata([])).brokers:
+        node = broker.node_id
+        request = await _list_request(client, node, longer_than_ms, pattern, producer_ids)
+        answer = await until_ready(
+            lambda node=node, request=request: client.send(request, node=node),  # type: ignore[misc]
+            lambda answer: int(answer.error_code),
+            TIMEOUT_MS,
+        )
+        check(answer.error_code, doing=f"Broker {node} did not list its transactions")
+        found += [
+            ListedTransaction(one.transactional_id, node, one.producer_id, one.transaction_state)
+            for one in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+async def _list_request(
+    client: Client, node: int, longer_than_ms: int, pattern: str, producer_ids: Iterable[int]
+) -> ListTransactionsRequest:
+    """The request with its filters. Raises ``CommandError`` if the broker is too old for one of them."""
+    version = await client.version_for(ListTransactionsRequest, node=node)
+    for option, is_given, since in (
+        ("--duration-filter", longer_than_ms >= 0, 1),
+        ("--transactional-id-pattern", bool(pattern), 2),
+    ):
+        if is_given and version < since:
+            raise CommandError(f"Broker {node} is too old for {option}. Leave it out, and filter the output.")
+    return ListTransactionsRequest(
+        state_filters=[],
+        producer_id_filters=list(producer_ids),
+        duration_filter=max(longer_than_ms, -1),
+        transactional_id_pattern=pattern or None,
+    )
+
+
+async def describe_transaction(client: Client, transactional_id: str) -> Transaction | None:
+    """Describe a transactional id; None if its coordinator does not know it. Raises ``CommandError``."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    node, answer = await of_coordinator(
+        client, transactional_id, request, lambda answer: int(answer.transaction_states[0].error_code)
+    )
+    one = answer.transaction_states[0]
+    if one.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    check(one.error_code, doing=f"Failed to describe transaction state of transactional-id `{transactional_id}`")
+    partitions = [(each.topic, index) for each in one.topics for index in each.partitions]
+    return Transaction(
+        node,
+        one.transactional_id,
+        one.producer_id,
+        one.producer_epoch,
+        one.transaction_state,
+        one.transaction_timeout_ms,
+        one.transaction_start_time_ms,
+        sorted(partitions),
+    )
+
+
+async def of_coordinator(
+    client: Client, transactional_id: str, request: Request, code_of: Callable[[Any], int]
+) -> tuple[int, Any]:
+    """Send a request to the coordinator of a transactional id; retries while the error is retriable.
+
+    Returns the coordinator and its response.
+    """
+
+    async def ask() -> tuple[int, Any]:
+        node = await client.coordinator(transactional_id, _BY_TRANSACTIONAL_ID)
+        return node, await client.send(request, node=node)
+
+    return await until_ready(ask, lambda found: code_of(found[1]), TIMEOUT_MS)
+
+
+async def describe_producers(
+    client: Client, partitions: Sequence[TopicPartition], *, node: int | None = None
+) -> AsyncIterator[tuple[TopicPartition, list[ActiveProducer]]]:
+    """Yield the producers of each partition that its leader knows, or the replica at broker ``node``.
+
+    Raises ``CommandError``.
+    """
+    for first in range(0, len(partitions), _PARTITIONS_MAX):
+        some = partitions[first : first + _PARTITIONS_MAX]
+
+        async def ask(some: Sequence[TopicPartition] = some) -> list[Any]:
+            await client.metadata(by_topic(some))  # the leaders may have changed since the last attempt
+            asked = {node: list(some)} if node is not None else await by_leader(client, some)
+            return [await client.send(_producers_request(each), node=at) for at, each in asked.items()]
+
+        for answer in await until_ready(ask, _first_error, TIMEOUT_MS):
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    at = "leader" if node is None else f"broker {node}"
+                    doing = f"Failed to describe producers for partition {topic.name}-{one.partition_index} on {at}"
+                    check(one.error_code, one.error_message, doing=doing)
+                    yield (topic.name, one.partition_index), [_active(each) for each in one.active_producers]
+
+
+def _producers_request(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
+    topics = [
+        DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    return DescribeProducersRequest(topics=topics)
+
+
+def _first_error(answers: Iterable[Any]) -> int:
+    codes = (one.error_code for answer in answers for topic in answer.topics for one in topic.partitions)
+    return next((code for code in codes if code), 0)
+
+
+def _active(one: Any) -> ActiveProducer:
+    return ActiveProducer(
+        one.producer_id,
+        one.producer_epoch,
+        one.coordinator_epoch,
+        one.last_sequence,
+        one.last_timestamp,
+        one.current_txn_start_offset,
+    )

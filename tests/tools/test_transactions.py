@@ -1,0 +1,249 @@
+"""``parley transactions``: what it shows, and what it ends; Kafka's tool says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from parley.protocol.client import Client
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
+from parley.tools.checker.trial import create
+from parley.tools.cli.docs import help_of
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.json_shapes import SHAPES, differences
+from parley.tools.cli.transactions import app
+from parley.tools.cli.transactions.hanging import OpenTransaction, Scope, hanging
+from parley.tools.cli.transactions.states import ActiveProducer, Transaction
+from tests.support.kafka import Kafka4, MissingPeer, kafka_libs
+from tests.support.kafka_tools import run_tool
+from tests.tools.conftest import Parley
+
+TOOL = "org.apache.kafka.tools.TransactionsCommand"
+WITHOUT_ID = 4711
+"""A producer id that no transactional id has: its transaction hangs."""
+
+
+def test_common_options_may_stand_before_the_subcommand() -> None:
+    words = ["--bootstrap-server", "a:1", "--command-config=x", "describe", "--transactional-id", "t"]
+    moved = ["describe", "--bootstrap-server", "a:1", "--command-config=x", "--transactional-id", "t"]
+    assert app.prepared(words) == moved
+    assert app.prepared(moved) == moved
+    assert app.prepared(["--help"]) == ["--help"]
+    assert app.prepared([]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("find-hanging",), "needs --topic or --broker-id"),
+        (("find-hanging", "--broker-id", "1", "--partition", "0"), "--partition needs --topic"),
+        (("abort", "--topic", "t", "--partition", "0"), "by --start-offset, or by --producer-id"),
+        (("abort", "--topic", "t", "--partition", "0", "--producer-id", "1"), "by --start-offset, or by --producer-id"),
+        (("describe",), "--transactional-id"),
+    ],
+)
+def test_options_that_are_missing(parley: Parley, words: tuple[str, ...], text: str) -> None:
+    typed = parley("transactions", *words)
+    assert typed.code == 1
+    assert text in typed.err
+
+
+def test_a_scope() -> None:
+    Scope(topic="t", partition=0).check()
+    Scope(broker=1).check()
+    with pytest.raises(CommandError):
+        Scope().check()
+
+
+def test_a_transaction_hangs_if_its_coordinator_will_not_end_it_there() -> None:
+    def is_open(topic: str, producer_id: int) -> OpenTransaction:
+        return OpenTransaction(topic, 0, ActiveProducer(producer_id, 0, -1, 0, 0, 5))
+
+    known = Transaction(1, "id", 7, 0, "Ongoing", 60_000, 1, [("a", 0)])
+    suspects = [is_open("a", 7), is_open("b", 7), is_open("a", 8), is_open("a", 9)]
+    assert hanging(suspects, {7: known, 8: None}) == [is_open("b", 7), is_open("a", 8), is_open("a", 9)]
+
+
+@pytest.mark.system
+def test_the_options_are_kafkas() -> None:
+    for name in ("list", "describe", "describe-producers", "abort", "find-hanging", "forceTerminateTransaction"):
+        typed = run_tool(TOOL, "--bootstrap-server", "a:1", name, "--help")
+        theirs = set(re.findall(r"^ +(--[a-zA-Z][a-zA-Z-]*)", typed.out, re.MULTILINE))
+        assert theirs or name == "list", typed
+        assert theirs <= set(re.findall(r"--[a-zA-Z][a-zA-Z-]*", help_of("transactions", name)))
+
+
+class Server(Protocol):
+    """A broker that checks no transactional batch with its coordinator, so that a transaction can hang."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    try:
+        kafka_libs()
+    except MissingPeer as missing:
+        pytest.skip(str(missing))
+    kafka = Kafka4(tmp_path_factory.mktemp("kafka"), {"transaction.partition.verification.enable": "false"})
+    yield kafka
+    kafka.close()
+
+
+class Tool:
+    """``parley transactions`` at a server, and Kafka's tool."""
+
+    def __init__(self, parley: Parley, server: Server) -> None:
+        self.parley = parley
+        self.at = server.bootstrap_servers
+
+    def data(self, name: str, *words: str) -> list[dict[str, Any]]:
+        typed = self.parley("transactions", name, "--bootstrap-server", self.at, *words, "--json")
+        assert typed.code == 0, typed.err
+        found: list[dict[str, Any]] = json.loads(typed.out)
+        assert differences(found, SHAPES[f"transactions {name}"][1]) == []
+        return found
+
+    def agree(self, name: str, *words: str) -> list[str]:
+        """Check that both tools print the same; return the lines."""
+        ours = self.parley("transactions", "--bootstrap-server", self.at, name, *words)
+        theirs = run_tool(TOOL, "--bootstrap-server", self.at, name, *words)
+        assert (ours.code, theirs.code) == (0, 0), (ours, theirs)
+        assert sorted(line.rstrip() for line in ours.lines) == sorted(theirs.lines)
+        return ours.lines
+
+    def ended(self, name: str, *words: str) -> None:
+        typed = self.parley("transactions", name, "--bootstrap-server", self.at, *words)
+        assert (typed.code, typed.out) == (0, ""), typed
+
+
+@pytest.fixture
+def tool(parley: Parley, server: Server) -> Tool:
+    return Tool(parley, server)
+
+
+def begin(server: Server, topic: str, transactional_id: str) -> Producer:
+    """Create a topic, and begin a transaction in its partition 0."""
+    create(AdminClient({"bootstrap.servers": server.bootstrap_servers}), NewTopic(topic, 1))
+    producer = Producer({"bootstrap.servers": server.bootstrap_servers, "transactional.id": transactional_id})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(30) == 0
+    return producer
+
+
+async def leave_hanging(server: Server, topic: str) -> None:
+    """Append a transactional batch of a producer that no coordinator knows."""
+    batch = build([Record(0, 1000, None, b"lost", ())], producer_id=WITHOUT_ID, producer_epoch=3, base_sequence=0,
+                  transactional=True)  # fmt: skip
+    data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    async with Client(server.bootstrap_servers) as client:
+        node = await client.leader(topic, 0)
+        request = ProduceRequest(transactional_id="none", acks=-1, timeout_ms=30_000, topic_data=topics)
+        answer = await client.send(request, node=node, version=9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def committed_values(server: Server, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "readers"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes | None] = []
+    while len(found) < count:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+@pytest.mark.system
+def test_an_open_transaction_is_shown_and_terminated(tool: Tool, server: Server) -> None:
+    producer = begin(server, "shown", "id-shown")
+    tool.agree("list")
+    tool.agree("list", "--transactional-id-pattern", "id-sh.*")
+    (listed,) = tool.data("list", "--transactional-id-pattern", "id-shown")
+    assert listed["transactionState"] == "Ongoing"
+    assert tool.data("list", "--transactional-id-pattern", "id-shown", "--duration-filter", "3600000") == []
+    (described,) = tool.data("describe", "--transactional-id", "id-shown")
+    assert described["topicPartitions"] == ["shown-0"]
+    assert described["producerId"] == listed["producerId"]
+    assert 0 <= described["transactionDurationMs"] < 3_600_000
+    tool.agree("describe-producers", "--topic", "shown", "--partition", "0")
+    (active,) = tool.data("describe-producers", "--topic", "shown", "--partition", "0", "--broker-id", "1")
+    assert (active["producerId"], active["currentTransactionStartOffset"]) == (listed["producerId"], 0)
+
+    tool.ended("force-terminate", "--transactional-id", "id-shown")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    tool.agree("describe", "--transactional-id", "id-shown")
+    (described,) = tool.data("describe", "--transactional-id", "id-shown")
+    assert described["transactionState"] in ("CompleteAbort", "Empty")
+    assert described["currentTransactionStartTimeMs"] is None
+
+
+@pytest.mark.system
+def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) -> None:
+    producer = begin(server, "hung", "id-hung")
+    asyncio.run(leave_hanging(server, "hung"))
+    until = time.time() + 30
+    of = ("--topic", "hung", "--max-transaction-timeout", "0")
+    found = tool.data("find-hanging", *of)
+    while not found and time.time() < until:
+        found = tool.data("find-hanging", *of)
+    assert [(one["producerId"], one["startOffset"]) for one in found] == [(WITHOUT_ID, 1)]
+    assert tool.data("find-hanging", "--topic", "hung", "--max-transaction-timeout", "1000000000") == []
+    assert tool.data("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0") == found
+    tool.agree("find-hanging", *of, "--partition", "0")
+
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce("hung", b"behind", partition=0)
+    producer.commit_transaction(30)
+    tool.ended("abort", "--topic", "hung", "--partition", "0", "--start-offset", "1")
+    assert committed_values(server, "hung", 2) == [b"open", b"behind"]
+    assert tool.data("find-hanging", *of) == []
+    typed = tool.parley(
+        "transactions",
+        "abort",
+        "--bootstrap-server",
+        tool.at,
+        "--topic",
+        "hung",
+        "--partition",
+        "0",
+        "--start-offset",
+        "1",
+    )
+    assert (typed.code, "No open transaction starts at offset 1 in hung-0" in typed.err) == (1, True)
+
+
+@pytest.mark.system
+def test_a_check_with_transactions(parley: Parley, server: Server) -> None:
+    words = ("--transactions", "--seconds", "3", "--partitions", "2", "--rate", "300", "--json")
+    typed = parley("check", "--bootstrap-server", server.bootstrap_servers, *words)
+    assert typed.code == 0, typed.out + typed.err
+    data = json.loads(typed.out)
+    assert differences(data, SHAPES["check"][1]) == []
+    assert min(data["committed"], data["aborted"], data["found"]) > 0
+    assert data["found"] < data["acknowledged"], "the records of aborted transactions are not found"
+    assert data["clientErrors"] == []
+
+
+@pytest.mark.system
+def test_an_unknown_transactional_id(tool: Tool) -> None:
+    typed = tool.parley("transactions", "describe", "--bootstrap-server", tool.at, "--transactional-id", "unknown")
+    assert (typed.code, "does not know the transactional id `unknown`" in typed.err) == (1, True)
