@@ -29,6 +29,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 """The last known high watermark of each replica."""
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 """The log start offset of each log."""
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+"""The offset up to which each log was compacted last."""
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1

@@ -97,6 +97,7 @@ class DirectoryLoader:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
+        self._cleaner_offsets: dict[TopicPartition, int] = {}
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directory and read what it holds. An ``OSError`` takes it offline.
@@ -110,6 +111,7 @@ class DirectoryLoader:
             self._recovery_points = directory.recovery_points.read()
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
+            self._cleaner_offsets = directory.cleaner_offsets.read()
             self._same_boot = note_boot(directory.path)
             self.marker = take_marker(directory.path)
         except OSError as error:
@@ -167,6 +169,7 @@ class DirectoryLoader:
             log_start or 0,
             knows_log_start=log_start is not None,
             same_boot=self._same_boot,
+            cleaned_up_to=self._cleaner_offsets.get(partition),
         )
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)

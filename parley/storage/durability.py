@@ -12,8 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
@@ -34,6 +34,7 @@ class Durability:
         """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
         self.removals = 0
         """How often batches or segments were removed. It is incremented before their files change."""
+        self._is_renaming = False
         self._unsynced = list(unsynced)
         self._lock = lock
         self._synced_ms = now_ms
@@ -45,6 +46,25 @@ class Durability:
         """Note that the segment takes no more appends because another has begun."""
         self._unsynced.append(segment)
         self._changes += 1
+
+    def is_unchanged_since(self, removals: int) -> bool:
+        """True if no file was removed or renamed since ``removals`` was read, and none is being renamed now.
+
+        Any thread may call this, without the lock. Otherwise a failure to open a file says nothing about the disk.
+        """
+        return removals == self.removals and not self._is_renaming
+
+    @contextmanager
+    def renaming(self) -> Iterator[None]:
+        """Note that files of segments that readers see are renamed inside the block."""
+        self.removals += 1
+        self._changes += 1
+        self._is_renaming = True
+        try:
+            yield
+        finally:
+            self._is_renaming = False
+            self.removals += 1
 
     def removed(self, segments: Iterable[Segment]) -> None:
         """Note that the segments are about to be removed."""

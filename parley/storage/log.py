@@ -12,7 +12,7 @@ Rules (docs/storage.md has them all):
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -22,7 +22,9 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention, timestamp_lookup
+from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.damage import DamagedRange
+from parley.storage.dirtiness import Dirtiness, measure
 from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
@@ -38,6 +40,7 @@ from parley.storage.log_append import (
     runs,
     whole_batches,
 )
+from parley.storage.log_compaction import CompactedLog, LogCompaction
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL
 from parley.storage.log_integrity import LogIntegrity
@@ -84,11 +87,15 @@ class Log:
         self._now_ms = now_ms
         self._on_io_error = on_io_error
         self._lock = threading.RLock()
+        self._removal_lock = threading.RLock()  # held by what removes segments and waits for the disk; taken first
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
         self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
         self.on_damage: Callable[[Log, DamagedRange], None] = lambda log, damaged: None
         """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
         then read ``damage``."""
+        self.cleaned_up_to = loaded.cleaned_up_to
+        """The offset up to which the log was compacted last; None if it never was. The checkpoint must not be higher:
+        then compaction could remove a tombstone and leave what it deletes."""
         self._integrity = LogIntegrity(
             f"{topic}-{partition}",
             self._lock,
@@ -102,6 +109,7 @@ class Log:
         self._closed = False
         self._is_half_changed = False  # an append ended in its middle: only a recovery finds out what it changed
         self._is_mending = False
+        self._compaction: LogCompaction | None = None
         for damaged in self.damage:
             self._integrity.report(damaged)
 
@@ -313,23 +321,13 @@ class Log:
         self.producers.take_snapshot(self.log_end_offset, sync=False)
         self._segments.roll(base_offset, self.config, self._now_ms())
 
-    def replace_segments(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
-        """Replace adjacent sealed segments with one ``.cleaned`` segment that is complete and synced.
-
-        They lie below the recovery point, and its checkpoint has been written since: above it, recovery takes the gaps
-        that compaction leaves for losses in a crash. Returns the renamed files of the old segments, to be removed
-        later. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR; recovery then finishes or undoes the work.
-        """
-        with self._lock, self._disk():
-            return self._segments.replace(new, old)
-
     def delete_old_segments(self, now_ms: int) -> list[Path]:
         """Delete the segments that retention no longer keeps (``parley.storage.retention``).
 
         Returns their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
         """
-        with self._disk():
+        with self._removal_lock, self._disk():
             if not self._expired(now_ms):  # first without the lock; it caches what it reads from files
                 return []
             with self._lock:
@@ -398,7 +396,7 @@ class Log:
             except BlockingIOError:
                 raise
             except OSError as error:
-                if removals == self._durability.removals:
+                if self._durability.is_unchanged_since(removals):
                     raise self._failed(error) from error
                 continue  # a segment was removed between finding and opening it
             except MemoryError as error:
@@ -417,7 +415,7 @@ class Log:
         try:
             checked, _ = self._integrity.verify(segment, position, position + max_bytes, self.log_end_offset)
         except OSError as error:
-            if removals == self._durability.removals:
+            if self._durability.is_unchanged_since(removals):
                 raise self._failed(error) from error
             return segment.size
         except MemoryError as error:
@@ -444,9 +442,8 @@ class Log:
         another range is being mended.
         """
         with self._lock:
-            if self._closed or self._is_mending:
-                state = "closed" if self._closed else "being mended already"
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is {state}")
+            self._dirty_from(damaged.first_offset)
+            self._check_idle()
             found = self._integrity.find(self.segments, damaged)
             if found is not None and found[0] is self._segments.active:
                 self.roll()
@@ -459,7 +456,7 @@ class Log:
                 epochs=self.leader_epochs,
                 lock=self._lock,
                 now_ms=self._now_ms(),
-                writing=self._mends,
+                writing=self._rewrites,
                 ended=self._mended,
             )
             self._is_mending = True
@@ -468,15 +465,82 @@ class Log:
     def _mended(self) -> None:
         self._is_mending = False
 
+    def _check_idle(self) -> None:
+        """Raise KAFKA_STORAGE_ERROR if the log is closed, or its segments are being replaced already."""
+        if self._closed or self._is_mending or self._compaction is not None:
+            state = "closed" if self._closed else "being mended already" if self._is_mending else "being compacted"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is {state}")
+
     @contextmanager
-    def _mends(self) -> Iterator[None]:
-        """As ``_disk``, but a full disk only fails the mending."""
+    def _rewrites(self) -> Iterator[None]:
+        """As ``_disk``, but a full disk only fails the mending or the compaction."""
         try:
             yield
         except OSError as error:
             if error.errno in FULL:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} cannot be mended: {error}") from error
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} cannot be rewritten: {error}") from error
             raise self._failed(error) from error
+
+    # --- Compaction ---
+
+    def dirtiness(self, now_ms: int) -> Dirtiness:
+        """How much of the log compaction has not processed yet (``parley.storage.dirtiness``). Blocks.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        with self._removal_lock, self._disk():
+            cleaned, start = self.cleaned_up_to, self.log_start_offset
+            limit = min(self.last_stable_offset, self._durability.checkpointed)
+            if cleaned is None or not start <= cleaned <= self.log_end_offset:
+                cleaned = start
+            return measure(self.segments, self.config, first_dirty_offset=cleaned, limit=limit, now_ms=now_ms)
+
+    def begin_compaction(
+        self,
+        dirtiness: Dirtiness,
+        *,
+        now_ms: int,
+        map_bytes: int = MAP_BYTES,
+        map_load_factor: float = MAP_LOAD_FACTOR,
+    ) -> LogCompaction:
+        """Begin to compact the part that was just measured. ``map_bytes`` bounds the table of keys.
+
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted; CORRUPT_MESSAGE if a
+        segment to be compacted is damaged, or records between the segments are missing.
+        """
+        with self._removal_lock, self._lock:
+            self._check_idle()
+            if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
+            log = CompactedLog(
+                name=f"{self.topic}-{self.partition}",
+                config=self.config,
+                segments=self._segments,
+                producers=self.producers,
+                lock=self._lock,
+                removal_lock=self._removal_lock,
+                now_ms=now_ms,
+                writing=self._rewrites,
+                is_closed=lambda: self._closed,
+                ended=self._compacted,
+            )
+            self._compaction = LogCompaction(log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor)
+            return self._compaction
+
+    def _compacted(self, cleaned_up_to: int | None) -> None:
+        with self._lock:
+            self._compaction = None
+            if cleaned_up_to is not None:
+                self.cleaned_up_to = cleaned_up_to
+
+    def _dirty_from(self, offset: int) -> None:
+        """Note that the records from ``offset`` on are not those that a compaction has seen."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+        if self.cleaned_up_to is not None:
+            self.cleaned_up_to = min(self.cleaned_up_to, offset)
+
+    # --- Lookups ---
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
@@ -516,7 +580,7 @@ class Log:
             try:
                 return search()
             except OSError as error:
-                if removals == self._durability.removals:
+                if self._durability.is_unchanged_since(removals):
                     raise self._failed(error) from error
             except MemoryError as error:
                 raise no_memory(f"a search in {self!r}") from error
@@ -534,7 +598,7 @@ class Log:
         it. Blocks. The recovery point moves back: write its checkpoint before the next append. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
-        with self._lock, self._disk():
+        with self._removal_lock, self._lock, self._disk():
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self.segments[0].base_offset:
@@ -545,12 +609,13 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise as ``truncate_to``."""
-        with self._lock, self._disk():
+        with self._removal_lock, self._lock, self._disk():
             self._restart_at(offset)
             self.leader_epochs.flush()
 
     def _cut(self, offset: int) -> None:
         self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset, self.log_end_offset)
+        self._dirty_from(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
         self.log_start_offset = min(self.log_start_offset, end)
         self._high_watermark = min(self._high_watermark, end)
@@ -562,6 +627,7 @@ class Log:
             recovery.replay(segment, replay_from, self.producers, now_ms)
 
     def _restart_at(self, offset: int) -> None:
+        self._dirty_from(offset)
         self._segments.restart(offset, self.config, self._now_ms())
         self.log_start_offset = self.log_end_offset = self._high_watermark = offset
         self.leader_epochs.clear()

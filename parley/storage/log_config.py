@@ -58,6 +58,11 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
 
     @property
+    def roll_ms(self) -> int:
+        """How long a segment takes appends: a compacted one no longer than its records may stay dirty (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+
+    @property
     def delete(self) -> bool:
         """True if old segments are deleted by age and size."""
         return "delete" in self.cleanup_policy

@@ -27,6 +27,7 @@ from random import Random
 from uuid import UUID
 
 from parley.storage.checkpoints import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     INT32_MAX,
     LOG_START_OFFSETS,
@@ -124,6 +125,7 @@ class LogDirectory:
         self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINTS)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARKS)
         self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS)
+        self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.error: OSError | None = None
         """Why the directory is offline, or None if it is online."""
         self.id: UUID | None = None

@@ -138,6 +138,11 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     return {(log.topic, log.partition): log.log_start_offset for log in logs}
 
 
+def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
+    """The offset up to which each log was compacted last, of those that ever were."""
+    return {(log.topic, log.partition): log.cleaned_up_to for log in logs if log.cleaned_up_to is not None}
+
+
 class LogMaintenance:
     """The periodic work on the logs of ``owner``."""
 
@@ -158,6 +163,7 @@ class LogMaintenance:
         self._recovery_points: dict[LogDirectory, Checkpoint] = {}
         self._log_starts: dict[LogDirectory, Checkpoint] = {}
         self._high_watermarks: dict[LogDirectory, Checkpoint] = {}
+        self._cleaner_offsets: dict[LogDirectory, Checkpoint] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -172,6 +178,9 @@ class LogMaintenance:
             )
             self._high_watermarks[directory] = Checkpoint(
                 self._owner, directory, directory.high_watermarks, self._known_high_watermarks
+            )
+            self._cleaner_offsets[directory] = Checkpoint(
+                self._owner, directory, directory.cleaner_offsets, cleaner_offsets
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
@@ -207,8 +216,12 @@ class LogMaintenance:
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Write all checkpoints of a directory now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
-        for kind in (self._recovery_points, self._log_starts, self._high_watermarks):
+        for kind in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaner_offsets):
             await kind[directory].write()
+
+    async def checkpoint_cleaner(self, directory: LogDirectory) -> None:
+        """Write the checkpoint of cleaner offsets now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        await self._cleaner_offsets[directory].write()
 
     def remove_later(self, directory: LogDirectory, paths: Sequence[Path], delay_ms: int) -> None:
         """Remove renamed files, or a partition's renamed directory, after ``delay_ms``."""

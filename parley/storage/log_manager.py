@@ -26,10 +26,12 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
+from parley.storage.compaction import CompactedGroup, CompactionResult
 from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
+from parley.storage.log_compaction import LogCompaction
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
@@ -434,6 +436,26 @@ class LogManager:
         directory = self.directory_of(log)
         replaced = await self.run(directory, mending.finish)
         self._maintenance.remove_later(directory, replaced, log.config.file_delete_delay_ms)
+
+    # --- Compaction ---
+
+    async def adopt_compacted(self, log: Log, compaction: LogCompaction, group: CompactedGroup) -> None:
+        """Put compacted segments in place, and remove the files of the old ones later.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed meanwhile: then end the compaction.
+        """
+        directory = self.directory_of(log)
+        replaced = await self.run(directory, compaction.adopt, group)
+        self._maintenance.remove_later(directory, replaced, log.config.file_delete_delay_ms)
+
+    async def finish_compaction(self, log: Log, compaction: LogCompaction, result: CompactionResult) -> None:
+        """Note that the log is clean up to ``result.cleaned_up_to``, also in the checkpoint.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed meanwhile, or the disk fails.
+        """
+        directory = self.directory_of(log)
+        await self.run(directory, compaction.finish, result)
+        await self._maintenance.checkpoint_cleaner(directory)
 
     # --- Moving logs between directories (``parley.storage.future_log``) ---
 

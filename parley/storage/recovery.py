@@ -62,6 +62,8 @@ class LastKnown:
     """True if a checkpoint has ``log_start_offset``, so that segments are missing if the first one begins above it."""
     same_boot: bool = False
     """True if the machine has not restarted since: then it has lost no write, and what is wrong is damage."""
+    cleaned_up_to: int | None = None
+    """The offset up to which the log was compacted last; None if it never was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class LoadedLog:
     epochs: LeaderEpochCache
     missing: tuple[DamagedRange, ...]
     """The ranges between segments, or before the first one, whose batches are not in any file."""
+    cleaned_up_to: int | None
+    """The offset up to which the log was compacted last; None if it never was."""
 
 
 def load(
@@ -131,7 +135,8 @@ def load(
         _log.error("%s: the disk has lost records, or files were removed", lost)
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
-    return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs, tuple(missing))
+    cleaned = known.cleaned_up_to if known.cleaned_up_to is not None and known.cleaned_up_to <= log_end else None
+    return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs, tuple(missing), cleaned)
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:

@@ -7,7 +7,8 @@ Rules:
    base), or if the active one has taken appends for ``segment.ms`` by record time, less a random part of
    ``segment.jitter.ms``.
 3. To remove a segment, first hide it from readers, then count the removal, then rename or delete its files. A reader
-   that still held it notices the count (``Durability.removals``).
+   that still held it notices the count (``Durability.is_unchanged_since``). Files of visible segments are renamed
+   inside ``Durability.renaming``.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Segments:
         active = self.active
         if not active.has_room(size, last_offset, config):
             return False
-        jitter = self._jitter * min(config.segment_jitter_ms, config.segment_ms)
-        return not active.size or active.age_ms(latest_timestamp, now_ms) <= config.segment_ms - jitter
+        jitter = self._jitter * min(config.segment_jitter_ms, config.roll_ms)
+        return not active.size or active.age_ms(latest_timestamp, now_ms) <= config.roll_ms - jitter
 
     def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Begin a new segment at ``base_offset``, unless the active one begins there. Raises ``OSError``."""
@@ -88,23 +89,22 @@ class Segments:
         self._durability.begins_at(kept[0].base_offset)
         return self._set_aside(dropped)
 
-    def replace(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
-        """Replace adjacent sealed segments with one ``.cleaned`` segment; return the renamed files of the old ones.
+    def exchange(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
+        """Put ``.swap`` segments that are complete and on disk in the place of adjacent sealed ones.
 
-        If an ``OSError`` interrupts it, recovery finishes or undoes the work. Raises ``ValueError`` for other segments.
+        Returns the renamed files of the old ones. The caller syncs the directory, then calls ``settle``. Raises
+        ``OSError``; recovery then finishes the work.
         """
         segments = self.all
         first = segments.index(old[0])
-        if segments[first : first + len(old)] != tuple(old) or old[-1] is self.active:
-            raise ValueError(f"{old} are not sealed segments of {self.directory}, next to each other")
-        if old[-1].end_offset > self._durability.checkpointed:
-            raise ValueError(f"{old[-1]} reaches beyond the checkpoint of recovery points")
-        new.seal(old[-1].end_offset)
-        new.rename(SWAP)
-        self._show([*segments[:first], new, *segments[first + len(old) :]])
-        removed = self._set_aside(old)
-        new.rename("")
-        return removed
+        self._show([*segments[:first], *new, *segments[first + len(old) :]])
+        return self._set_aside(old)
+
+    def settle(self, new: Sequence[Segment]) -> None:
+        """Give the ``.swap`` segments that took the place of others their final names. Raises ``OSError``."""
+        with self._durability.renaming():
+            for segment in new:
+                segment.rename("")
 
     def mend(self, new: Segment, old: Segment | None) -> list[Path]:
         """Put a ``.cleaned`` segment that is complete and synced in the place of ``old``, or between two segments.
@@ -121,7 +121,7 @@ class Segments:
             old.path_of(LOG_SUFFIX).touch()  # it may be missing
             removed = self._set_aside([old])
             sync_directory(self.directory)
-        new.rename("")
+        self.settle([new])
         return removed
 
     def cut(self, offset: int, config: LogConfig) -> int:

@@ -452,37 +452,6 @@ class TestTruncating:
         assert values_of(reopened(log, clean=False)) == {500: b"x"}
 
 
-class TestReplacing:
-    def test_segments_give_place_to_one(self, log: Log, tmp_path: Path) -> None:
-        values = fill(log, 200)
-        old = log.segments[1:4]
-        new = Segment.create(tmp_path, old[0].base_offset, SMALL, NOW, ".cleaned")
-        new.reopen(SMALL)
-        kept = next(old[1].batches())[1]
-        new.append(old[1].file.read(kept.size_bytes, 0), [kept], 0)
-        with pytest.raises(ValueError, match="beyond the checkpoint"):
-            log.replace_segments(new, old)
-        log.flush()
-        log.checkpointed(log.recovery_point)
-        paths = log.replace_segments(new, old)
-        assert len(paths) == 12
-        expected = {
-            n: value
-            for n, value in enumerate(values)
-            if not old[0].base_offset <= n < old[-1].end_offset or n == kept.base_offset
-        }
-        for clean in (True, False):
-            assert values_of(log) == expected
-            check(log)
-            log = reopened(log, clean=clean)
-
-    def test_the_active_one_stays(self, log: Log, tmp_path: Path) -> None:
-        fill(log, 100)
-        new = Segment.create(tmp_path, log.segments[-1].base_offset, SMALL, NOW, ".cleaned")
-        with pytest.raises(ValueError, match="not sealed"):
-            log.replace_segments(new, log.segments[-1:])
-
-
 class TestFlushing:
     def test_the_recovery_point_moves(self, log: Log) -> None:
         fill(log, 10)

@@ -197,17 +197,15 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
 
 def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
     """For version 0: base offsets of the segments last written to before ``timestamp``, the newest first."""
-    log = partition.log
+    log, segments = partition.log, partition.log.segments  # compaction replaces segments at any time
     end = partition.end_visible(isolation)
-    starts = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
+    starts = [max(segment.base_offset, log.log_start_offset) for segment in segments]
     if timestamp == EARLIEST:
         return [log.log_start_offset][:limit]
     if timestamp == LATEST:
         starts.append(end)
     else:
         starts = [
-            start
-            for start, segment in zip(starts, log.segments, strict=True)
-            if segment.largest_timestamp_ms <= timestamp
+            start for start, segment in zip(starts, segments, strict=True) if segment.largest_timestamp_ms <= timestamp
         ]
     return sorted({start for start in starts if start <= end}, reverse=True)[: max(0, limit)]

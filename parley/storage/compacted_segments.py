@@ -1,0 +1,105 @@
+"""Writes the ``.cleaned`` segments that take the place of a group of adjacent segments.
+
+Usually one takes the place of many, which is how small segments are joined. A second one begins only if the first
+cannot grow: if messages of an old format, or other compression, take more room than before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer
+from parley.storage.checkpoints import sync_directory
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.log_config import LogConfig
+from parley.storage.segment import CLEANED, LOG_SUFFIX, Segment
+from parley.storage.transaction_index import AbortedTransaction
+
+WRITE_BYTES: Final = 1 << 20
+"""Batches are collected up to this size and written with one call."""
+
+
+class CompactedSegments:
+    """The new segments from ``base_offset`` to ``end_offset``. A context manager: removes what was not finished.
+
+    Every method raises ``OSError``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        end_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        throttle: Callable[[int], None],
+    ) -> None:
+        self._directory = directory
+        self._end_offset = end_offset
+        self._config = config
+        self._now_ms = now_ms
+        self._throttle = throttle
+        self._segments: list[Segment] = []
+        self._headers: list[BatchHeader] = []
+        self._data = bytearray()
+        self._is_finished = False
+        self._begin(base_offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._is_finished:
+            for segment in self._segments:
+                with suppress(FileNotFoundError):
+                    segment.delete()
+
+    def add(self, header: BatchHeader, data: Buffer) -> None:
+        """Add a batch behind the ones before."""
+        segment = self._segments[-1]
+        if (
+            segment.size + len(self._data) + len(data) > INT32_MAX
+            or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            self._write()
+            self._begin(header.base_offset)
+        self._headers.append(header)
+        self._data += data
+        if len(self._data) >= WRITE_BYTES:
+            self._write()
+
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Index an aborted transaction whose marker was added last."""
+        self._segments[-1].transactions.append(aborted)
+
+    def finish(self, modified_ns: int) -> tuple[int, ...]:
+        """Bring the segments to disk, and return their base offsets. Blocks.
+
+        ``modified_ns`` becomes their modification time, by which retention judges records without a timestamp.
+        """
+        self._write()
+        ends = [*(segment.base_offset for segment in self._segments[1:]), self._end_offset]
+        for segment, end in zip(self._segments, ends, strict=True):
+            segment.seal(end)
+            segment.sync(indexes=True)
+            os.utime(segment.path_of(LOG_SUFFIX), ns=(modified_ns, modified_ns))
+            segment.release()
+        sync_directory(self._directory)
+        self._is_finished = True
+        return tuple(segment.base_offset for segment in self._segments)
+
+    def _begin(self, base_offset: int) -> None:
+        segment = Segment.create(self._directory, base_offset, self._config, self._now_ms, CLEANED)
+        self._segments.append(segment)
+        segment.reopen(self._config)
+
+    def _write(self) -> None:
+        if self._headers:
+            self._segments[-1].append(self._data, self._headers, self._config.index_interval_bytes)
+            self._throttle(len(self._data))
+            self._headers, self._data = [], bytearray()

@@ -1,0 +1,359 @@
+"""Compacts one log: keeps the last record of each key, and offsets as they are (docs/storage.md, "Compaction").
+
+A compaction reads the dirty segments and notes the last offset of each key, then copies all segments from the first one
+on without the records that a later one supersedes. It knows files only, no ``Log``: it may run in another process. For
+each group of adjacent segments it writes ``.cleaned`` segments, complete and on disk, and passes them to ``adopt``,
+which puts them in the place of the old ones (``parley.storage.log_compaction``). Groups are adopted in the order of the
+log, each before the next one is written, so the log is correct after each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import payload
+from parley.protocol.records.batch_header import HEADER_SIZE
+from parley.protocol.records.control_batch import read_marker
+from parley.storage._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
+from parley.storage.batch_retention import (
+    InconsistentTransactions,
+    LastBatch,
+    TransactionsSeen,
+    retention_of_control,
+    retention_of_data,
+)
+from parley.storage.compacted_segments import CompactedSegments
+from parley.storage.compaction_batches import Batch, emptied, verified_batches, with_horizon, with_records
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.log_config import LogConfig
+from parley.storage.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.time_index import TimeIndex
+from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
+
+MAP_BYTES: Final = 128 << 20
+"""The default of ``log.cleaner.dedupe.buffer.size``."""
+MAP_LOAD_FACTOR: Final = 0.9
+"""The default of ``log.cleaner.io.buffer.load.factor``."""
+_SLOTS_MIN: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSegment:
+    """A sealed segment to be compacted: its offsets, and its bytes of whole batches."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRequest:
+    """What a compaction needs to know of a log, as plain data that can be sent to another process."""
+
+    directory: Path
+    name: str
+    """``topic-partition``, for messages."""
+    segments: tuple[SourceSegment, ...]
+    """The sealed segments from the beginning of the log on."""
+    active_base_offset: int
+    """The base offset of the active segment; its transaction index has the latest aborted transactions."""
+    first_dirty_offset: int
+    now_ms: int
+    producers: Mapping[int, LastBatch]
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    map_bytes: int
+    """The memory for the table of keys (``log.cleaner.dedupe.buffer.size``)."""
+    map_load_factor: float
+    """How full that table gets, from 0 to 1 (``log.cleaner.io.buffer.load.factor``)."""
+    decompressed_bytes_max: int = 1 << 30
+    """A batch that is larger when decompressed makes the log uncleanable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedGroup:
+    """Adjacent segments of a log, and the ``.cleaned`` segments that take their place; both by base offset."""
+
+    replaced: tuple[int, ...]
+    written: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStats:
+    """What a compaction did."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    records_invalid: int = 0
+    """Records without a key, which compaction removes."""
+    bytes_read: int = 0
+    """Bytes of batches in all segments, read while copying."""
+    bytes_kept: int = 0
+    map_bytes_read: int = 0
+    """Bytes of batches in dirty segments, read for the table of keys."""
+    map_records_read: int = 0
+    map_keys: int = 0
+    map_utilization: float = 0.0
+    """How full the table of keys was, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """The end of a compaction: the log is clean below ``cleaned_up_to``."""
+
+    cleaned_up_to: int
+    stats: CompactionStats
+
+
+class Uncleanable(Exception):
+    """The log cannot be compacted: it is damaged, or the table of keys is too small. Its text is for the operator."""
+
+
+def compact(
+    request: CompactionRequest,
+    adopt: Callable[[CompactedGroup], None],
+    *,
+    throttle: Callable[[int], None] = lambda size: None,
+) -> CompactionResult:
+    """Compact a log. Blocks, perhaps for hours.
+
+    Calls ``throttle`` with the bytes of each read and each write: it may sleep, and it may raise to end the compaction.
+    What ``adopt`` raises ends it, too. What has been adopted stays; ``.cleaned`` files may be left over. Raises
+    ``Uncleanable``, ``OSError``.
+    """
+    return _Compaction(request, adopt, throttle).run()
+
+
+def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> list[list[SourceSegment]]:
+    """The segments in groups that each fit in one new segment: its size, its indexes, its range of offsets."""
+    entries = request.segment_index_bytes // TimeIndex.ENTRY.size
+    limit = min(request.segment_bytes, entries * max(request.index_interval_bytes, HEADER_SIZE))
+    groups: list[list[SourceSegment]] = []
+    size = 0
+    for segment in segments:
+        last_offset = min(segment.end_offset - 1, segment.base_offset + MAX_RELATIVE_OFFSET)
+        is_near = bool(groups) and last_offset - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        if is_near and size + segment.size <= limit:
+            groups[-1].append(segment)
+            size += segment.size
+        else:
+            groups.append([segment])
+            size = segment.size
+    return groups
+
+
+def table_for(request: CompactionRequest) -> OffsetMap:
+    """An empty table of keys within the bounds of the request, but no larger than the dirty records may need."""
+    first, factor = request.first_dirty_offset, request.map_load_factor
+    dirty = sum(max(0, each.end_offset - max(first, each.base_offset)) for each in request.segments)
+    slots = max(_SLOTS_MIN, request.map_bytes // SLOT_BYTES)
+    slots = min(slots, _SLOTS_MIN + int(dirty / max(factor, 0.01)))
+    return OffsetMap(slots, max(1, min(slots - 1, int(slots * factor))))
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What a compaction has done so far."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    records_invalid: int = 0
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    map_bytes_read: int = 0
+    map_records_read: int = 0
+
+
+class _Compaction:
+    """One run of ``compact``."""
+
+    def __init__(
+        self, request: CompactionRequest, adopt: Callable[[CompactedGroup], None], throttle: Callable[[int], None]
+    ) -> None:
+        self._request = request
+        self._adopt = adopt
+        self._throttle = throttle
+        self._counts = _Counts()
+        self._keys = table_for(request)
+        self._end = request.first_dirty_offset
+        """The table has the keys of all records from the first dirty offset to before this one."""
+
+    def run(self) -> CompactionResult:
+        request = self._request
+        try:
+            self._note_keys()
+            transactions = TransactionsSeen(self._aborted(0))
+            for group in grouped([each for each in request.segments if each.base_offset < self._end], request):
+                self._copy(group, transactions)
+        except (InconsistentTransactions, ValueError, KafkaError) as error:
+            raise Uncleanable(f"{request.name} cannot be compacted: {error}") from error
+        counts, keys = self._counts, self._keys
+        return CompactionResult(
+            cleaned_up_to=self._end,
+            stats=CompactionStats(
+                records_read=counts.records_read,
+                records_kept=counts.records_kept,
+                records_invalid=counts.records_invalid,
+                bytes_read=counts.bytes_read,
+                bytes_kept=counts.bytes_kept,
+                map_bytes_read=counts.map_bytes_read,
+                map_records_read=counts.map_records_read,
+                map_keys=keys.count,
+                map_utilization=int(keys.count) / int(keys.slots),
+            ),
+        )
+
+    # --- The table of keys ---
+
+    def _note_keys(self) -> None:
+        """Fill the table from the dirty segments, and set ``_end`` to where it became full, or to their end."""
+        request = self._request
+        dirty = [each for each in request.segments if each.end_offset > request.first_dirty_offset]
+        transactions = TransactionsSeen(self._aborted(request.first_dirty_offset))
+        for source in dirty:
+            is_full = False
+            for batch in self._batches(source):  # to the end, so that the segment is verified
+                self._counts.map_bytes_read += batch.header.size_bytes
+                if not is_full and not self._notes(batch, transactions):
+                    is_full = True
+                    self._end = max(self._end, batch.header.base_offset)
+            if is_full:
+                break
+            self._end = source.end_offset
+        if dirty and self._end == request.first_dirty_offset:
+            raise Uncleanable(
+                f"{request.name} cannot be compacted: the keys of one batch fill the table of {self._keys.slots} keys. "
+                "Increase log.cleaner.dedupe.buffer.size, or decrease log.cleaner.threads"
+            )
+
+    def _notes(self, batch: Batch, transactions: TransactionsSeen) -> bool:
+        """Note the keys of a batch. Returns False if the table is full."""
+        header, start = batch.header, self._request.first_dirty_offset
+        if header.is_control:
+            marker = read_marker(batch.data)
+            if marker is not None:
+                transactions.end(header, marker)
+            return True
+        if transactions.is_aborted(header) or header.last_offset < start or not header.record_count:
+            return True
+        self._counts.map_records_read += header.record_count
+        return note_keys(self._payload(batch), header.record_count, header.base_offset, start, self._keys)
+
+    # --- Copying ---
+
+    def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> None:
+        """Write what is kept of a group of segments, and have it adopted."""
+        request = self._request
+        last = request.segments[-1]
+        config = LogConfig(
+            segment_bytes=request.segment_bytes,
+            segment_index_bytes=request.segment_index_bytes,
+            index_interval_bytes=request.index_interval_bytes,
+        )
+        base, end = group[0].base_offset, group[-1].end_offset
+        modified_ns = os.stat(Segment.path_in(request.directory, group[-1].base_offset, LOG_SUFFIX)).st_mtime_ns
+        changed = len(group) > 1
+        with CompactedSegments(request.directory, base, end, config, request.now_ms, self._throttle) as writer:
+            for source in group:
+                for batch in self._batches(source):
+                    is_last = source is last and batch.end == source.size
+                    kept, entry = self._kept(batch, transactions, is_last=is_last)
+                    changed = changed or kept is not batch
+                    self._counts.bytes_read += batch.header.size_bytes
+                    self._counts.records_read += batch.header.record_count
+                    if kept is not None:
+                        self._counts.bytes_kept += kept.header.size_bytes
+                        self._counts.records_kept += kept.header.record_count
+                        writer.add(kept.header, kept.data)
+                    if entry is not None:
+                        writer.add_aborted(entry)
+            if changed:
+                written = writer.finish(modified_ns)
+                self._adopt(CompactedGroup(replaced=tuple(each.base_offset for each in group), written=written))
+
+    def _kept(
+        self, batch: Batch, transactions: TransactionsSeen, *, is_last: bool
+    ) -> tuple[Batch | None, AbortedTransaction | None]:
+        """What is kept of a batch: the same one, another one, or None; and the index entry of an abort marker."""
+        header, entry = batch.header, None
+        producer = self._request.producers.get(header.producer_id)
+        if header.is_control:
+            covers = False
+            if header.record_count:
+                marker = read_marker(batch.data)
+                covers = marker is None  # not a transaction's: no rule says when it may be removed
+                if marker is not None:
+                    covers, entry = transactions.end(header, marker)
+            now_ms = self._request.now_ms
+            retention = retention_of_control(header, producer, covers_batches=covers, is_last=is_last, now_ms=now_ms)
+            kept: Batch | None = batch if retention.keeps_records and header.record_count else None
+        else:
+            is_aborted = transactions.is_aborted(header)
+            retention = retention_of_data(header, producer, is_aborted=is_aborted, is_last=is_last)
+            kept = self._filtered(batch) if retention.keeps_records and header.record_count else None
+        if kept is None:
+            return (emptied(batch) if retention.keeps_empty else None), entry
+        if retention.expires:
+            kept = with_horizon(kept, self._horizon_ms, self._payload(kept))
+        return kept, entry
+
+    def _filtered(self, batch: Batch) -> Batch | None:
+        """The batch with the records that no later one supersedes; None if there are none."""
+        header, now_ms = batch.header, self._request.now_ms
+        horizon = header.delete_horizon_ms
+        drops = horizon is not None and horizon <= now_ms
+        payload = self._payload(batch)
+        found = select(payload, header.record_count, header.base_offset, self._end, drops, self._keys)
+        self._counts.records_invalid += found.without_key
+        if not found.count:
+            return None
+        kept = batch
+        if found.records is not None:
+            payload = found.records
+            kept = with_records(batch, payload, found.count, header.base_timestamp + found.max_delta)
+        # Older values of a tombstone behind the end of the table may still be there.
+        if found.tombstones and horizon is None and header.last_offset < self._end:
+            kept = with_horizon(kept, self._horizon_ms, payload)
+        return kept
+
+    @property
+    def _horizon_ms(self) -> int:
+        return self._request.now_ms + self._request.delete_retention_ms
+
+    # --- Reading ---
+
+    def _payload(self, batch: Batch) -> bytes:
+        return payload(batch.data, 0, batch.header, self._request.decompressed_bytes_max)
+
+    def _batches(self, source: SourceSegment) -> Iterator[Batch]:
+        request = self._request
+        return verified_batches(
+            request.directory,
+            source.base_offset,
+            source.end_offset,
+            source.size,
+            request.decompressed_bytes_max,
+            self._throttle,
+        )
+
+    def _aborted(self, start: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets from ``start`` on, from the indexes of all segments."""
+        request, found = self._request, []
+        end = request.segments[-1].end_offset if request.segments else 0
+        for base in [*(each.base_offset for each in request.segments), request.active_base_offset]:
+            index = TransactionIndex(Segment.path_in(request.directory, base, TRANSACTION_INDEX_SUFFIX))
+            try:
+                some, is_complete = index.find(start, end)
+            finally:
+                index.close()
+            found += some
+            if is_complete:
+                break
+        return found

@@ -1,0 +1,173 @@
+"""The batches that a compaction reads and writes: verified, converted to v2, and with fewer records.
+
+Rules:
+
+1. Every batch that is read is verified, and every segment against its digest: a damaged one ends the compaction.
+2. Offsets, sequence numbers, producer, leader epoch and compression stay. Messages of magic 0 and 1 become v2 batches.
+3. A delete horizon takes the place of the base timestamp (KIP-534): timestamps of records then count from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from parley.protocol.records.batch import assemble, build, records
+from parley.protocol.records.batch_header import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    read_header,
+)
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_TIMESTAMP
+from parley.storage._offset_map import shift_timestamps
+from parley.storage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage import DamagedBytes
+from parley.storage.segment import DIGEST_SUFFIX, LOG_SUFFIX, Segment
+from parley.storage.segment_digest import DigestBuilder, read_digest
+from parley.storage.segment_file import SegmentFile
+
+LEGACY_RECORDS_MAX: Final = 1000
+LEGACY_BYTES_MAX: Final = 64 << 10
+"""Messages of magic 0 and 1 are joined to v2 batches of at most this many records, and about this many bytes."""
+
+_KEPT_WHEN_EMPTY: Final = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+class Batch(NamedTuple):
+    """A v2 batch; ``end`` is the position behind it, or behind the messages that it was made from, in its segment."""
+
+    header: BatchHeader
+    data: Buffer
+    end: int
+
+
+def verified_batches(
+    directory: Path, base_offset: int, end_offset: int, size: int, max_bytes: int, throttle: Callable[[int], None]
+) -> Iterator[Batch]:
+    """Yield the batches of a sealed segment of ``size`` bytes, as v2. ``throttle`` is called with the size of each.
+
+    ``max_bytes`` bounds one batch's records, decompressed. The digest is checked at the end. Raises ``CorruptRecord``
+    for damage, ``KafkaError`` for other malformed batches, ``OSError``.
+    """
+    file = SegmentFile(Segment.path_in(directory, base_offset, LOG_SUFFIX))
+    if os.fstat(file.fd).st_size < size:
+        raise CorruptRecord(f"{file.path} has become shorter than {size} bytes")
+    legacy = _LegacyMessages(max_bytes)
+    read = DigestBuilder()
+    for found in CheckedBatches(file, size, base_offset, end_offset).walk(0, size, base_offset):
+        if isinstance(found, DamagedBytes) or found.data is None:
+            problem = found.reason if isinstance(found, DamagedBytes) else "the batch is too large"
+            raise CorruptRecord(f"{file.path} is damaged at byte {found.position}: {problem}")
+        read.add(found.data)
+        throttle(found.header.size_bytes)
+        if found.header.magic < MAGIC_V2:
+            yield from legacy.add(found)
+            continue
+        yield from legacy.taken()
+        yield Batch(found.header, found.data, found.position + found.header.size_bytes)
+    yield from legacy.taken()
+    known = read_digest(Segment.path_in(directory, base_offset, DIGEST_SUFFIX))
+    if known is not None and known.size == size and read.digest(end_offset).checksums != known.checksums:
+        raise CorruptRecord(f"{file.path} differs from its digest")
+
+
+class _LegacyMessages:
+    """Joins messages of magic 0 and 1 to v2 batches."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: list[Record] = []
+        self._bytes = 0
+        self._end = 0
+
+    def add(self, found: CheckedBatch) -> Iterator[Batch]:
+        """Take a message; yield the batches that are complete."""
+        header, data, end = found.header, found.data, found.position + found.header.size_bytes
+        assert data is not None
+        own = list(records(data, max_bytes=self._max_bytes))
+        fixed = header.timestamp_type is TimestampType.APPEND
+        if fixed or header.compression is not Compression.NONE:
+            yield from self.taken()
+            yield _converted(own, header.compression, header.max_timestamp if fixed else None, end)
+            return
+        full = len(self._held) >= LEGACY_RECORDS_MAX or self._bytes >= LEGACY_BYTES_MAX
+        if full or (self._held and own[-1].offset - self._held[0].offset > INT32_MAX):
+            yield from self.taken()
+        self._held += own
+        self._bytes += header.size_bytes
+        self._end = end
+
+    def taken(self) -> Iterator[Batch]:
+        """Yield what is held as one batch."""
+        if self._held:
+            held, self._held, self._bytes = self._held, [], 0
+            yield _converted(held, Compression.NONE, None, self._end)
+
+
+def _converted(found: list[Record], compression: Compression, append_time: int | None, end: int) -> Batch:
+    batch = build(
+        found, base_offset=found[0].offset, keep_offsets=True, compression=compression, append_time=append_time
+    )
+    return Batch(read_header(batch), batch, end)
+
+
+def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -> Batch:
+    """The batch with these records only; ``max_timestamp`` is their largest timestamp, if they have their own."""
+    header = batch.header
+    if header.timestamp_type is TimestampType.APPEND:
+        max_timestamp = header.max_timestamp
+    header = header._replace(max_timestamp=max(max_timestamp, NO_TIMESTAMP), record_count=count)
+    return _assembled(header, _compressed(header, payload), batch.end)
+
+
+def with_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
+    """The batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it has one.
+
+    Also unchanged if its timestamps are too far from the horizon for the format: then its tombstones stay.
+    """
+    header = batch.header
+    if header.delete_horizon_ms is not None:
+        return batch
+    body: Buffer = memoryview(batch.data)[HEADER_SIZE:]
+    if header.timestamp_type is TimestampType.CREATE:
+        try:
+            shifted = shift_timestamps(payload, header.record_count, header.base_timestamp - horizon_ms)
+        except ValueError:
+            return batch
+        body = _compressed(header, shifted)
+    header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
+    return _assembled(header, body, batch.end)
+
+
+def emptied(batch: Batch) -> Batch:
+    """The batch without its records. Offsets, producer and sequence numbers stay."""
+    header = batch.header
+    if not header.record_count:
+        return batch
+    attributes = header.attributes & _KEPT_WHEN_EMPTY
+    header = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
+    return _assembled(header, b"", batch.end)
+
+
+def _compressed(header: BatchHeader, payload: bytes) -> bytes:
+    codec = header.compression
+    return payload if codec is Compression.NONE else compress(codec, payload)
+
+
+def _assembled(header: BatchHeader, body: Buffer, end: int) -> Batch:
+    batch = assemble(header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(body)), body)
+    return Batch(read_header(batch), batch, end)

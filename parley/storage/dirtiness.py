@@ -1,0 +1,81 @@
+"""How much of a log compaction has not processed yet, and which log to compact next (KIP-58, KIP-354).
+
+Rules:
+
+1. Compaction reads whole sealed segments: those below the last stable offset, below the checkpoint of recovery points,
+   and, with ``min.compaction.lag.ms``, before the first one with a record that is younger.
+2. The dirty part begins at the offset that the last compaction reached. The dirtiest log comes first.
+3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment begins with a record
+   older than ``max.compaction.lag.ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from parley.storage.log_config import NEVER, LogConfig
+from parley.storage.segment import Segment
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirtiness:
+    """The parts of one log: clean below ``first_dirty_offset``, cleanable from there to before ``end_offset``."""
+
+    first_dirty_offset: int
+    end_offset: int
+    """The offset before which compaction may work now: the end of a sealed segment."""
+    clean_bytes: int
+    cleanable_bytes: int
+    overdue_ms: int
+    """By how much the oldest dirty record exceeds ``max.compaction.lag.ms``; 0 if it does not."""
+    min_ratio: float
+    """``min.cleanable.dirty.ratio`` of the topic."""
+
+    @property
+    def ratio(self) -> float:
+        """The dirty part of what compaction may read, from 0 to 1."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """True if the log is to be compacted now."""
+        return self.cleanable_bytes > 0 and (self.overdue_ms > 0 or self.ratio > self.min_ratio)
+
+
+def choose(logs: Mapping[T, Dirtiness]) -> T | None:
+    """The dirtiest log that is due, or None."""
+    due = [log for log, dirtiness in logs.items() if dirtiness.is_due]
+    return max(due, key=lambda log: logs[log].ratio, default=None)
+
+
+def measure(
+    segments: Sequence[Segment], config: LogConfig, *, first_dirty_offset: int, limit: int, now_ms: int
+) -> Dirtiness:
+    """Measure the log that has these segments. ``limit`` is the offset that compaction must not reach.
+
+    Reads timestamps from the files of dirty segments if the topic has a compaction lag. Raises ``OSError``.
+    """
+    sealed = [segment for segment in segments[:-1] if segment.end_offset <= limit]
+    dirty = [segment for segment in sealed if segment.end_offset > first_dirty_offset]
+    clean = sealed[: len(sealed) - len(dirty)]
+    if config.min_compaction_lag_ms > 0:
+        youngest = now_ms - config.min_compaction_lag_ms
+        old = next((n for n, segment in enumerate(dirty) if segment.largest.timestamp > youngest), len(dirty))
+        dirty = dirty[:old]
+    overdue_ms = 0
+    if config.max_compaction_lag_ms < NEVER:
+        first = min((stamp for segment in dirty if (stamp := segment.first_timestamp) > 0), default=now_ms)
+        overdue_ms = max(0, now_ms - config.max_compaction_lag_ms - first)
+    return Dirtiness(
+        first_dirty_offset=first_dirty_offset,
+        end_offset=dirty[-1].end_offset if dirty else first_dirty_offset,
+        clean_bytes=sum(segment.size for segment in clean),
+        cleanable_bytes=sum(segment.size for segment in dirty),
+        overdue_ms=overdue_ms,
+        min_ratio=config.min_cleanable_dirty_ratio,
+    )

@@ -1,0 +1,203 @@
+"""A log's side of its compaction: what is handed out to be compacted, and how the result takes its place.
+
+Rules (docs/storage.md, "Compaction"):
+
+1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
+2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The log's lock is held for
+   renames only, never while the disk syncs; what removes segments otherwise waits until all steps are done.
+3. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Self
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.batch_retention import LastBatch
+from parley.storage.checkpoints import sync_directory
+from parley.storage.compaction import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment
+from parley.storage.dirtiness import Dirtiness
+from parley.storage.index import CorruptIndex
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import ProducerState
+from parley.storage.segment import CLEANED, SWAP, Segment, base_offset_of
+from parley.storage.segments import Segments
+from parley.storage.transaction_index import CorruptTransactionIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedLog:
+    """What a compaction needs of a log, at the moment when it begins."""
+
+    name: str
+    config: LogConfig
+    segments: Segments
+    producers: ProducerState
+    lock: RLock
+    removal_lock: RLock
+    """Held by whatever removes segments, also while it waits for the disk. Taken before ``lock``."""
+    now_ms: int
+    writing: Callable[[], AbstractContextManager[None]]
+    """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR."""
+    is_closed: Callable[[], bool]
+    ended: Callable[[int | None], None]
+    """Called once when the compaction has ended, with the offset up to which the log is clean if that is new."""
+
+
+class LogCompaction:
+    """A compaction of one log. Run ``compact`` with ``request``, and pass each group to ``adopt``; then ``finish``.
+
+    Leave the ``with`` block, or call ``abandon``, when ``compact`` has ended in any way: until then it writes files in
+    the log's directory. Every method blocks.
+    """
+
+    def __init__(self, log: CompactedLog, dirtiness: Dirtiness, *, map_bytes: int, map_load_factor: float) -> None:
+        self._log = log
+        self._is_open = True
+        self._next_offset = log.segments.all[0].base_offset
+        sources = [each for each in log.segments.all[:-1] if each.end_offset <= dirtiness.end_offset]
+        self._sources = {segment.base_offset: segment for segment in sources}
+        self.is_cancelled = False
+        """True if the log has changed so that nothing more can be adopted: end the compaction."""
+        config = log.config
+        self.request = CompactionRequest(
+            directory=log.segments.directory,
+            name=log.name,
+            segments=tuple(
+                SourceSegment(base_offset=each.base_offset, end_offset=each.end_offset, size=each.size)
+                for each in sources
+            ),
+            active_base_offset=log.segments.active.base_offset,
+            first_dirty_offset=dirtiness.first_dirty_offset,
+            now_ms=log.now_ms,
+            producers={
+                entry.producer_id: LastBatch(epoch=entry.epoch, last_offset=entry.last_offset)
+                for entry in log.producers.entries
+            },
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            delete_retention_ms=config.delete_retention_ms,
+            map_bytes=map_bytes,
+            map_load_factor=map_load_factor,
+        )
+        """What to compact; plain data."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.abandon()
+
+    def adopt(self, group: CompactedGroup) -> list[Path]:
+        """Put a group in the place of the old segments; return their renamed files, to be removed later.
+
+        Groups are adopted in the order of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were
+        changed meanwhile, or the disk fails: then nothing more can be adopted.
+        """
+        log = self._log
+        try:
+            with log.removal_lock:
+                new = self._opened(group)
+                return self._replace(new, self._replaced(group))
+        except BaseException:
+            self.is_cancelled = True
+            raise
+
+    def finish(self, result: CompactionResult) -> None:
+        """Note that the log is clean up to ``result.cleaned_up_to``, because all groups have been adopted.
+
+        Write the checkpoint of cleaner offsets next. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed
+        meanwhile.
+        """
+        with self._log.lock:
+            if self.is_cancelled:
+                raise self._changed()
+            self._end(result.cleaned_up_to)
+
+    def cancel(self) -> None:
+        """Adopt nothing more. The one that runs ``compact`` ends it at the next group, or sees ``is_cancelled``."""
+        self.is_cancelled = True
+
+    def abandon(self) -> None:
+        """End the compaction, unless ``finish`` was called. What was adopted stays. Idempotent."""
+        self._end(None)
+
+    # --- Internals ---
+
+    def _end(self, cleaned_up_to: int | None) -> None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                for path in self._leftovers(before=None):
+                    path.unlink(missing_ok=True)
+            finally:
+                self._log.ended(cleaned_up_to)
+
+    def _changed(self) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.name} was changed while it was compacted")
+
+    def _check(self, old: Sequence[Segment]) -> None:
+        """Raise KAFKA_STORAGE_ERROR unless the log still has the segments as they were. The caller holds the lock."""
+        log = self._log
+        if self.is_cancelled or not self._is_open or log.is_closed() or any(each.damage for each in old):
+            raise self._changed()
+        present = log.segments.all
+        first = present.index(old[0]) if old[0] in present else len(present)
+        if tuple(present[first : first + len(old)]) != tuple(old):
+            raise self._changed()
+
+    def _replaced(self, group: CompactedGroup) -> list[Segment]:
+        old = [self._sources.pop(base) for base in group.replaced]
+        if not old or old[0].base_offset < self._next_offset:
+            raise ValueError(f"{group} is not behind the groups that were adopted before, up to {self._next_offset}")
+        self._next_offset = old[-1].end_offset
+        return old
+
+    def _opened(self, group: CompactedGroup) -> list[Segment]:
+        """The new segments, whose files this process reads and checks for the first time."""
+        log = self._log
+        try:
+            with log.writing():
+                return [Segment.open(log.segments.directory, base, log.now_ms, CLEANED) for base in group.written]
+        except (CorruptIndex, CorruptTransactionIndex) as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the compacted {log.name} is damaged: {error}") from error
+
+    def _replace(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
+        """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
+        log = self._log
+        directory = log.segments.directory
+        with log.writing():
+            # Recovery takes .cleaned files before a .swap file for an unfinished replacement, and undoes all of it.
+            for path in self._leftovers(before=new[0].base_offset):
+                path.unlink(missing_ok=True)
+            with log.lock:
+                self._check(old)
+            for segment in reversed(new):
+                segment.rename(SWAP)
+                sync_directory(directory)
+            with log.lock:
+                removed = log.segments.exchange(new, old)
+            sync_directory(directory)
+            with log.lock:
+                log.segments.settle(new)
+                log.producers.remove_stray_snapshots({segment.base_offset for segment in log.segments.all})
+            sync_directory(directory)
+        return removed
+
+    def _leftovers(self, before: int | None) -> list[Path]:
+        """The ``.cleaned`` files in the directory, or those of segments that begin before an offset."""
+        directory = self._log.segments.directory
+        try:
+            names = [name for name in os.listdir(directory) if name.endswith(CLEANED)]
+        except FileNotFoundError:
+            return []  # the log was deleted
+        found = [(directory / name, base) for name in names if (base := base_offset_of(name)) is not None]
+        return [path for path, base in found if before is None or base < before]
