@@ -290,6 +290,12 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
 
+    def has_late_transaction(self, now_ms: int, late_ms: int) -> bool:
+        """True if the producer of the earliest open transaction has not written for more than ``late_ms``."""
+        earliest = next(iter(self._open.values()), None)
+        producer = None if earliest is None else self._producers.get(earliest)
+        return producer is not None and now_ms - producer.seen_ms > late_ms
+
     @property
     def open_transactions(self) -> int:
         """The number of open transactions."""

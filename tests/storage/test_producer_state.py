@@ -463,3 +463,13 @@ def test_whatever_a_whole_snapshot_says_can_be_loaded(
     state.append(header, now_ms=NOW, control=marker)
     state.append(batch(10, producer=entry.producer_id, sequence=0, transactional=True), now_ms=NOW)
     state.expire(NOW + 2 * DAY_MS)
+
+
+def test_a_transaction_is_late_if_its_producer_has_not_written_for_too_long(state: ProducerState) -> None:
+    assert not state.has_late_transaction(NOW + DAY_MS, 1000), "there is none"
+    write(state, batch(0, producer=1, sequence=0, transactional=True))
+    write(state, batch(1, producer=2, sequence=0))
+    assert not state.has_late_transaction(NOW + 1000, 1000)
+    assert state.has_late_transaction(NOW + 1001, 1000)
+    write(state, commit(2, producer=1))
+    assert not state.has_late_transaction(NOW + 1001, 1000)

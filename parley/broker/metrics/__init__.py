@@ -20,12 +20,14 @@ from parley.broker.metrics.catalogue import (
     LogDirectoryMetrics,
     LogMetrics,
     ProcessMetrics,
+    ProducerMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
     RequestMetrics,
     ShortageMetrics,
     TopicMetrics,
     TruncationMetrics,
+    VerificationMetrics,
 )
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.instruments import Histogram
@@ -48,10 +50,12 @@ __all__ = [
     "LogMetrics",
     "Metrics",
     "ProcessMetrics",
+    "ProducerMetrics",
     "PurgatoryMetrics",
     "ReplicaMetrics",
     "RequestMetrics",
     "ShortageMetrics",
     "TopicMetrics",
     "TruncationMetrics",
+    "VerificationMetrics",
 ]

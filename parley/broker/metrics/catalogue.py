@@ -211,6 +211,40 @@ class ReplicaMetrics(Instruments, title="Replicas"):
     )
 
 
+class ProducerMetrics(Instruments, title="Producers and transactions"):
+    """The producers that are known to the partitions which this broker leads, and their transactions."""
+
+    producers: int = gauge(
+        "parley_producers",
+        "Idempotent and transactional producers. One that writes to three partitions counts three times.",
+        _REPLICAS.format("ProducerIdCount"),
+    )
+    open_transactions: int = gauge(
+        "parley_open_transactions", "Open transactions. One in three partitions counts three times."
+    )
+    late_partitions: int = gauge(
+        "parley_late_transaction_partitions",
+        "Partitions whose earliest transaction should have been ended by its timeout: readers of committed records "
+        "wait behind it.",
+        _REPLICAS.format("PartitionsWithLateTransactionsCount"),
+    )
+
+
+class VerificationMetrics(Instruments, title="Verification of transactions"):
+    """The questions of this broker to transaction coordinators: whether a partition belongs to a transaction."""
+
+    failures: int = counter(
+        "parley_transaction_verification_failures",
+        "Partitions that a coordinator refused, or about which none could be asked.",
+        "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
+    )
+    duration: Histogram = seconds_histogram(
+        "parley_transaction_verification_duration_seconds",
+        "Time until the coordinator's response.",
+        "kafka.server:type=AddPartitionsToTxnManager,name=VerificationTimeMs",
+    )
+
+
 class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "fetcher")):
     """A connection through which this broker fetches from a leader."""
 
@@ -428,6 +462,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     LoadMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
+    ProducerMetrics,
+    VerificationMetrics,
     FetcherMetrics,
     TruncationMetrics,
     ClusterMetrics,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.api.transactional.verifications import Verifications
+from parley.broker.config import BrokerConfig
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.metadata.current import Metadata
@@ -24,10 +26,12 @@ from parley.broker.metrics import (
     LogDirectoryMetrics,
     LogMetrics,
     Metrics,
+    ProducerMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
     RequestMetrics,
     TruncationMetrics,
+    VerificationMetrics,
 )
 from parley.broker.metrics.registry import Labelled
 from parley.broker.network.dispatch import Route
@@ -39,6 +43,9 @@ from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber
+
+LATE_MS = 300_000
+"""How long after the longest timeout a transaction counts as late, as in Kafka: its marker may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,9 @@ class Observed:
     groups: GroupCoordinator
     healing: Healing
     scrubber: Scrubber
+    verifications: Verifications
+    config: Callable[[], BrokerConfig]
+    wall_ms: Callable[[], int]
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -75,6 +85,10 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     )
     metrics.watch(FetchSessionMetrics, lambda: [((), broker.sessions)])
     metrics.watch(ReplicaMetrics, lambda: [((), replica_metrics(broker.partitions, broker.isr_changes))])
+    metrics.watch(
+        ProducerMetrics, lambda: [((), producer_metrics(broker.partitions, broker.config(), broker.wall_ms()))]
+    )
+    metrics.watch(VerificationMetrics, lambda: [((), broker.verifications.metrics)])
     metrics.watch(ClusterMetrics, lambda: [((), cluster_metrics(broker.metadata.image, broker.broker_id))])
     metrics.watch(ElectionMetrics, lambda: [((), broker.recovery.metrics)])
     metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
@@ -98,6 +112,19 @@ def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) ->
             counts["at_min_isr"] += in_sync == wanted
             counts["under_min_isr"] += in_sync < wanted
     return ReplicaMetrics(**counts)
+
+
+def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_ms: int) -> ProducerMetrics:
+    """Count the producers and transactions of the partitions that one broker leads."""
+    late_ms = config.transaction_max_timeout_ms + LATE_MS
+    counts: Counter[str] = Counter()
+    for partition in partitions:
+        if partition.is_leader and partition.is_open:
+            producers = partition.log.producers
+            counts["producers"] += len(producers)
+            counts["open_transactions"] += producers.open_transactions
+            counts["late_partitions"] += producers.has_late_transaction(now_ms, late_ms)
+    return ProducerMetrics(**counts)
 
 
 def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrubber: Scrubber) -> DamageMetrics:

@@ -95,6 +95,9 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             groups=parts.groups,
             healing=parts.healing,
             scrubber=parts.scrubber,
+            verifications=parts.verifications,
+            config=parts.config,
+            wall_ms=environment.clock.wall_ms,
         ),
     )
     environment.health.starting("opening metrics.listener")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from parley.broker.metrics import VerificationMetrics
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_SEQUENCE
@@ -53,6 +54,7 @@ class Verifications:
     """The verifications of one broker, for the partitions that it leads."""
 
     def __init__(self) -> None:
+        self.metrics = VerificationMetrics()
         self._known: dict[_Place, Verification] = {}  # the oldest first
 
     def __len__(self) -> int:

@@ -115,8 +115,12 @@ class Verifying:
                 begun[partition.topic, partition.index] = partition, verification
         if not begun:
             return outcomes, {}
+        metrics, loop = self.verifications.metrics, asyncio.get_running_loop()
+        began_s = loop.time()
         try:
             errors = await self._requests.ask(transactional_id, producer_id, epoch, begun, adds=support.adds)
+            metrics.duration.observe(int((loop.time() - began_s) * 1e6))
+            metrics.failures += len(errors)
         finally:
             for _, verification in begun.values():
                 self.verifications.finished(verification)
