@@ -35,6 +35,7 @@ SOAK_RATE = 500
 
 SETTINGS = {
     "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
     "offsets.topic.replication.factor": "3",
     "default.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",

@@ -14,8 +14,19 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
+TRANSACTION_VERSION = "transaction.version"
+"""The feature by which clients know that each transaction has an epoch of its own (KIP-890)."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """The legal form of client software names and versions (KIP-511)."""
+
+ACCEPTS_ZERO = 4
+"""The first version of ApiVersions whose senders can read a feature that begins at version 0."""
+
+_SUPPORTED = [ApiVersionsResponse.SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=2)]
+_FINALIZED = [
+    ApiVersionsResponse.FinalizedFeatureKey(name=TRANSACTION_VERSION, max_version_level=2, min_version_level=2)
+]
 
 
 class ApiVersionsApi:
@@ -37,7 +48,12 @@ class ApiVersionsApi:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         if self._keys is None:
             self._keys = [_api_version(key) for key in sorted(self._routed())]
-        return ApiVersionsResponse(api_keys=self._keys, finalized_features_epoch=0)
+        return ApiVersionsResponse(
+            api_keys=self._keys,
+            supported_features=_SUPPORTED if context.api_version >= ACCEPTS_ZERO else [],
+            finalized_features_epoch=0,
+            finalized_features=_FINALIZED,
+        )
 
 
 def _api_version(key: int) -> ApiVersionsResponse.ApiVersion:

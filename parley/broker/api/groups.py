@@ -1,4 +1,4 @@
-"""FindCoordinator, and the requests of group members and administrators (classic group protocol).
+"""The requests of group members and administrators (classic group protocol).
 
 The handlers translate between messages and ``parley.broker.coordinators.groups``. Committed offsets are in
 ``parley.broker.api.group_offsets``.
@@ -9,18 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
-from parley.broker.api.producers import no_transactions
 from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.group_records import group_partition
 from parley.broker.coordinators.groups.responses import join_error
-from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC
-from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -29,8 +23,6 @@ from parley.protocol.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -43,25 +35,11 @@ from parley.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
-"""The types of coordinators in FindCoordinator."""
-
 CLASSIC = "classic"
 """The type of these groups in ListGroups (KIP-848)."""
 
-FIRST_LOAD_S = 1.0
-"""How long FindCoordinator waits for the partitions that it has just created."""
-
 DESCRIBES_ABSENT_AS_ERROR = 6
 """The first version of DescribeGroups that returns an error for an unknown group, not a dead group (KIP-1043)."""
-
-
-class OffsetsTopicCreation(Protocol):
-    """Creates ``__consumer_offsets`` when it is first needed."""
-
-    async def create_offsets_topic(self) -> None:
-        """Create the topic unless it exists. Raises KafkaError if it cannot be created now."""
-        ...
 
 
 class GroupsApi:
@@ -70,19 +48,14 @@ class GroupsApi:
     def __init__(
         self,
         coordinator: GroupCoordinator,
-        metadata: Metadata,
-        creation: OffsetsTopicCreation,
         config: Callable[[], BrokerConfig],
     ) -> None:
         self._coordinator = coordinator
         self._membership = coordinator.membership
-        self._metadata = metadata
-        self._creation = creation
         self._config = config
 
     def routes(self) -> dict[int, Handler]:
         return {
-            FindCoordinatorRequest.API_KEY: self.find_coordinator,
             JoinGroupRequest.API_KEY: self.join_group,
             SyncGroupRequest.API_KEY: self.sync_group,
             HeartbeatRequest.API_KEY: self.heartbeat,
@@ -91,71 +64,6 @@ class GroupsApi:
             ListGroupsRequest.API_KEY: self.list_groups,
             DeleteGroupsRequest.API_KEY: self.delete_groups,
         }
-
-    # --- FindCoordinator ---
-
-    async def find_coordinator(
-        self, context: RequestContext, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse:
-        """Return the coordinator of a group, or from version 4 on of several groups (KIP-699)."""
-        keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
-        refusal = await self._unable_to_locate(request.key_type)
-        found = await in_slices(partial(self._coordinator_of, context, refusal), keys)
-        if context.api_version >= 4:
-            return FindCoordinatorResponse(coordinators=found)
-        first = found[0]
-        return FindCoordinatorResponse(
-            error_code=first.error_code,
-            error_message=first.error_message,
-            node_id=first.node_id,
-            host=first.host,
-            port=first.port,
-        )
-
-    def _coordinator_of(
-        self, context: RequestContext, refusal: KafkaError | None, key: str
-    ) -> FindCoordinatorResponse.Coordinator:
-        if refusal is not None:
-            return _no_coordinator(key, refusal)
-        try:
-            node_id, endpoint = self._locate(context, key)
-        except KafkaError as error:
-            return _no_coordinator(key, error)
-        return FindCoordinatorResponse.Coordinator(
-            key=key,
-            node_id=node_id,
-            host=endpoint.host,
-            port=endpoint.port,
-            error_code=ErrorCode.NONE,
-            error_message=None,
-        )
-
-    async def _unable_to_locate(self, key_type: int) -> KafkaError | None:
-        """Return the error if there is no coordinator of this type. Create the offsets topic if it does not exist."""
-        if key_type == TRANSACTION_KEY:
-            return no_transactions()
-        if key_type != GROUP_KEY:
-            return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type}.")
-        try:
-            if OFFSETS_TOPIC not in self._metadata.image.topics:
-                await self._creation.create_offsets_topic()
-        except KafkaError as error:
-            return error
-        # A client that connects too early is rejected, and some clients wait for seconds before they retry.
-        await self._coordinator.until_loaded(FIRST_LOAD_S)
-        return None
-
-    def _locate(self, context: RequestContext, key: str) -> tuple[int, Endpoint]:
-        image = self._metadata.image
-        topic = image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        leader = topic.partitions[group_partition(key, len(topic.partitions))].leader
-        broker = image.brokers.get(leader) if leader != NO_LEADER else None
-        endpoint = broker.endpoint(context.listener) if broker is not None else None
-        if endpoint is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return leader, endpoint
 
     # --- Members ---
 
@@ -318,12 +226,6 @@ class GroupsApi:
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
             await asyncio.sleep(0)  # else thousands of groups that need no waiting would block the event loop
         return DeleteGroupsResponse(results=results)
-
-
-def _no_coordinator(key: str, error: KafkaError) -> FindCoordinatorResponse.Coordinator:
-    return FindCoordinatorResponse.Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
-    )
 
 
 def _undescribed(

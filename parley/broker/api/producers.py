@@ -1,9 +1,14 @@
-"""InitProducerId for idempotent producers (KIP-98), DescribeProducers (KIP-664), and the refusal of transactions."""
+"""InitProducerId for idempotent and transactional producers (KIP-98, KIP-360), and DescribeProducers (KIP-664)."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from parley.broker.api.requested_names import once
+from parley.broker.api.transactions import code_for
 from parley.broker.coordinators.producer_ids import ProducerIds
+from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from parley.broker.coordinators.transactions.transaction import ProducerIdentity
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -15,23 +20,19 @@ from parley.protocol.messages.producers import (
 )
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
-
-def no_transactions() -> KafkaError:
-    """The error for a client that wants transactions, which this broker does not offer.
-
-    Kafka has no error code for that. Of the codes that clients expect here, CLUSTER_AUTHORIZATION_FAILED is the one on
-    which every client gives up at once and shows the message: on UNSUPPORTED_VERSION and most others librdkafka retries
-    until its timeout, and on TRANSACTIONAL_ID_AUTHORIZATION_FAILED the Java client replaces the message by its own.
-    """
-    return KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Transactions are not offered by this broker yet.")
+KNOWS_FENCED: Final = 4
+"""The first version of InitProducerId whose senders understand PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducersApi:
     """Handlers of InitProducerId and DescribeProducers."""
 
-    def __init__(self, partitions: HostedPartitions, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self, partitions: HostedPartitions, producer_ids: ProducerIds, transactions: TransactionCoordinator
+    ) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -40,16 +41,25 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """Return a new producer id with epoch 0.
+        """Return a producer id and an epoch.
 
-        The id that the client had before does not matter: without a transactional id there is no state to resume.
+        Without a transactional id, the id that the client had before does not matter: there is no state to resume.
         """
         try:
-            if request.transactional_id is not None:
-                raise no_transactions() if request.transactional_id else KafkaError(ErrorCode.INVALID_REQUEST)
-            return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
+            expected = _expected(request)
+            if request.transactional_id is None:
+                return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
+            identity = await self._transactions.initialize(
+                request.transactional_id,
+                request.transaction_timeout_ms,
+                expected,
+                two_phase_commit=request.enable2_pc,
+                keep_prepared=request.keep_prepared_txn,
+            )
         except KafkaError as error:
-            return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+            code = code_for(error, context.api_version, KNOWS_FENCED)
+            return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+        return InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
 
     def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
@@ -87,3 +97,12 @@ class ProducersApi:
                 for producer in producers
             ],
         )
+
+
+def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
+    """Return the identity that the producer has, if it names one. Raises INVALID_REQUEST for half of one."""
+    if request.producer_id == NO_PRODUCER_ID and request.producer_epoch == NO_EPOCH:
+        return None
+    if request.producer_id < 0 or request.producer_epoch < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return ProducerIdentity(request.producer_id, request.producer_epoch)

@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 _ALONE = {
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """A broker without a file is the only one: there is no other replica, and groups need not wait for more members."""
@@ -44,6 +46,8 @@ def of_cluster(brokers: int) -> dict[str, str]:
     return {
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": "2" if brokers > 2 else "1",
         "group.initial.rebalance.delay.ms": "0",
     }
 
@@ -52,9 +56,10 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
     {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "offsets.topic.num.partitions": "10",
+        "transaction.state.log.num.partitions": "10",
     }
 )
-"""``Cluster()``, in addition to ``of_cluster``: few partitions for offsets, because tests use few groups."""
+"""``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few groups."""
 
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
 """``Cluster()`` with its store in memory.

@@ -14,7 +14,7 @@ from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -25,6 +25,12 @@ SEEN_MAX_S = 1.0
 """How long this broker waits for a created topic to appear in its metadata."""
 ELECTED_MAX_S = 1.0
 """How long a creation waits for a controller to be elected. It holds up a Metadata request, which clients repeat."""
+
+
+_REPLICATION_KEYS = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
+}
 
 
 class TopicAutoCreation:
@@ -52,25 +58,25 @@ class TopicAutoCreation:
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
         """Create topics that a client has named. Errors are in the outcomes."""
-        offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
+        internal = self._internal_topics()
         try:
-            return await self._create(offsets)
+            return await self._create([internal.get(topic.name, topic) for topic in topics])
         except KafkaError as error:
             return [TopicOutcome(topic.name, error=error) for topic in topics]
 
-    async def create_offsets_topic(self) -> None:
-        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created."""
+    async def create_internal_topic(self, name: str) -> None:
+        """Create a coordinators' topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created."""
         try:
-            (outcome,) = await self._create([self._offsets_topic()])
+            (outcome,) = await self._create([self._internal_topics()[name]])
             error = outcome.error
         except KafkaError as failed:
             error = failed
         if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):  # these errors pass
                 _log.error(
-                    "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
-                    "than offsets.topic.replication.factor set that key to the number of brokers",
-                    extra={"reason": error.message},
+                    "an internal topic cannot be created: its coordinators do not work until it can; with fewer "
+                    "brokers than the replication factor set that key to the number of brokers",
+                    extra={"topic": name, "key": _REPLICATION_KEYS[name], "reason": error.message},
                 )
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
 
@@ -94,19 +100,37 @@ class TopicAutoCreation:
             for topic in response.topics
         ]
 
-    def _offsets_topic(self) -> NewTopic:
+    def _internal_topics(self) -> dict[str, NewTopic]:
+        """Return the topics of the coordinators, as they are created."""
         config = self._config()
-        return NewTopic(
+        offsets = NewTopic(
             OFFSETS_TOPIC,
             partitions=config.offsets_topic_num_partitions,
             replication_factor=config.offsets_topic_replication_factor,
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
-                # As in Kafka, the broker's key may be smaller than a topic's may be.
-                "segment.bytes": str(max(SEGMENT_BYTES_MIN, config.offsets_topic_segment_bytes)),
+                "segment.bytes": _segment_bytes(config.offsets_topic_segment_bytes),
             },
         )
+        transactions = NewTopic(
+            TRANSACTIONS_TOPIC,
+            partitions=config.transaction_state_log_num_partitions,
+            replication_factor=config.transaction_state_log_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": _segment_bytes(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+        return {topic.name: topic for topic in (offsets, transactions)}
+
+
+def _segment_bytes(configured: int) -> str:
+    """Return a topic's segment size. As in Kafka, the broker's key may be smaller than a topic's may be."""
+    return str(max(SEGMENT_BYTES_MIN, configured))
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:

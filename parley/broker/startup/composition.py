@@ -7,6 +7,7 @@ defines the order.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -25,14 +26,19 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
+from parley.broker.coordinators.internal_topic import InternalTopic
+from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, highest_producer_id
+from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
+from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.membership.identity import BROKER_IDS, Identity
 from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.configured_limits import limits_of
 from parley.broker.network.connection_quotas import ConnectionQuotas
@@ -54,6 +60,8 @@ from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber, ScrubSettings
@@ -74,6 +82,7 @@ class Parts:
     purgatories: Purgatories
     partitions: HostedPartitions
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     connection_quotas: ConnectionQuotas
     load: Load
     peers: Peers
@@ -122,6 +131,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
 
+    producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications = Verifications()
     markers = TransactionMarkers(
         partitions,
@@ -146,6 +156,9 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         purgatories=purgatories,
         partitions=partitions,
         groups=_group_coordinator(environment, config, metadata, partitions, purgatories),
+        transactions=_transaction_coordinator(
+            environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids
+        ),
         connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener),
         load=Load(limits.queued_requests, limits.queued_bytes),
         peers=peers,
@@ -191,14 +204,18 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             monotonic=clock.monotonic,
         ),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
-        producer_ids=ProducerIds(lambda: lifecycle.store, joined.epochs),
+        producer_ids=producer_ids,
         verifications=verifications,
         markers=markers,
     )
     opened.manager.broker_epoch = lambda: lifecycle.clean_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
-    _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks))
+    _connect(
+        parts,
+        OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks),
+        InternalTopicSubscriber(broker_id, parts.transactions.runtime),
+    )
     return parts
 
 
@@ -206,12 +223,13 @@ def _append_to_offsets(partition: int, marker: Marker) -> asyncio.Future[None]:
     raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
 
-def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
+def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber, transactions_topic: InternalTopicSubscriber) -> None:
     """Subscribe the parts to the metadata, the configuration and the hosted partitions."""
     for subscriber in (
         parts.config.apply,
         parts.partitions.apply,
         offsets_topic.apply,
+        transactions_topic.apply,
         parts.publisher.apply,
         parts.lifecycle.apply,
         parts.fetchers.apply,
@@ -269,21 +287,55 @@ def _group_coordinator(
     partitions: HostedPartitions,
     purgatories: Purgatories,
 ) -> GroupCoordinator:
-    def offsets_partitions() -> int:
-        topic = metadata.image.topics.get(OFFSETS_TOPIC)
-        return 0 if topic is None else len(topic.partitions)
-
     wall_ms = environment.clock.wall_ms
     offsets = OffsetsTopic(partitions, purgatories.produce, config, wall_ms)
     return GroupCoordinator(
         config,
         GroupLog(offsets, wall_ms),
         offsets,
-        offsets_partitions,
+        partial(_partition_count, metadata, OFFSETS_TOPIC),
         wall_ms,
         environment.tasks,
         environment.rng,
     )
+
+
+def _transaction_coordinator(
+    environment: Environment,
+    broker_id: int,
+    config: DynamicConfig,
+    metadata: Metadata,
+    partitions: HostedPartitions,
+    purgatories: Purgatories,
+    peers: Peers,
+    markers: TransactionMarkers,
+    producer_ids: ProducerIds,
+) -> TransactionCoordinator:
+    wall_ms = environment.clock.wall_ms
+
+    def write_markers(broker: int, request: WriteTxnMarkersRequest) -> Awaitable[WriteTxnMarkersResponse]:
+        return markers.write(request) if broker == broker_id else peers.ask(broker, request, purpose="markers")
+
+    sender = MarkerSender(metadata, write_markers, environment.tasks)
+    runtime = CoordinatorRuntime(
+        InternalTopic(TRANSACTIONS_TOPIC, partitions, purgatories.produce, wall_ms),
+        lambda partition: make_shard(config, sender, partition, _leader_epoch(metadata, TRANSACTIONS_TOPIC, partition)),
+        partial(_partition_count, metadata, TRANSACTIONS_TOPIC),
+        now_ms=wall_ms,
+        timeout_ms=lambda: config().request_timeout_ms,
+        tasks=environment.tasks,
+    )
+    return TransactionCoordinator(runtime, sender, producer_ids, config)
+
+
+def _partition_count(metadata: Metadata, topic: str) -> int:
+    found = metadata.image.topics.get(topic)
+    return 0 if found is None else len(found.partitions)
+
+
+def _leader_epoch(metadata: Metadata, topic: str, index: int) -> int:
+    state = metadata.image.partition(topic, index)
+    return NO_EPOCH if state is None else state.leader_epoch
 
 
 def _lifecycle(

@@ -12,7 +12,7 @@ from parley.broker.controller.stored_metadata import BROKERS
 from parley.broker.membership.known_stores import with_advice
 from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.encoding import registration_from_bytes
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
@@ -98,7 +98,7 @@ async def adopt_topics(environment: Environment, parts: Parts) -> None:
             found,
             broker_id=parts.identity.broker_id,
             new_id=lambda: UUID(int=environment.rng.getrandbits(128), version=4),
-            compacted=frozenset({OFFSETS_TOPIC}),
+            compacted=INTERNAL_TOPICS,
         ),
         waits_for_store=True,
     )

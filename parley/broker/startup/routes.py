@@ -14,6 +14,7 @@ from parley.broker.api.describe_cluster import DescribeClusterApi
 from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch_metadata import FetchMetadataApi
+from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY, CoordinatorKind, FindCoordinatorApi
 from parley.broker.api.forwarding import Forwarding
 from parley.broker.api.group_offsets import GroupOffsetsApi
 from parley.broker.api.groups import GroupsApi
@@ -31,16 +32,16 @@ from parley.broker.api.topics import TopicsApi
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
 from parley.broker.api.transactional.producing import ProducerTransactions
 from parley.broker.api.transactional.verifying import Verifying
+from parley.broker.api.transactions import TransactionsApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 APPLIED_MAX_S = 1.0
 """How long the response to a change of topics waits for brokers that have not applied the change yet."""
@@ -77,8 +78,9 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
         partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories.check
     )
     log_dir_moves.start()
+    transactions = TransactionsApi(parts.transactions, metadata)
     coordinator_requests = CoordinatorRequests(
-        parts.identity.broker_id, metadata, parts.peers, _add_partitions, environment.tasks
+        parts.identity.broker_id, metadata, parts.peers, transactions.add_for_brokers, environment.tasks
     )
     verifying = Verifying(parts.verifications, coordinator_requests, config)
     return (
@@ -106,14 +108,11 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
-        ProducersApi(partitions, parts.producer_ids),
+        ProducersApi(partitions, parts.producer_ids, parts.transactions),
         DeleteRecordsApi(partitions, purgatories.produce),
         parts.markers,
+        transactions,
     )
-
-
-async def _add_partitions(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
@@ -144,7 +143,15 @@ def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, 
     return (
         ConfigsApi(broker_id, administration, metadata, config),
         GroupOffsetsApi(parts.groups, metadata, config, environment.clock.wall_ms),
-        GroupsApi(parts.groups, metadata, auto_creation, config),
+        GroupsApi(parts.groups, config),
+        FindCoordinatorApi(
+            metadata,
+            auto_creation,
+            {
+                GROUP_KEY: CoordinatorKind(OFFSETS_TOPIC, parts.groups.until_loaded),
+                TRANSACTION_KEY: CoordinatorKind(TRANSACTIONS_TOPIC, parts.transactions.runtime.until_loaded),
+            },
+        ),
         MetadataApi(metadata, auto_creation, outages, lacks_log=partitions.lacks_log, opened=partitions.opened),
         TopicsApi(administration, metadata, config),
     )

@@ -33,6 +33,7 @@ PROPERTIES: Mapping[str, str] = {
     "num.partitions": "2",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "2",
     "auto.create.topics.enable": "false",
     "replica.lag.time.max.ms": "3000",
     "replica.fetch.wait.max.ms": "200",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from parley import Broker
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
-from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
@@ -56,17 +55,3 @@ async def test_an_idempotent_producer_is_remembered_and_held_to_its_sequence() -
         (producer,) = known.active_producers
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (me, 1, 0)
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def test_a_transactional_producer_is_rejected() -> None:
-    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
-        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=["mine"])
-        (found,) = (await client.send(asked)).coordinators
-        assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert "Transactions are not offered" in (found.error_message or "")
-        for transactional_id, code in (
-            ("mine", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-            ("", ErrorCode.INVALID_REQUEST),
-        ):
-            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
-            assert (await client.send(request)).error_code == code

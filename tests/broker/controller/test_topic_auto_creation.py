@@ -16,7 +16,7 @@ from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.changes import Delta, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -71,12 +71,23 @@ class Cluster:
 
 @pytest.mark.parametrize("is_controller", [True, False])
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS])
-def test_the_offsets_topic_is_there_afterwards(is_controller: bool, code: ErrorCode) -> None:
+@pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+def test_an_internal_topic_is_there_afterwards(topic: str, is_controller: bool, code: ErrorCode) -> None:
     cluster = Cluster(is_controller=is_controller, code=code)
-    cluster.learn_of(OFFSETS_TOPIC)
-    run(cluster.auto.create_offsets_topic())
+    cluster.learn_of(topic)
+    run(cluster.auto.create_internal_topic(topic))
     (configs,) = cluster.created
     assert configs["cleanup.policy"] == "compact"
+
+
+def test_the_transactions_topic_has_its_own_settings() -> None:
+    cluster = Cluster({"transaction.state.log.min.isr": "1"}, is_controller=True)
+    run(cluster.auto.create_internal_topic(TRANSACTIONS_TOPIC))
+    (configs,) = cluster.created
+    assert configs["min.insync.replicas"] == "1"
+    assert configs["compression.type"] == "uncompressed"
+    assert configs["unclean.leader.election.enable"] == "false"
+    assert configs["segment.bytes"] == "104857600"
 
 
 @pytest.mark.parametrize("is_controller", [True, False])
@@ -90,12 +101,12 @@ def test_the_offsets_topic_is_there_afterwards(is_controller: bool, code: ErrorC
         (ErrorCode.REQUEST_TIMED_OUT, True),
     ],
 )
-def test_an_offsets_topic_that_cannot_be_created_is_an_error_of_the_operator_unless_it_passes(
+def test_an_internal_topic_that_cannot_be_created_is_an_error_of_the_operator_unless_it_passes(
     code: ErrorCode, passes: bool, is_controller: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster(is_controller=is_controller, code=code)
     with caplog.at_level(logging.ERROR), pytest.raises(KafkaError) as refused:
-        run(cluster.auto.create_offsets_topic())
+        run(cluster.auto.create_internal_topic(OFFSETS_TOPIC))
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert [line.__dict__["reason"] for line in caplog.records] == ([] if passes else ["no"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from parley.broker.config.definition import CLUSTER_WIDE, HIGH, LOW, Keys, boolean, integer, short
-from parley.broker.config.keys.reasons import TRANSACTIONS
 
 
 class TransactionKeys(Keys, title="Producers and transactions"):
@@ -37,7 +36,16 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="ms",
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
+    )
+    transactional_ids_max_per_partition = integer(
+        "transactional.ids.max.per.partition",
+        100_000,
+        "The most transactional ids in a partition of the transactions topic. The coordinator keeps all of them in "
+        "memory, about 1 KB each. Beyond this number, producers with new ids are refused until others expire.",
+        at_least=1,
+        dynamic=CLUSTER_WIDE,
+        importance=LOW,
+        since="",
     )
     transaction_max_timeout_ms = integer(
         "transaction.max.timeout.ms",
@@ -48,7 +56,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="ms",
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms = integer(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -58,7 +65,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="ms",
         importance=LOW,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms = integer(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -68,7 +74,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="ms",
         importance=LOW,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_partition_verification_enable = boolean(
         "transaction.partition.verification.enable",
@@ -85,7 +90,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         "Whether an external coordinator can end the transactions of a producer.",
         importance=LOW,
         since="4.1 (KIP-939)",
-        ignored=TRANSACTIONS,
     )
     transaction_state_log_num_partitions = integer(
         "transaction.state.log.num.partitions",
@@ -94,7 +98,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         at_least=1,
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_state_log_replication_factor = short(
         "transaction.state.log.replication.factor",
@@ -103,7 +106,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         at_least=1,
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_state_log_min_isr = integer(
         "transaction.state.log.min.isr",
@@ -112,7 +114,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         at_least=1,
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_state_log_segment_bytes = integer(
         "transaction.state.log.segment.bytes",
@@ -122,7 +123,6 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="bytes",
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
     )
     transaction_state_log_load_buffer_size = integer(
         "transaction.state.log.load.buffer.size",
@@ -132,7 +132,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
         unit="bytes",
         importance=HIGH,
         since="0.11.0 (KIP-98)",
-        ignored=TRANSACTIONS,
+        ignored="The broker chooses the size of its reads from the transactions topic.",
     )
     add_partitions_to_txn_retry_backoff_ms = integer(
         "add.partitions.to.txn.retry.backoff.ms",

@@ -1,0 +1,128 @@
+"""FindCoordinator: which broker coordinates a consumer group, or a transactional id.
+
+A coordinator is the leader of the partition of its internal topic that the key hashes to. The topic is created when a
+client first needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from parley.broker.api.requested_names import in_slices
+from parley.broker.coordinators.internal_topic import partition_of
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import NO_LEADER, Endpoint
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+"""The types of coordinators."""
+
+FIRST_LOAD_S: Final = 1.0
+"""How long FindCoordinator waits for the partitions that it has just created."""
+
+
+class InternalTopicCreation(Protocol):
+    """Creates the topics of coordinators when they are first needed."""
+
+    async def create_internal_topic(self, name: str) -> None:
+        """Create the topic unless it exists. Raises KafkaError if it cannot be created now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorKind:
+    """The coordinators of one type: the topic that stores their state, and how to wait for those of this broker."""
+
+    topic: str
+    until_loaded: Callable[[float], Awaitable[None]]
+
+
+class FindCoordinatorApi:
+    """Handler of FindCoordinator."""
+
+    def __init__(
+        self, metadata: Metadata, creation: InternalTopicCreation, kinds: Mapping[int, CoordinatorKind]
+    ) -> None:
+        """``kinds`` has the coordinators by the type of their keys."""
+        self._metadata = metadata
+        self._creation = creation
+        self._kinds = kinds
+
+    def routes(self) -> dict[int, Handler]:
+        return {FindCoordinatorRequest.API_KEY: self.find_coordinator}
+
+    async def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        """Return the coordinator of a key, or from version 4 on of several keys (KIP-699)."""
+        keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
+        kind = self._kinds.get(request.key_type)
+        if kind is None:
+            text = f"There is no coordinator of type {request.key_type}."
+            refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_REQUEST, text)
+        else:
+            refusal = await self._prepared(kind)
+        found = await in_slices(partial(self._coordinator_of, context, kind, refusal), keys)
+        if context.api_version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        first = found[0]
+        return FindCoordinatorResponse(
+            error_code=first.error_code,
+            error_message=first.error_message,
+            node_id=first.node_id,
+            host=first.host,
+            port=first.port,
+        )
+
+    async def _prepared(self, kind: CoordinatorKind) -> KafkaError | None:
+        """Create the topic if it does not exist. Return the error if it cannot be created now."""
+        try:
+            if kind.topic not in self._metadata.image.topics:
+                await self._creation.create_internal_topic(kind.topic)
+        except KafkaError as error:
+            return error
+        # A client that connects too early is rejected, and some clients wait for seconds before they retry.
+        await kind.until_loaded(FIRST_LOAD_S)
+        return None
+
+    def _coordinator_of(
+        self, context: RequestContext, kind: CoordinatorKind | None, refusal: KafkaError | None, key: str
+    ) -> FindCoordinatorResponse.Coordinator:
+        if kind is None or refusal is not None:
+            return _no_coordinator(key, refusal or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        try:
+            node_id, endpoint = self._locate(context, kind, key)
+        except KafkaError as error:
+            return _no_coordinator(key, error)
+        return FindCoordinatorResponse.Coordinator(
+            key=key,
+            node_id=node_id,
+            host=endpoint.host,
+            port=endpoint.port,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )
+
+    def _locate(self, context: RequestContext, kind: CoordinatorKind, key: str) -> tuple[int, Endpoint]:
+        image = self._metadata.image
+        topic = image.topics.get(kind.topic)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
+        broker = image.brokers.get(leader) if leader != NO_LEADER else None
+        endpoint = broker.endpoint(context.listener) if broker is not None else None
+        if endpoint is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader, endpoint
+
+
+def _no_coordinator(key: str, error: KafkaError) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
+    )

@@ -1,0 +1,291 @@
+"""The requests of transactional producers and of tools to the transaction coordinator (KIP-98, KIP-664, KIP-890).
+
+The handlers translate between messages and ``parley.broker.coordinators.transactions``. InitProducerId is in
+``parley.broker.api.producers``; markers and offsets of transactions are on the data path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from parley.broker.api.requested_names import in_slices
+from parley.broker.coordinators.internal_topic import partition_of
+from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from parley.broker.coordinators.transactions.listing import Filter
+from parley.broker.coordinators.transactions.transaction import (
+    EPOCH_PER_TRANSACTION,
+    FIRST_VERSION,
+    NO_TIME,
+    ProducerIdentity,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+
+KNOWS_FENCED: Final = 2
+"""The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""
+
+BATCHED: Final = 4
+"""The first version of AddPartitionsToTxn with several transactions, which brokers send (KIP-890)."""
+
+BROKERS_VERSION: Final = 5
+"""The version of AddPartitionsToTxn that brokers send: the sender understands TRANSACTION_ABORTABLE."""
+
+BUMPS_EPOCH: Final = 5
+"""The first version of EndTxn whose senders take a new epoch after each transaction (KIP-890, part 2)."""
+
+
+_Outcome = dict[TopicPartition, ErrorCode]
+_Pending = tuple[frozenset[TopicPartition], _Outcome | asyncio.Future[_Outcome] | asyncio.Future[None]]
+"""The partitions of a transaction, with their outcome, or the event that has it (None: all were added)."""
+
+
+def code_for(error: KafkaError, version: int, knows_fenced: int = KNOWS_FENCED) -> ErrorCode:
+    """Return the code of an error in a response; clients older than KIP-588 know INVALID_PRODUCER_EPOCH only."""
+    if error.code is ErrorCode.PRODUCER_FENCED and version < knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error.code
+
+
+class TransactionsApi:
+    """Handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and ListTransactions."""
+
+    def __init__(self, coordinator: TransactionCoordinator, metadata: Metadata) -> None:
+        self._coordinator = coordinator
+        self._metadata = metadata
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            AddPartitionsToTxnRequest.API_KEY: self.add_partitions,
+            AddOffsetsToTxnRequest.API_KEY: self.add_offsets,
+            EndTxnRequest.API_KEY: self.end_transaction,
+            DescribeTransactionsRequest.API_KEY: self.describe_transactions,
+            ListTransactionsRequest.API_KEY: self.list_transactions,
+        }
+
+    # --- The partitions of a transaction ---
+
+    async def add_partitions(
+        self, context: RequestContext, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse:
+        """Add partitions to a transaction, or verify for other brokers that they were added."""
+        return await self._add_partitions(context.api_version, request)
+
+    async def _add_partitions(self, version: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        asked = request.transactions if version >= BATCHED else [_single(request)]
+        pending = await in_slices(partial(self._add_or_verify, version), asked)
+        outcomes = [await _outcome(version, each) for each in pending]
+        if version < BATCHED:
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(outcomes[0]))
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                    transactional_id=each.transactional_id, topic_results=_topic_results(outcome)
+                )
+                for each, outcome in zip(asked, outcomes, strict=True)
+            ]
+        )
+
+    def _add_or_verify(self, version: int, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> _Pending:
+        """Submit one transaction of a request."""
+        partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
+        impossible = self._impossible(partitions)
+        if impossible:
+            return partitions, {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **impossible}
+        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
+        try:
+            if asked.verify_only:
+                return partitions, self._coordinator.verify(asked.transactional_id, producer, partitions)
+            client_version = EPOCH_PER_TRANSACTION if version >= BATCHED else FIRST_VERSION
+            return partitions, self._coordinator.add(asked.transactional_id, producer, partitions, client_version)
+        except KafkaError as error:
+            return partitions, dict.fromkeys(partitions, code_for(error, version))
+
+    def _impossible(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """Return the errors of partitions that no transaction can have."""
+        image = self._metadata.image
+        errors = {}
+        for partition in partitions:
+            if partition[0] == TRANSACTIONS_TOPIC:
+                errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED  # only coordinators write to it
+            elif image.partition(*partition) is None:
+                errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return errors
+
+    async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+        """Add the partition that stores a group's offsets to a transaction."""
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        try:
+            if topic is None:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            partition = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
+            producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+            await self._coordinator.add(request.transactional_id, producer, frozenset({partition}), FIRST_VERSION)
+        except KafkaError as error:
+            return AddOffsetsToTxnResponse(error_code=code_for(error, context.api_version))
+        return AddOffsetsToTxnResponse()
+
+    async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Handle a request that this broker sends to itself, as the leader of partitions."""
+        return await self._add_partitions(BROKERS_VERSION, request)
+
+    # --- The end of a transaction ---
+
+    async def end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+        """Commit or abort a transaction. The outcome is stored when the client gets the response."""
+        version = EPOCH_PER_TRANSACTION if context.api_version >= BUMPS_EPOCH else FIRST_VERSION
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        try:
+            following = await self._coordinator.end(
+                request.transactional_id, producer, version, committed=request.committed
+            )
+        except KafkaError as error:
+            code = code_for(error, context.api_version)
+            return EndTxnResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+        return EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.producer_epoch)
+
+    # --- Administration ---
+
+    async def describe_transactions(
+        self, context: RequestContext, request: DescribeTransactionsRequest
+    ) -> DescribeTransactionsResponse:
+        """Return the state of transactional ids that this broker coordinates."""
+        asked = list(dict.fromkeys(request.transactional_ids))
+        pending = await in_slices(self._submit_describe, asked)
+        return DescribeTransactionsResponse(
+            transaction_states=[await _described(*each) for each in zip(asked, pending, strict=True)]
+        )
+
+    def _submit_describe(self, transactional_id: str) -> asyncio.Future[Transaction] | KafkaError:
+        try:
+            return self._coordinator.describe(transactional_id)
+        except KafkaError as error:
+            return error
+
+    async def list_transactions(
+        self, context: RequestContext, request: ListTransactionsRequest
+    ) -> ListTransactionsResponse:
+        """List the transactional ids that this broker coordinates and that match the filters."""
+        names = {state.value: state for state in TransactionState}
+        states = frozenset(names[each] for each in request.state_filters if each in names)
+        filter = Filter(
+            states if request.state_filters else None, frozenset(request.producer_id_filters), request.duration_filter
+        )
+        try:
+            found = await self._coordinator.select(filter)
+        except KafkaError as error:
+            return ListTransactionsResponse(error_code=error.code, unknown_state_filters=[], transaction_states=[])
+        return ListTransactionsResponse(
+            unknown_state_filters=[each for each in dict.fromkeys(request.state_filters) if each not in names],
+            transaction_states=await in_slices(_listed, found),
+        )
+
+
+async def _outcome(version: int, pending: _Pending) -> Mapping[TopicPartition, ErrorCode]:
+    """Return the outcome for each partition of a transaction that was submitted."""
+    partitions, result = pending
+    if isinstance(result, dict):
+        return result
+    try:
+        return await result or dict.fromkeys(partitions, ErrorCode.NONE)
+    except KafkaError as error:
+        return dict.fromkeys(partitions, code_for(error, version))
+
+
+async def _described(
+    transactional_id: str, pending: asyncio.Future[Transaction] | KafkaError
+) -> DescribeTransactionsResponse.TransactionState:
+    try:
+        if isinstance(pending, KafkaError):
+            raise pending
+        transaction = await pending
+    except KafkaError as error:
+        return _undescribed(transactional_id, error.code)
+    return DescribeTransactionsResponse.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=transaction.state.value,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.started_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[
+            DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in _by_topic(transaction.partitions).items()
+        ],
+    )
+
+
+def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+
+def _topic_results(
+    outcome: Mapping[TopicPartition, ErrorCode],
+) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
+            name=topic,
+            results_by_partition=[
+                AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=outcome[topic, index]
+                )
+                for index in indexes
+            ],
+        )
+        for topic, indexes in _by_topic(outcome).items()
+    ]
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        by_topic[topic].append(index)
+    return by_topic
+
+
+def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.TransactionState:
+    transactional_id, transaction = each
+    return ListTransactionsResponse.TransactionState(
+        transactional_id=transactional_id,
+        producer_id=transaction.producer_id,
+        transaction_state=transaction.state.value,
+    )
+
+
+def _undescribed(transactional_id: str, code: ErrorCode) -> DescribeTransactionsResponse.TransactionState:
+    return DescribeTransactionsResponse.TransactionState(
+        error_code=code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=NO_TIME,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_EPOCH,
+        topics=[],
+    )

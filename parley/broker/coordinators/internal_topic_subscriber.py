@@ -1,0 +1,73 @@
+"""Tells a coordinator which partitions of its internal topic this broker leads.
+
+Metadata from before this broker registered may still name it as the leader under an old epoch; such metadata is
+ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from parley.broker.metadata.image import MetadataImage
+
+
+class Shards(Protocol):
+    """The shards of one internal topic; ``CoordinatorRuntime`` implements this."""
+
+    topic: str
+
+    def on_elected(self, partition: int, leader_epoch: int) -> None:
+        """Load a partition that this broker now leads."""
+        ...
+
+    def on_resigned(self, partition: int) -> None:
+        """Drop the shard of a partition that this broker does not lead."""
+        ...
+
+    def resign_all(self) -> None:
+        """Drop all shards."""
+        ...
+
+
+class InternalTopicSubscriber:
+    """A subscriber of the metadata, on behalf of one coordinator."""
+
+    def __init__(self, broker_id: int, shards: Shards) -> None:
+        self._broker_id = broker_id
+        self._shards = shards
+        self._topic = shards.topic
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Apply a change of the metadata."""
+        for change in delta.changes:
+            match change:
+                case TopicCreated(topic) if topic.name == self._topic:
+                    self._update_leadership(image, range(len(topic.partitions)))
+                case PartitionsAdded(name, added) if name == self._topic:
+                    total = len(image.topics[name].partitions)
+                    self._update_leadership(image, range(total - len(added), total))
+                case BrokerRegistered(registration) if registration.broker_id == self._broker_id:
+                    known = image.topics.get(self._topic)
+                    self._update_leadership(image, range(len(known.partitions) if known is not None else 0))
+                case PartitionChanged(name, index) if name == self._topic:
+                    self._update_leadership(image, (index,))
+                case TopicDeleted(name) if name == self._topic:
+                    self._shards.resign_all()
+
+    def _update_leadership(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
+        registration = image.brokers.get(self._broker_id)
+        is_registered = registration is not None and not registration.fenced
+        for index in indexes:
+            state = image.partition(self._topic, index)
+            if state is None or state.leader != self._broker_id:
+                self._shards.on_resigned(index)
+            elif is_registered:
+                self._shards.on_elected(index, state.leader_epoch)

@@ -1,0 +1,1 @@
+"""The transaction coordinator (KIP-98): the state of transactional ids, and the markers that end transactions."""

@@ -1,0 +1,84 @@
+"""The decisions about the partitions of a transaction: adding them, and verifying that they were added (KIP-890)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.transaction import (
+    AT_REST,
+    PREPARED,
+    ProducerIdentity,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from parley.broker.coordinators.transactions.transaction_records import transaction_record
+from parley.protocol.errors import ErrorCode, KafkaError
+
+RECORD_RESERVE_BYTES: Final = 1024
+"""What a record of an open transaction must be smaller than the largest batch: the record that ends the transaction has
+more fields, and a batch has a header. Otherwise a transaction could be opened that can never end."""
+
+
+def add(
+    shard: TransactionShard,
+    now_ms: int,
+    *,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: frozenset[TopicPartition],
+    version: int,
+) -> Decision[None]:
+    """Add partitions to the producer's transaction, and open it if it is not open.
+
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the previous transaction
+    completes, and POLICY_VIOLATION if the transaction would have too many partitions.
+    """
+    known = _of_producer(shard, transactional_id, producer)
+    if known.state is TransactionState.ONGOING and partitions <= known.partitions:
+        return Decision(None)
+    opened = known.entered(
+        TransactionState.ONGOING,
+        now_ms,
+        partitions=known.partitions | partitions,
+        started_ms=now_ms if known.state in AT_REST else known.started_ms,
+        version=version,
+    )
+    key, value = transaction_record(transactional_id, opened)
+    if len(key) + len(value) > shard.config().message_max_bytes - RECORD_RESERVE_BYTES:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "The transaction has too many partitions: its record would exceed message.max.bytes.",
+        )
+    return Decision(None, [(key, value)])
+
+
+def verify(
+    shard: TransactionShard,
+    now_ms: int,
+    *,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: frozenset[TopicPartition],
+) -> Decision[dict[TopicPartition, ErrorCode]]:
+    """Decide for each partition if it is part of the producer's open transaction: NONE, or TRANSACTION_ABORTABLE.
+
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while the transaction completes.
+    """
+    known = _of_producer(shard, transactional_id, producer)
+    return Decision(
+        {each: ErrorCode.NONE if each in known.partitions else ErrorCode.TRANSACTION_ABORTABLE for each in partitions}
+    )
+
+
+def _of_producer(shard: TransactionShard, transactional_id: str, producer: ProducerIdentity) -> Transaction:
+    known = shard.transactions.get(transactional_id)
+    if known is None or known.producer_id != producer.producer_id:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if known.producer_epoch != producer.producer_epoch:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+    if known.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return known

@@ -1,0 +1,150 @@
+"""The transaction coordinator: the requests of producers and of other brokers, as events of the shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.producer_ids import ProducerIds
+from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.transactions.adding import add, verify
+from parley.broker.coordinators.transactions.ending import TIMED_OUT, abort_timed_out, end
+from parley.broker.coordinators.transactions.expiry import EXPIRED, expire
+from parley.broker.coordinators.transactions.initialization import initialize
+from parley.broker.coordinators.transactions.listing import Filter, describe, select
+from parley.broker.coordinators.transactions.marker_sender import MarkerSender
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.transaction import (
+    NO_TIMEOUT_MS,
+    ProducerIdentity,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+def make_shard(
+    config: Callable[[], BrokerConfig], markers: MarkerSender, partition: int, coordinator_epoch: int
+) -> TransactionShard:
+    """Return the empty state of a partition of ``__transaction_state``."""
+    periodic = {TIMED_OUT: abort_timed_out, EXPIRED: expire}
+    return TransactionShard(partition, coordinator_epoch, config, markers, periodic)
+
+
+class TransactionCoordinator:
+    """The transactional ids that this broker coordinates.
+
+    Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
+    does. An empty transactional id is an INVALID_REQUEST.
+    """
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[TransactionShard],
+        markers: MarkerSender,
+        producer_ids: ProducerIds,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self.runtime = runtime
+        self.markers = markers
+        self._producer_ids = producer_ids
+        self._config = config
+        markers.serve(runtime)
+
+    async def initialize(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        *,
+        two_phase_commit: bool = False,
+        keep_prepared: bool = False,
+    ) -> ProducerIdentity:
+        """Return the identity of a producer that begins, or that continues after an error.
+
+        Raises INVALID_TRANSACTION_TIMEOUT, and for two-phase commit (KIP-939) TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        unless ``transaction.two.phase.commit.enable`` is set; a prepared transaction cannot be kept, as in Kafka.
+        """
+        _check_named(transactional_id)
+        config = self._config()
+        if two_phase_commit and not config.transaction_two_phase_commit_enable:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if keep_prepared:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if two_phase_commit:
+            timeout_ms = NO_TIMEOUT_MS
+        elif not 0 < timeout_ms <= config.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        decide = partial(initialize, transactional_id=transactional_id, timeout_ms=timeout_ms, expected=expected)
+        result = await self.runtime.submit(transactional_id, partial(decide, new_id=None))
+        if result is None:
+            decide = partial(decide, new_id=await self._producer_ids.take())
+            result = await self.runtime.submit(transactional_id, decide)
+        if not isinstance(result, ProducerIdentity):
+            raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
+        return result
+
+    def add(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
+    ) -> asyncio.Future[None]:
+        """Add partitions to the producer's transaction. ``version`` is the transaction version of the client."""
+        _check_named(transactional_id)
+        decide = partial(
+            add, transactional_id=transactional_id, producer=producer, partitions=partitions, version=version
+        )
+        return self.runtime.submit(transactional_id, decide)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
+    ) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
+        """Return NONE for each partition of the producer's transaction, TRANSACTION_ABORTABLE for any other."""
+        _check_named(transactional_id)
+        decide = partial(verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
+        return self.runtime.submit(transactional_id, decide)
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdentity, version: int, *, committed: bool
+    ) -> ProducerIdentity:
+        """Commit or abort the producer's transaction, and return the identity for its next one."""
+        _check_named(transactional_id)
+        decide = partial(
+            end, transactional_id=transactional_id, producer=producer, committed=committed, version=version
+        )
+        result = await self.runtime.submit(transactional_id, partial(decide, new_id=None))
+        if result is None:
+            decide = partial(decide, new_id=await self._producer_ids.take())
+            result = await self.runtime.submit(transactional_id, decide)
+        if result is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return result
+
+    def describe(self, transactional_id: str) -> asyncio.Future[Transaction]:
+        """Return a transactional id. The future fails with TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
+        _check_named(transactional_id)
+        return self.runtime.submit(transactional_id, partial(describe, transactional_id=transactional_id))
+
+    async def select(self, filter: Filter) -> list[tuple[str, Transaction]]:
+        """Return the transactional ids of this broker that match. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        if self.runtime.is_loading:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        decide = partial(select, filter=filter)
+        found = await asyncio.gather(
+            *(self.runtime.submit(partition, decide) for partition, _ in self.runtime.states())
+        )
+        return [each for selected in found for each in selected]
+
+    def counts_by_state(self) -> dict[TransactionState, int]:
+        """Return the number of transactional ids in each state."""
+        counts = dict.fromkeys(TransactionState, 0)
+        for _, shard in self.runtime.states():
+            for transaction in shard.transactions.values():
+                counts[transaction.state] += 1
+        return counts
+
+
+def _check_named(transactional_id: str) -> None:
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")

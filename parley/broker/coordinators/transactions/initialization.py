@@ -1,0 +1,107 @@
+"""The decision about InitProducerId with a transactional id: which producer id and epoch the producer gets.
+
+The new epoch fences every older producer of the transactional id. A producer that names the identity it has continues
+with it (KIP-360); any other starts afresh. If a transaction is open, it is aborted first, and the producer must retry.
+"""
+
+from __future__ import annotations
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.transactions.ending import aborted_by_coordinator, send_markers
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.transaction import (
+    EPOCH_MAX,
+    NO_TIME,
+    PREPARED,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+)
+from parley.broker.coordinators.transactions.transaction_records import transaction_record
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
+
+Initialized = ProducerIdentity | ErrorCode | None
+"""The identity for the producer, or an error that follows what was written, or None: the decision needs a new id."""
+
+
+def initialize(
+    shard: TransactionShard,
+    now_ms: int,
+    *,
+    transactional_id: str,
+    timeout_ms: int,
+    expected: ProducerIdentity | None,
+    new_id: int | None,
+) -> Decision[Initialized]:
+    """Decide about InitProducerId.
+
+    ``expected`` is the identity that the producer has, if it names one. ``new_id`` is an unused producer id; without
+    it, the decision may be None, which asks the caller to submit the event again with an id.
+
+    Raises CONCURRENT_TRANSACTIONS while the previous transaction completes, PRODUCER_FENCED if a newer producer has the
+    transactional id, POLICY_VIOLATION if the shard has too many transactional ids.
+    """
+    known = shard.transactions.get(transactional_id)
+    if known is None:
+        return _first(shard, now_ms, transactional_id, timeout_ms, new_id)
+    if expected is not None and not _may_continue(known, expected):
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+    if known.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if known.state is TransactionState.ONGOING:
+        if expected is not None and expected != known.identity:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)  # a request that was overtaken: the producer went on since
+        aborted = aborted_by_coordinator(known, now_ms)
+        return Decision(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            [transaction_record(transactional_id, aborted)],
+            then=send_markers(shard, {transactional_id: aborted}),
+        )
+    if expected is not None and expected != known.identity and known.producer_epoch < EPOCH_MAX:
+        return Decision(known.identity)  # a retry: the response to the first request was lost
+    if known.is_exhausted and new_id is None:
+        return Decision(None)
+    identity = ProducerIdentity(known.producer_id, known.producer_epoch + 1)
+    if known.is_exhausted and new_id is not None:
+        identity = ProducerIdentity(new_id, 0)
+    begun = known.entered(
+        TransactionState.EMPTY,
+        now_ms,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        last_epoch=NO_EPOCH if expected is None else expected.producer_epoch,
+        timeout_ms=timeout_ms,
+        started_ms=NO_TIME,
+    )
+    return Decision(identity, [transaction_record(transactional_id, begun)])
+
+
+def _may_continue(known: Transaction, expected: ProducerIdentity) -> bool:
+    """True if the producer has the current identity, or the one before it and has not learnt of the current one."""
+    if expected.producer_epoch == known.last_epoch:
+        return expected.producer_id == known.producer_id or (
+            expected.producer_id == known.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1
+        )
+    return expected == known.identity
+
+
+def _first(
+    shard: TransactionShard, now_ms: int, transactional_id: str, timeout_ms: int, new_id: int | None
+) -> Decision[Initialized]:
+    if len(shard.transactions) >= shard.config().transactional_ids_max_per_partition:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "The coordinator has too many transactional ids. Use fewer, or raise transactional.ids.max.per.partition.",
+        )
+    if new_id is None:
+        return Decision(None)
+    begun = Transaction(
+        producer_id=new_id,
+        producer_epoch=0,
+        state=TransactionState.EMPTY,
+        timeout_ms=timeout_ms,
+        updated_ms=now_ms,
+        previous_producer_id=new_id,
+    )
+    return Decision(begun.identity, [transaction_record(transactional_id, begun)])

@@ -1,0 +1,41 @@
+"""The decisions that only read: one transactional id, or those that match a filter (KIP-664, KIP-994, KIP-1152)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.transaction import Transaction, TransactionState
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which transactional ids to list. An empty set, or None, stands for all."""
+
+    states: frozenset[TransactionState] | None = None
+    producer_ids: frozenset[int] = frozenset()
+    open_longer_than_ms: int = -1
+    """Milliseconds since the transaction was opened; a negative number stands for all."""
+
+    def matches(self, transaction: Transaction, now_ms: int) -> bool:
+        """True if a transactional id is to be listed. As in Kafka, a duration does not exclude those never opened."""
+        return (
+            (self.states is None or transaction.state in self.states)
+            and (not self.producer_ids or transaction.producer_id in self.producer_ids)
+            and (self.open_longer_than_ms < 0 or now_ms - transaction.started_ms > self.open_longer_than_ms)
+        )
+
+
+def describe(shard: TransactionShard, now_ms: int, *, transactional_id: str) -> Decision[Transaction]:
+    """Return a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+    known = shard.transactions.get(transactional_id)
+    if known is None:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return Decision(known)
+
+
+def select(shard: TransactionShard, now_ms: int, *, filter: Filter) -> Decision[list[tuple[str, Transaction]]]:
+    """Return the transactional ids that match a filter."""
+    return Decision([each for each in shard.transactions.items() if filter.matches(each[1], now_ms)])

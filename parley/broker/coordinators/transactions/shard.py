@@ -1,0 +1,81 @@
+"""The transactional ids of one partition of ``__transaction_state``, rebuilt from its records (``ShardState``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
+from parley.broker.coordinators.transactions.transaction import PREPARED, Transaction, TransactionState
+from parley.broker.coordinators.transactions.transaction_records import read_key, read_value
+
+
+class Markers(Protocol):
+    """Writes the markers of prepared transactions, and then has them completed."""
+
+    def send(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
+        """Write the markers of a prepared transaction, unless that is already under way."""
+        ...
+
+    def stop(self, shard: TransactionShard) -> None:
+        """Stop writing markers on behalf of a shard: this broker no longer coordinates it."""
+        ...
+
+
+Periodic = Callable[["TransactionShard", int], Decision[None]]
+
+
+class TransactionShard:
+    """The transactional ids of one partition."""
+
+    def __init__(
+        self,
+        partition: int,
+        coordinator_epoch: int,
+        config: Callable[[], BrokerConfig],
+        markers: Markers,
+        periodic: Mapping[str, Periodic],
+    ) -> None:
+        """``coordinator_epoch`` is the partition's leader epoch; markers carry it. ``periodic`` has the events that
+        begin when the shard is loaded, by the key of their timers."""
+        self.partition = partition
+        self.coordinator_epoch = coordinator_epoch
+        self.config = config
+        self.markers = markers
+        self.transactions: dict[str, Transaction] = {}
+        self.ongoing: dict[str, None] = {}
+        """The ids of open transactions, in the order in which they were opened."""
+        self.prepared: dict[str, None] = {}
+        """The ids of transactions whose markers are being written."""
+        self._periodic = periodic
+
+    def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
+        """Apply one record. Raises MalformedMessage."""
+        transactional_id = read_key(key)
+        transaction = None if value is None else read_value(value)
+        state = None if transaction is None else transaction.state
+        if transaction is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = transaction
+        _note(self.ongoing, transactional_id, state is TransactionState.ONGOING)
+        _note(self.prepared, transactional_id, state in PREPARED)
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:
+        """Do nothing: the records of this topic do not belong to transactions."""
+
+    def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
+        """Return the timers of the periodic events. The first of each is due at once: markers may be missing."""
+        return {key: Timer(0, event) for key, event in self._periodic.items()}
+
+    def unloaded(self) -> None:
+        """Stop writing markers."""
+        self.markers.stop(self)
+
+
+def _note(ids: dict[str, None], transactional_id: str, belongs: bool) -> None:
+    if belongs:
+        ids[transactional_id] = None
+    else:
+        ids.pop(transactional_id, None)

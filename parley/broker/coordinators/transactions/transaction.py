@@ -1,0 +1,117 @@
+"""The state of a transactional id: its producer id and epoch, and the transaction that is open, if any.
+
+A ``Transaction`` is immutable: a decision returns another one, and ``entered`` checks the step against the table.
+``docs/transactions.md`` explains the states, and how producer epochs grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from parley.broker.runtime.states import IllegalStep
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+
+TopicPartition = tuple[str, int]
+
+NO_TIME: Final = -1
+
+EPOCH_MAX: Final = (1 << 15) - 1
+"""The last epoch of a producer id. Only markers carry it, so that the coordinator can always fence a producer."""
+
+NO_TIMEOUT_MS: Final = (1 << 31) - 1
+"""The timeout of transactions that an external coordinator ends (KIP-939): they never time out."""
+
+FIRST_VERSION: Final = 0
+EPOCH_PER_TRANSACTION: Final = 2
+"""Transaction versions (KIP-890). From version 2 on the producer gets a new epoch when each transaction ends."""
+
+
+class ProducerIdentity(NamedTuple):
+    """A producer id with an epoch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class TransactionState(Enum):
+    """A state, under its name in ListTransactions and DescribeTransactions."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    """Never stored: an expired transactional id is removed by a tombstone. Clients may name the state in a filter."""
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """Never stored: a fence is one step to PREPARE_ABORT. Clients may name the state in a filter."""
+
+
+_S = TransactionState
+
+ENTERED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.ONGOING: frozenset({_S.EMPTY, _S.ONGOING, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
+    # From transaction version 2 on, a producer may abort before it has added a partition.
+    _S.PREPARE_ABORT: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
+    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
+    _S.DEAD: frozenset(),
+    _S.PREPARE_EPOCH_FENCE: frozenset(),
+}
+"""The legal steps: the states from which each state may be entered."""
+
+PREPARED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+"""The outcome is decided and stored; markers are being written."""
+
+AT_REST: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""No transaction is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transactional id as stored. Times are in milliseconds since 1970."""
+
+    producer_id: int
+    producer_epoch: int
+    state: TransactionState
+    timeout_ms: int
+    updated_ms: int
+    """When the state was stored last. The transactional id expires some time after it."""
+    started_ms: int = NO_TIME
+    partitions: frozenset[TopicPartition] = frozenset()
+    """The partitions that have records of the transaction, or will have, and that need its marker."""
+    last_epoch: int = NO_EPOCH
+    """The epoch that the same producer had before this one. A retry of the request that raised it names it."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    """The producer id before the last step. A retry of the request that replaced it names it."""
+    next_producer_id: int = NO_PRODUCER_ID
+    """The id that replaces an exhausted one when the transaction completes."""
+    version: int = FIRST_VERSION
+    """The transaction version of the client that took the last step."""
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The producer id and epoch."""
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_committing(self) -> bool:
+        """True if the outcome is to commit."""
+        return self.state in (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if the producer id has no epoch left that a client may have."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    def entered(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
+        """Return the transactional id in ``state``. Raises IllegalStep if the table does not allow the step."""
+        if self.state not in ENTERED_FROM[state]:
+            raise IllegalStep("transactional id", self.state, state)
+        return replace(self, state=state, updated_ms=now_ms, previous_producer_id=self.producer_id, **changes)

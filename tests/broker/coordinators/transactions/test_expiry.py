@@ -1,0 +1,34 @@
+"""Transactional ids expire when they are at rest for long enough."""
+
+from __future__ import annotations
+
+from parley.protocol.errors import ErrorCode
+from tests.broker.coordinators.transactions.driven_shard import ID, P0, DrivenShard, refusal
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+def test_an_unused_id_expires_and_an_open_transaction_does_not() -> None:
+    shard = DrivenShard()
+    producer = shard.initialize()
+    shard.add(shard.initialize(transactional_id="open"), P0, transactional_id="open")
+    shard.now_ms += WEEK_MS - 1
+    shard.expire()
+    assert set(shard.state.transactions) == {ID, "open"}
+    shard.now_ms += 1
+    shard.expire()
+    assert set(shard.state.transactions) == {"open"}
+    assert refusal(lambda: shard.add(producer, P0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert set(shard.read_back().transactions) == {"open"}
+    assert shard.initialize().producer_id != producer.producer_id
+
+
+def test_many_ids_expire_in_batches() -> None:
+    shard = DrivenShard()
+    for number in range(2000):
+        shard.initialize(transactional_id=f"{number}-{'x' * 200}")
+    shard.now_ms += WEEK_MS
+    shard.expire()
+    assert 0 < len(shard.state.transactions) < 2000
+    shard.expire()
+    assert not shard.state.transactions
