@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 
+from parley.broker.api.requested_names import in_slices
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.messages.log_verification import VerifyLogsRequest, VerifyLogsResponse
-from parley.storage.log import Log
 from parley.storage.scrubber import Scrubber
 
 
@@ -24,22 +25,20 @@ class LogVerificationApi:
     def routes(self) -> dict[int, Handler]:
         return {VerifyLogsRequest.API_KEY: self.verify_logs}
 
-    def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
+    async def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
         """Have the scrubber read what it has not verified since the given time, and report how much is left.
 
         A time in the future counts as now: the scrubber would take segments for verified until then.
         """
         now_ms = self._wall_ms()
         since_ms = min(request.since_ms, now_ms) if request.since_ms >= 0 else now_ms
-        wanted = [
-            partition
-            for partition in self._partitions
-            if partition.is_open and (request.topics is None or partition.topic in request.topics)
-        ]
+        named = None if request.topics is None else set(request.topics)
+        wanted = [partition for partition in self._partitions if named is None or partition.topic in named]
         topics: defaultdict[str, list[VerifyLogsResponse.Partition]] = defaultdict(list)
-        for partition in wanted:
-            self._scrubber.require(partition.log, since_ms)
-            topics[partition.topic].append(self._described(partition, partition.log, since_ms))
+        found = await in_slices(partial(self._described, since_ms), wanted)
+        for partition, described in zip(wanted, found, strict=True):
+            if described is not None:
+                topics[partition.topic].append(described)
         return VerifyLogsResponse(
             since_ms=since_ms,
             topics=[
@@ -48,7 +47,12 @@ class LogVerificationApi:
             ],
         )
 
-    def _described(self, partition: Partition, log: Log, since_ms: int) -> VerifyLogsResponse.Partition:
+    def _described(self, since_ms: int, partition: Partition) -> VerifyLogsResponse.Partition | None:
+        """Have a log verified, and report its state; None if it is not open."""
+        if not partition.is_open:
+            return None
+        log = partition.log
+        self._scrubber.require(log, since_ms)
         return VerifyLogsResponse.Partition(
             partition_index=partition.index,
             log_dir=str(log.directory.parent),

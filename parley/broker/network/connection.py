@@ -38,7 +38,7 @@ PIPELINED_MAX = 64
 UNSENT_MAX = 256 << 10
 """Bytes of responses gathered before they are sent and the next request begins."""
 TURN_S = 0.005
-"""How long the requests of one client are handled before other connections get their turn."""
+"""How long the requests of one client are handled, in one read or several, before other connections get their turn."""
 PRODUCE_KEY = b"\x00\x00"
 _discarded = bytearray(4096)  # takes what arrives on a connection that is closing
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         "_starved",
         "_state",
         "_transport",
+        "_turn_left_s",
         "_unsent",
         "_waiting_for_load",
         "_waiting_for_turn",
@@ -148,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0  # bytes in ``_out``
         self._waiting_for_load = False
         self._waiting_for_turn = False
+        self._turn_left_s = TURN_S
         self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
@@ -238,11 +240,16 @@ class Connection(asyncio.BufferedProtocol):
         reason = ""
         try:
             if frames:
-                turn_ends = self._owner.monotonic() + TURN_S
-                while frames and self._may_begin(frames[0], turn_ends):
+                began = self._owner.monotonic()
+                while frames and self._may_begin(frames[0], began + self._turn_left_s):
                     self._begin(frames.popleft())
                     if self._unsent >= UNSENT_MAX:
                         self._send()
+                took = self._owner.monotonic() - began
+                self._owner.load.turns.used(took)
+                self._turn_left_s -= took
+                if self._turn_left_s < 0:  # the loop may read the next request before it serves other connections
+                    self._wait_for_turn()
         except Disconnect as disconnect:
             reason = str(disconnect)
         self._send()
@@ -267,20 +274,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._owner.load.is_full:
             self._wait_for_load()
             return False
-        if self._owner.monotonic() > turn_ends:
-            if not self._waiting_for_turn:
-                self._waiting_for_turn = True
-                self._loop.call_soon(self._next_turn)
-            return False
-        return True
+        if self._owner.load.turns.are_over or self._owner.monotonic() > turn_ends:
+            self._wait_for_turn()
+        return not self._waiting_for_turn
 
     def proceed(self) -> None:
         """Begin the requests that waited for ``Dispatcher.serve_all``."""
         if self._state is not _LOST:
             self._advance()
 
+    def _wait_for_turn(self) -> None:
+        if not self._waiting_for_turn:
+            self._waiting_for_turn = True
+            self._owner.load.turns.wait(self._next_turn)
+
     def _next_turn(self) -> None:
         self._waiting_for_turn = False
+        self._turn_left_s = TURN_S
         self._advance()
 
     def _wait_for_load(self) -> None:

@@ -1,8 +1,52 @@
-"""The load that all listeners of a broker share: requests in progress, and memory for large requests."""
+"""The load that all listeners of a broker share: requests in progress, memory for large requests, time on the loop."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+SHARE_S: Final = 0.05
+"""How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
+session and fetch from its leaders, however many clients flood it with requests."""
+
+
+class Turns:
+    """The connections whose next request waits for its turn, first come, first served."""
+
+    def __init__(self) -> None:
+        self._used_s = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+        self.are_over = False
+        """True if no request may begin before the event loop has done other work."""
+
+    def used(self, seconds: float) -> None:
+        """Count time in which requests were handled."""
+        self._used_s += seconds
+        if self._used_s >= SHARE_S:
+            self.are_over = True
+            self._schedule()
+
+    def wait(self, proceed: Callable[[], None]) -> None:
+        """Call ``proceed`` when the event loop has done other work, after the connections that wait already."""
+        self._waiting.append(proceed)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._used_s, self.are_over, self._is_scheduled = 0.0, False, False
+        for _ in range(len(self._waiting)):
+            if self.are_over:
+                break
+            self._waiting.popleft()()
+        if self._waiting:
+            self._schedule()
 
 
 class Load:
@@ -19,6 +63,7 @@ class Load:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._waiting: list[Callable[[], None]] = []
+        self.turns = Turns()
         self.lacks_memory = False
         self.requests_in_progress = 0
         self.request_bytes_held = 0

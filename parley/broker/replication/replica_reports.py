@@ -11,7 +11,8 @@ controller has registered this process: it has caught up then, or a recovery has
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from uuid import UUID
 
 from parley.broker.metadata.changes import Delta
@@ -77,36 +78,43 @@ class ReplicaReports:
             incarnation_id=self._incarnation_id,
             is_any_directory_offline=len(self._logs.online()) < len(self._logs.directories),
         )
-        wanted: list[tuple[UUID | None, str, int]]
+        wanted: Iterable[tuple[UUID | None, str, int]]
         if request.topic_partitions is None:
             keys = sorted(self._logs.homes)
             keys = keys[bisect_right(keys, (request.after_topic, request.after_partition)) :]
-            wanted = [(None, *key) for key in keys]
+            wanted = ((None, *key) for key in keys)
         else:
             wanted = self._named(request.topic_partitions)
-        response.truncated = len(wanted) > PAGE_LOGS
-        for topic_id, topic, index in wanted[:PAGE_LOGS]:
-            self._add(response, topic_id, (topic, index))
+        page = list(islice(wanted, PAGE_LOGS + 1))
+        response.truncated = len(page) > PAGE_LOGS
+        without_id = {log.partition for log in self._logs.logs if log.topic_id is None}
+        for topic_id, topic, index in page[:PAGE_LOGS]:
+            self._add(response, topic_id, (topic, index), without_id)
         return response
 
-    def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> list[tuple[UUID | None, str, int]]:
+    def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> Iterator[tuple[UUID | None, str, int]]:
         """The requested topic ids and partitions, each with the topic's name; "" if this broker does not know it."""
         names = {log.topic_id: log.topic for log in self._logs.logs if log.topic_id is not None}
         names.update(self._partitions.image.topic_names)
-        return [(each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions]
+        return ((each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions)
 
-    def _add(self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition) -> None:
-        """Add the report of one log. Without a ``topic_id``, report that of the log."""
-        info, known_id = self._info(key, topic_id)
+    def _add(
+        self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition, without_id: set[int]
+    ) -> None:
+        """Add the report of one log. Without a ``topic_id``, report that of the log.
+
+        ``without_id`` has the partition numbers of the logs whose topic's id is unknown.
+        """
+        info, known_id = self._info(key, topic_id, without_id)
         topics = response.topic_partition_log_info_list
         reported_id = known_id if topic_id is None else topic_id
         if not topics or (topics[-1].topic_id, topics[-1].topic_name) != (reported_id, key[0]):
             topics.append(_Topic(topic_id=reported_id, topic_name=key[0], partition_log_info=[]))
         topics[-1].partition_log_info.append(info)
 
-    def _info(self, key: TopicPartition, topic_id: UUID | None) -> tuple[_Info, UUID]:
+    def _info(self, key: TopicPartition, topic_id: UUID | None, without_id: set[int]) -> tuple[_Info, UUID]:
         """The report of one log, and its topic's id (zero if unknown)."""
-        if not key[0] and any(log.topic_id is None and log.partition == key[1] for log in self._logs.logs):
+        if not key[0] and key[1] in without_id:
             return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_ID)  # it may be that log
         try:
             log = self._logs.get(*key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import struct
@@ -15,10 +16,11 @@ import pytest
 
 from parley.broker.network import acceptor
 from parley.broker.network.configured_limits import Limits, ListenerLimits
-from parley.broker.network.connection import UNSENT_MAX, ConnectionState
+from parley.broker.network.connection import TURN_S, UNSENT_MAX, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
+from parley.broker.network.load import SHARE_S
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
@@ -78,6 +80,56 @@ async def test_answers_api_versions_with_what_is_routed() -> None:
         assert [key.api_key for key in answer.api_keys] == [0, 3, 18]
         assert answer.error_code == 0
         await client.close()
+
+
+async def test_a_turn_ends_although_each_read_brings_one_request() -> None:
+    """uvloop reads from one connection several times before it serves another, and requests may be slow."""
+    clock, begun = [0.0], []
+
+    def slow(context: RequestContext, request: Any) -> MetadataResponse:
+        begun.append(context.correlation_id)
+        clock[0] += TURN_S * 0.6
+        return MetadataResponse(brokers=[], topics=[])
+
+    async with serving({3: slow}, monotonic=lambda: clock[0]) as listener:
+        client = await RawClient.connect(listener)
+        await eventually(lambda: bool(listener._connections))
+        (connection,) = listener._connections
+        for number in range(6):
+            frame = b"".join(request_frame(METADATA, 1, number, "test"))
+            connection.get_buffer(-1)[: len(frame)] = frame
+            connection.buffer_updated(len(frame))
+        assert begun == [0, 1]
+        for expected in range(6):
+            assert (await client.answer(MetadataRequest, 1))[0] == expected
+        assert begun == [0, 1, 2, 3, 4, 5]
+        await client.close()
+
+
+async def test_many_clients_do_not_keep_the_event_loop_from_other_work() -> None:
+    """Slow requests of many connections, which all arrive at once, leave time for the broker's own tasks."""
+    clock, begun, other_work = [0.0], [0], []
+
+    def slow(context: RequestContext, request: Any) -> MetadataResponse:
+        begun[0] += 1
+        clock[0] += SHARE_S * 0.4
+        return MetadataResponse(brokers=[], topics=[])
+
+    async with serving({3: slow}, monotonic=lambda: clock[0]) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(9)]
+        await eventually(lambda: len(listener._connections) == 9)
+        frame = b"".join(request_frame(METADATA, 1, 1, "test"))
+        for connection in listener._connections:
+            for _ in range(2):
+                connection.get_buffer(-1)[: len(frame)] = frame
+                connection.buffer_updated(len(frame))
+        while begun[0] < 18:
+            other_work.append(begun[0])
+            await asyncio.sleep(0)
+        assert all(later - earlier <= 3 for earlier, later in itertools.pairwise([0, *other_work, 18]))
+        for client in clients:
+            assert [(await client.answer(MetadataRequest, 1))[0] for _ in range(2)] == [1, 1]
+            await client.close()
 
 
 async def test_unsupported_api_versions_is_answered_in_version_0() -> None:
