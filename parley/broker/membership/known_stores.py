@@ -7,35 +7,57 @@ accepted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from parley.consensus.errors import EmptyStore, WrongStore
 from parley.storage.checkpoints import write_atomically
+from parley.storage.meta_properties import MalformedIdentity
 
 STORE_FILE = "coordination.identity"
 """In each data directory: the identity of the store that knows its topics, then those of the stores before it."""
 STORES_KEPT = 100
+_IDENTITY = re.compile(r"[!-~]{1,200}")
 
 
 def read_known_stores(directories: Sequence[Path]) -> list[str]:
     """The identities of the stores that these directories have belonged to, latest first; empty for new directories.
 
-    Blocks on the disk.
+    Blocks on the disk. Raises ``MalformedIdentity`` if a file has something else, and no other directory knows better.
     """
+    longest, malformed = _read(directories)
+    if malformed and not longest:
+        files = " and ".join(map(str, malformed))
+        raise MalformedIdentity(
+            f"{files} should have the identity of a coordination store, but has been damaged. Restore the file from a "
+            "backup. Without one, check that the address of the store is right, and remove the file: the broker then "
+            "takes that store for its own"
+        )
+    return longest
+
+
+def _read(directories: Sequence[Path]) -> tuple[list[str], list[Path]]:
+    """The longest list of identities in these directories, and the files that have something else."""
     longest: list[str] = []
+    malformed: list[Path] = []
     for directory in directories:
+        path = directory / STORE_FILE
         try:
-            found = (directory / STORE_FILE).read_text().split()
+            text = path.read_bytes().decode(errors="replace")
         except OSError:
             continue
-        longest = max(longest, found, key=len)  # a directory that was missing during a move knows fewer
-    return longest
+        found = text.split()
+        if all(_IDENTITY.fullmatch(each) for each in found):
+            longest = max(longest, found, key=len)  # a directory that was missing during a move knows fewer
+        else:
+            malformed.append(path)
+    return longest, malformed
 
 
 def record_store(directories: Sequence[Path], identity: str) -> None:
     """Record in each usable directory which store knows its topics now. Blocks on the disk."""
-    stores = [identity, *(each for each in read_known_stores(directories) if each != identity)][:STORES_KEPT]
+    stores = [identity, *(each for each in _read(directories)[0] if each != identity)][:STORES_KEPT]
     text = "".join(f"{each}\n" for each in stores).encode()
     for directory in directories:
         path = directory / STORE_FILE

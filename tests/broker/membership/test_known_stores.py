@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from parley.broker.membership.known_stores import STORE_FILE, read_known_stores, record_store, with_advice
 from parley.consensus.errors import EmptyStore, WrongStore
+from parley.storage.meta_properties import MalformedIdentity
 
 
 def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) -> None:
@@ -22,6 +25,22 @@ def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) 
     assert read_known_stores([first]) == ["a", "b"]
     record_store([first, tmp_path / "missing"], "c")
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("damage", [bytes(range(128, 200)), b"\0" * 40, b"abc\x00def\n"])
+def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, damage: bytes) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+    record_store([first, second], "a")
+    (first / STORE_FILE).write_bytes(damage)
+    assert read_known_stores([first, second]) == ["a"]
+    with pytest.raises(MalformedIdentity) as malformed:
+        read_known_stores([first])
+    assert str(first / STORE_FILE) in str(malformed.value)
+    assert "remove the file" in str(malformed.value)
+    record_store([first, second], "a")
+    assert read_known_stores([first]) == ["a"]
 
 
 def test_the_advice_distinguishes_a_wiped_store_from_another_one(tmp_path: Path) -> None:
