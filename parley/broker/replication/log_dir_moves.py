@@ -1,9 +1,10 @@
 """Moving replicas to other log directories of this broker (KIP-113).
 
-A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the rest is copied on
-the event loop, and the partition switches to the copy. ``num.replica.alter.log.dirs.threads`` bounds the number of
-moves at a time, ``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. A stop of the broker interrupts moves;
-the next start begins them again. A move that fails leaves the replica where it is.
+A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the controller learns
+the new directory (KIP-858), the rest is copied on the event loop, and the partition switches to the copy.
+``num.replica.alter.log.dirs.threads`` bounds the number of moves at a time,
+``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. A stop of the broker interrupts moves; the next start
+begins them again. A move that fails leaves the replica where it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.definition import MAX_LONG
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
+from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.replication.throttle import MeasuredRate
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -45,15 +47,15 @@ class LogDirMoves:
         config: Callable[[], BrokerConfig],
         tasks: TaskSet,
         monotonic: Callable[[], float],
-        moved: Callable[[Partition], None],
+        directories: ReplicaDirectories,
     ) -> None:
-        """Calls ``moved`` with each partition whose log has moved to another directory."""
+        """``directories`` reports each move to the controller before it happens."""
         self._partitions = partitions
         self._logs = logs
         self._config = config
         self._tasks = tasks
         self._monotonic = monotonic
-        self._moved = moved
+        self._directories = directories
         now = config()
         self._rate = MeasuredRate(
             now.alter_log_dirs_replication_quota_window_num, now.alter_log_dirs_replication_quota_window_size_seconds
@@ -117,9 +119,15 @@ class LogDirMoves:
                 async with self._at_once:
                     await self._catch_up(log, copy)
                     await self._logs.prepare_copy(log, copy)
-                    await self._switch(partition, log, copy)
+                    try:
+                        await self._directories.announce(partition, directory.id)
+                        await self._switch(partition, log, copy)
+                    finally:
+                        self._directories.settle(partition)
             except asyncio.CancelledError:
-                if partition in self._wanted and self._wanted[partition][1] is asyncio.current_task():
+                is_copying = self._logs.copies.get((log.topic, log.partition), (None,))[0] is copy
+                is_wanted = partition in self._wanted and self._wanted[partition][1] is asyncio.current_task()
+                if is_copying and is_wanted:
                     self._logs.leave_copy(copy)  # the broker stops; its next start finds the copy
                 raise
             finally:
@@ -161,7 +169,6 @@ class LogDirMoves:
             pass
         self._logs.replace_log(log, copy)
         partition.replace_log(copy)
-        self._moved(partition)
         moving = asyncio.current_task()
         self._retiring.add(moving)
         try:

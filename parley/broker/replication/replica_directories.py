@@ -1,7 +1,9 @@
 """Reports to the controller which log directory each replica of this broker is in (AssignReplicasToDirs, KIP-858).
 
 The controller compares the directories with those that the broker reports at its next registration, so it notices a
-directory that was emptied or exchanged. A replica in the only directory of its broker needs no assignment.
+directory that was emptied or exchanged. A replica in the only directory of its broker needs no assignment. The
+directory to which a replica moves is reported before the replica is there: if that disk failed between the move and
+its report, the controller would believe that the replica is still served from the other one.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class ReplicaDirectories:
         self._ask_controller = ask_controller
         self._epoch = epoch
         self._unreported: dict[Partition, None] = {}
+        self._moving: dict[Partition, UUID | None] = {}  # the directories in which replicas will be soon
+        self._awaited: dict[Partition, asyncio.Future[None]] = {}
         self._wakeup = asyncio.Event()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
@@ -74,6 +78,23 @@ class ReplicaDirectories:
             self._unreported[partition] = None
             self._wakeup.set()
 
+    async def announce(self, partition: Partition, directory_id: UUID | None) -> None:
+        """Report the directory to which a replica is about to move, and wait until the controller knows it (KIP-858).
+
+        ``settle`` must follow, whether the replica moves or not.
+        """
+        self._moving[partition] = directory_id
+        if self._directory_to_report(partition) is not None:
+            awaited = self._awaited[partition] = asyncio.get_running_loop().create_future()
+            self.check(partition)
+            await awaited
+
+    def settle(self, partition: Partition) -> None:
+        """Report the directory in which a replica is, after a move or a move that failed."""
+        self._moving.pop(partition, None)
+        self._awaited.pop(partition, None)
+        self.check(partition)
+
     async def run(self) -> None:
         """Report directories to the controller, until cancelled."""
         while True:
@@ -89,7 +110,7 @@ class ReplicaDirectories:
         hosted = self._partitions.by_topic.get(partition.topic, {}).get(partition.index)
         if hosted is not partition or not partition.is_open:
             return None
-        actual = self._logs.directory_of(partition.log).id
+        actual = self._moving.get(partition) or self._logs.directory_of(partition.log).id
         assigned = partition.state.directory(self._broker_id)
         if actual == assigned or (assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1):
             return None
@@ -102,7 +123,7 @@ class ReplicaDirectories:
         for partition in partitions:
             directory = self._directory_to_report(partition)
             if directory is None:
-                self._unreported.pop(partition, None)
+                self._forget(partition)
             else:
                 directories[directory][partition.topic_id].append(partition.index)
                 reported.append((partition, directory))
@@ -117,8 +138,15 @@ class ReplicaDirectories:
             return False
         for partition, directory in reported:  # refused replicas have been reassigned, or their topic deleted
             if self._directory_to_report(partition) in (directory, None):  # else it has moved meanwhile
-                self._unreported.pop(partition, None)
+                self._forget(partition)
         return True
+
+    def _forget(self, partition: Partition) -> None:
+        """Note that the controller knows the partition's directory, or need not know it."""
+        self._unreported.pop(partition, None)
+        awaited = self._awaited.pop(partition, None)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(None)
 
     def _request(self, directories: dict[UUID, defaultdict[UUID, list[int]]]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(

@@ -75,7 +75,7 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
         return parts.lifecycle.may_be_superseded
 
     log_dir_moves = LogDirMoves(
-        partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories.check
+        partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories
     )
     log_dir_moves.start()
     transactions = TransactionsApi(parts.transactions, metadata)

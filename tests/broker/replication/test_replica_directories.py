@@ -72,7 +72,8 @@ async def test_the_directories_of_replicas_follow_the_logs(tmp_path: Path) -> No
         assert await server.metadata.until(
             lambda image: {state.directory(1) for state in image.topics["t"].partitions} == {there.id}, PATIENCE_S
         )
-        assert agrees(server, server.metadata.image)
+        while not agrees(server, server.metadata.image):  # noqa: ASYNC110  the controller knows it before
+            await asyncio.sleep(0.01)
     finally:
         await server.stop()
 
@@ -179,6 +180,73 @@ async def test_a_move_during_a_report_is_reported(tmp_path: Path, monkeypatch: p
         assert await asked.get() == first.id
     finally:
         await bench.tasks.close()
+
+
+async def test_a_move_is_reported_before_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move waits until the controller knows the new directory; one that fails is reported back (KIP-858)."""
+    monkeypatch.setattr(replica_directories, "GATHERED_S", 0)
+    bench, logs = Bench(tmp_path), TwoDirectories()
+    first, second = logs.directories
+    asked: asyncio.Queue[UUID] = asyncio.Queue()
+    responses: asyncio.Queue[None] = asyncio.Queue()
+
+    async def ask(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        asked.put_nowait(request.directories[0].id)
+        await responses.get()
+        return AssignReplicasToDirsResponse(directories=[])
+
+    directories = ReplicaDirectories(1, logs, bench.partitions, ask, epoch=lambda: 1)  # type: ignore[arg-type]
+    bench.partitions.call_when_opened(directories.check)
+    bench.metadata.subscribe(directories.apply)
+    bench.tasks.start(directories.run(), name="directories")
+    await bench.create("t")
+    partition = bench.partition("t")
+    try:
+        assert await asked.get() == first.id
+        bench.alter("t", directories=(first.id,))
+        responses.put_nowait(None)
+        moving = asyncio.ensure_future(directories.announce(partition, second.id))
+        assert await asked.get() == second.id
+        assert not moving.done()
+        responses.put_nowait(None)
+        await moving
+        bench.alter("t", directories=(second.id,))
+        assert directories._directory_to_report(partition) is None  # although the replica is in the first one
+        directories.settle(partition)  # the move has failed
+        assert await asked.get() == first.id
+        responses.put_nowait(None)
+        bench.alter("t", directories=(first.id,))
+        await directories.announce(partition, first.id)
+    finally:
+        await bench.tasks.close()
+
+
+async def test_a_replica_moves_when_the_controller_knows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_in(tmp_path, "a", "b")
+    await server.start()
+    try:
+        await create(server, 2)
+        assert await server.metadata.until(lambda image: agrees(server, image), PATIENCE_S)
+        logs = server.parts.logs
+        log = logs.logs_in(logs.directories[0])[0]
+        known: list[UUID | None] = []
+        replace_log = logs.replace_log
+
+        def replaced(old: Log, copy: Log) -> None:
+            known.append(server.metadata.image.topics["t"].partitions[old.partition].directory(1))
+            replace_log(old, copy)
+
+        monkeypatch.setattr(logs, "replace_log", replaced)
+        there = logs.directories[1]
+        topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=[log.partition])
+        asked = AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(there), topics=[topic])
+        async with Client(server.bootstrap_servers) as client:
+            await client.send(AlterReplicaLogDirsRequest(dirs=[asked]))
+        while not known:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert known == [there.id]
+    finally:
+        await server.stop()
 
 
 async def test_the_only_directory_of_a_broker_needs_no_assignment(tmp_path: Path) -> None:
