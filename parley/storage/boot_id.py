@@ -6,6 +6,7 @@ damaged or missing is damage, and not a write that never reached the disk.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from parley.storage.checkpoints import write_atomically
@@ -13,6 +14,8 @@ from parley.storage.checkpoints import write_atomically
 BOOT_FILE = ".boot-id"
 """In a log directory: the boot in which the last broker opened it."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
+
+_log = logging.getLogger(__name__)
 
 
 def note_boot(directory: Path) -> bool:
@@ -30,5 +33,8 @@ def note_boot(directory: Path) -> bool:
             return True
     except FileNotFoundError:
         pass
+    except IsADirectoryError:
+        _log.warning("ignoring %s: it must be a file, and this is a directory. Remove it", path)
+        return False
     write_atomically(path, current, sync=False)  # a crash that loses it is one of the machine
     return False

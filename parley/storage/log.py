@@ -100,6 +100,7 @@ class Log:
             f"{topic}-{partition}",
             self._lock,
             self._durability,
+            loaded.epochs,
             loaded.missing,
             lambda damaged: self.on_damage(self, damaged),
         )

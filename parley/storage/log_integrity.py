@@ -13,6 +13,7 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checked_batches import CheckedBatches
 from parley.storage.damage import DamagedBytes, DamagedRange, joined
 from parley.storage.durability import Durability
+from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import DIGEST_SUFFIX, UNSEALED, Segment
 from parley.storage.segment_check import Checked, Extent, check
 from parley.storage.segment_digest import DigestBuilder, write_digest
@@ -43,6 +44,7 @@ class LogIntegrity:
         name: str,
         lock: RLock,
         durability: Durability,
+        epochs: LeaderEpochCache,
         missing: Sequence[DamagedRange],
         on_damage: Callable[[DamagedRange], None],
     ) -> None:
@@ -51,6 +53,7 @@ class LogIntegrity:
         self._name = name
         self._lock = lock
         self._durability = durability
+        self._epochs = epochs
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
@@ -131,7 +134,7 @@ class LogIntegrity:
         with self._lock:
             removals = self._durability.removals
             end_offset = segment.end_offset if segment.end_offset != UNSEALED else log_end
-            extent = Extent(segment.size, end_offset, segment.digest())
+            extent = Extent(segment.size, end_offset, segment.digest(), self._epochs)
         try:
             checked = check(segment, begin, end, extent)
         except FileNotFoundError:
@@ -141,18 +144,29 @@ class LogIntegrity:
             if removals != self._durability.removals:
                 return checked, True
             segment.unverified = without(segment.unverified, checked.begin, checked.end)
+            if checked.is_digest_wrong:
+                segment.remove_digest()
             known = segment.damage
             new = [damaged for damaged in checked.damage if not _is_known(damaged, known)]
             if new:
                 segment.damage = joined(known, new)
+        if checked.is_digest_wrong:
+            facts = {"partition": self._name, "segment": segment.base_offset}
+            _log.warning("the digest of intact records is wrong, and will be written again", extra=facts)
         for damaged in new:
             self.report(damaged.offsets)
         return checked, bool(new)
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that has none, if every batch is good. Blocks. Raises ``OSError``."""
+        """Write the digest of a sealed segment that has none of this version, if every batch is good. Blocks.
+
+        Raises ``OSError``.
+        """
         with self._lock:
-            if segment.end_offset == UNSEALED or segment.damage or not segment.size or segment.digest() is not None:
+            if segment.end_offset == UNSEALED or segment.damage or not segment.size:
+                return
+            known = segment.digest()
+            if known is not None and known.covers_headers:
                 return
             removals = self._durability.removals
         digest = DigestBuilder()
@@ -163,7 +177,7 @@ class LogIntegrity:
         for found in checked.walk(0, segment.size, segment.base_offset):
             if isinstance(found, DamagedBytes) or found.data is None:
                 return
-            digest.add(found.data)
+            digest.add(found.data, (found.header,))
         with self._lock:
             if removals == self._durability.removals:
                 write_digest(segment.path_of(DIGEST_SUFFIX), digest.digest(segment.end_offset))

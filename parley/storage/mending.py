@@ -252,12 +252,13 @@ class Mending:
         ]
         new.damage = joined(new.damage, others)
         digest = old.digest()
-        if digest is None or digest.size != new.size:
+        if digest is None or digest.size != new.size or not digest.covers_headers:
             if new.damage:
                 new.forget_digest()
             return
-        checked = check(new, found.position, mended, Extent(new.size, new.end_offset, digest))
-        if any(each.position < mended and found.position < each.end for each in checked.damage):
+        checked = check(new, found.position, mended, Extent(new.size, new.end_offset, digest, self._log.epochs))
+        differs = any(each.position < mended and found.position < each.end for each in checked.damage)
+        if differs or checked.is_digest_wrong:
             raise CorruptRecord(f"the batches of {self.damaged} differ from the digest of {old!r}")
         new.keep_digest(digest)
 

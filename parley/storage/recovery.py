@@ -39,7 +39,7 @@ from parley.storage.segment import (
     file_name,
 )
 from parley.storage.segment_check import Extent, check
-from parley.storage.segment_digest import SegmentDigest, read_digest
+from parley.storage.segment_digest import SegmentDigest, read_digest, remove_digest
 from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
@@ -204,6 +204,8 @@ class _Loader:
         self._scans: dict[int, Scan] = {}
         self._whole: dict[int, SegmentDigest] = {}
         """The digests of the segments that have as many bytes as their digest says, by base offset."""
+        self._wrong: set[int] = set()
+        """The base offsets of segments whose digest disagrees with their batches, which are good."""
         self._shrunk: set[int] = set()
         """The base offsets of segments that do not."""
 
@@ -220,7 +222,7 @@ class _Loader:
         _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
         for path in sorted(self._directory.iterdir()):
             if base_offset_of(path.name) in bases:
-                path.unlink()
+                remove_digest(path) if path.suffix == DIGEST_SUFFIX else path.unlink()
         sync_directory(self._directory)
 
     def open_segments(self) -> list[Segment]:
@@ -364,8 +366,9 @@ class _Loader:
             self.missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
             segment.end_offset = scan.end
             segment.transactions.truncate_to(scan.end)
-        if segment.base_offset in self._whole:
-            segment.keep_digest(self._whole[segment.base_offset])
+        known = self._whole.get(segment.base_offset)
+        if known is not None and known.covers_headers and segment.base_offset not in self._wrong:
+            segment.keep_digest(known)
         segment.trim(segment.end_offset)
 
     def _unlike_digest(self, segment: Segment) -> tuple[DamagedBytes, ...]:
@@ -373,7 +376,11 @@ class _Loader:
         digest = self._whole.get(segment.base_offset)
         if digest is None:
             return ()
-        return check(segment, 0, digest.size, Extent(digest.size, segment.end_offset, digest)).damage
+        checked = check(segment, 0, digest.size, Extent(digest.size, segment.end_offset, digest, self._epochs))
+        if checked.is_digest_wrong:
+            _log.warning("the digest of %r is wrong: it is written again", segment)
+            self._wrong.add(segment.base_offset)
+        return checked.damage
 
     def _must_continue(self, segment: Segment) -> bool:
         """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
@@ -456,5 +463,5 @@ def _bases(directory: Path) -> list[int]:
         stem, _, kind = name.partition(".")
         if "." + kind in INDEX_SUFFIXES and kind != "txnindex" and stem + LOG_SUFFIX not in names:
             _log.warning("removing %s, which has no segment", directory / name)
-            (directory / name).unlink()
+            remove_digest(directory / name) if "." + kind == DIGEST_SUFFIX else (directory / name).unlink()
     return sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None)

@@ -26,7 +26,14 @@ from parley.storage.damage import DamagedBytes
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
 from parley.storage.offset_index import OffsetIndex, OffsetPosition
-from parley.storage.segment_digest import DigestBuilder, SegmentDigest, read_digest, sync_digest, write_digest
+from parley.storage.segment_digest import (
+    DigestBuilder,
+    SegmentDigest,
+    read_digest,
+    remove_digest,
+    sync_digest,
+    write_digest,
+)
 from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
 from parley.storage.time_index import TimeIndex, TimestampOffset
 from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
@@ -119,8 +126,8 @@ class Segment:
     def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> Segment:
         """Create an empty segment, replacing any files of that name. Raises ``OSError``."""
         path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
-        for kind in (TRANSACTION_INDEX_SUFFIX, DIGEST_SUFFIX):
-            (directory / file_name(base_offset, kind + suffix)).unlink(missing_ok=True)
+        (directory / file_name(base_offset, TRANSACTION_INDEX_SUFFIX + suffix)).unlink(missing_ok=True)
+        remove_digest(directory / file_name(base_offset, DIGEST_SUFFIX + suffix))
         file = SegmentFile(path, create=True)
         os.ftruncate(file.fd, 0)
         if config.preallocate:
@@ -178,7 +185,7 @@ class Segment:
         ``OSError``.
         """
         segment = cls._with_new_indexes(directory, base_offset, now_ms, suffix)
-        segment.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
+        remove_digest(segment.path_of(DIGEST_SUFFIX))
         try:
             segment.transactions.sanity_check()
         except CorruptTransactionIndex:
@@ -223,7 +230,7 @@ class Segment:
     @property
     def paths(self) -> list[Path]:
         """The files that exist."""
-        return [path for path in map(self.path_of, SUFFIXES) if path.exists()]
+        return [path for path in map(self.path_of, SUFFIXES) if path.is_file()]
 
     @property
     def file(self) -> SegmentFile:
@@ -266,7 +273,7 @@ class Segment:
         self._unindexed = unindexed
         self.size = position
         if self._digest is not None:
-            self._digest.add(data)
+            self._digest.add(data, headers)
 
     def adopt(self, header: BatchHeader, data: Buffer | None, index_interval: int) -> None:
         """Count and index a batch that is already in the file, right behind ``size``; recovery's form of an append.
@@ -277,7 +284,7 @@ class Segment:
             if data is None:
                 self._digest = None
             else:
-                self._digest.add(data)
+                self._digest.add(data, (header,))
         if header.max_timestamp > self.largest[0]:
             self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
         if self._unindexed > index_interval:
@@ -341,7 +348,7 @@ class Segment:
         if self._digest is None:
             known = self.digest()
             self._digest = DigestBuilder.of(known) if known is not None else None
-            self.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
+            remove_digest(self.path_of(DIGEST_SUFFIX))
         self.offset_index.resize(config.segment_index_bytes)
         self.time_index.resize(config.segment_index_bytes)
         self.end_offset = UNSEALED
@@ -364,7 +371,7 @@ class Segment:
             self.size = position
             self.unverified = without(self.unverified, position, UNSEALED)
             self.damage = tuple(damaged for damaged in self.damage if damaged.position < position)
-            self.path_of(DIGEST_SUFFIX).unlink(missing_ok=True)
+            remove_digest(self.path_of(DIGEST_SUFFIX))
             self._digest = None if position else DigestBuilder()
             os.truncate(self.path_of(LOG_SUFFIX), position)
             self._largest = None if self.size else TimestampOffset(-1, self.base_offset)
@@ -415,6 +422,11 @@ class Segment:
     def forget_digest(self) -> None:
         """Give the segment no digest, because one of its present bytes would hide damage."""
         self._digest = None
+
+    def remove_digest(self) -> None:
+        """Remove a digest that is wrong. Raises ``OSError``."""
+        self._digest = None
+        remove_digest(self.path_of(DIGEST_SUFFIX))
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at ``offset`` or later, or None if the segment has none.
@@ -546,9 +558,12 @@ class Segment:
 
     def _move(self, directory: Path, suffix: str) -> None:
         for kind in SUFFIXES:
-            source = self.path_of(kind)
+            source, target = self.path_of(kind), directory / file_name(self.base_offset, kind + suffix)
+            if kind == DIGEST_SUFFIX and (source.is_dir() or target.is_dir()):
+                remove_digest(source)
+                continue
             try:
-                source.rename(directory / file_name(self.base_offset, kind + suffix))
+                source.rename(target)
             except FileNotFoundError:
                 if kind == LOG_SUFFIX:
                     raise
@@ -580,7 +595,8 @@ class Segment:
         """Remove the files; reads in progress are not disturbed. Raises ``OSError``."""
         self.release()
         for kind in SUFFIXES:
-            self.path_of(kind).unlink(missing_ok=True)
+            path = self.path_of(kind)
+            remove_digest(path) if kind == DIGEST_SUFFIX else path.unlink(missing_ok=True)
 
     def _cut(self) -> None:
         """Try to remove the bytes behind ``size``; the next append overwrites what is left."""

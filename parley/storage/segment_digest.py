@@ -1,14 +1,15 @@
-"""The digest of a segment (``.digest``): checksums of the blocks of its ``.log`` file, taken when they were appended.
+"""The digest of a segment (``.digest``): checksums of the headers of its batches, taken when they were appended.
 
-A batch's own checksum does not cover its offsets and its leader epoch, and checking it means walking all batches. A
-digest covers every byte, and checking it costs 0.04 CPU seconds per GB beside the read. Rules:
+A batch's own checksum does not cover the batch's base offset, length, leader epoch and magic. The digest covers these
+and the checksum itself, so both together cover every byte. Rules:
 
 1. Sealing a segment writes its digest; so does closing the active segment. A segment that takes appends has no file.
-2. The checksums are those of the bytes given to ``append``, never of bytes read back without being checked.
-3. A missing or malformed digest, or one of another size, is ignored: the batches' checksums are verified instead.
+2. A missing or malformed digest, or one of another size, is ignored: the batches' checksums are verified alone. One
+   that disagrees with batches whose checksums are right may be wrong itself (``parley.storage.segment_check``).
+3. A digest of version 1 (checksums of all bytes) yields only the size and the end offset of the segment.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file
-int64, end offset of the segment int64, then a CRC-32C uint32 for each block; the last block may be shorter.
+int64, end offset of the segment int64, then two uint32 for each block: ``BlockSums.contents`` and ``.headers``.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import logging
 import struct
 import sys
 from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from parley.protocol.records.batch_header import Buffer
+from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buffer
 from parley.storage.checkpoints import sync_file
 
 BLOCK: Final = 64 << 10
 """Small enough that a read of a few records at a random offset checks little more than it returns."""
 BLOCK_MAX: Final = 1 << 24
 
-_VERSION = 1
+_OF_ALL_BYTES = 1
+_VERSION = 2
+_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8}  # of each block's checksums, by version
 _HEAD = struct.Struct(">hIiqq")
 _CHECKED_FROM = 6
 
@@ -42,14 +46,43 @@ class CorruptDigest(ValueError):
     """The file is not a whole digest of a supported version."""
 
 
+class BlockSums(NamedTuple):
+    """The checksums of the batches that begin in one block of the file; both are 0 if none does."""
+
+    contents: int
+    """The CRC-32C of the batches' own checksums."""
+    headers: int
+    """The CRC-32C of the bytes of each batch from the base offset to its own checksum."""
+
+
+NO_BATCHES: Final = BlockSums(0, 0)
+
+
+def added(sums: BlockSums, batch: Buffer, header: BatchHeader) -> BlockSums:
+    """The checksums of a block after one more batch, whose first ``ATTRIBUTES_AT`` bytes are ``batch``."""
+    return BlockSums(crc32c(header.crc.to_bytes(4, "big"), sums.contents), crc32c(batch, sums.headers))
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentDigest:
-    """The checksums of the blocks of ``block`` bytes that make up ``size`` bytes of batches up to ``end_offset``."""
+    """The checksums of the blocks of ``block`` bytes that make up ``size`` bytes of batches up to ``end_offset``.
+
+    ``checksums`` has two numbers for each block. It is empty in a digest of version 1.
+    """
 
     block: int
     size: int
     end_offset: int
     checksums: array[int]
+
+    @property
+    def covers_headers(self) -> bool:
+        """True if the digest has the checksums of every block."""
+        return len(self.checksums) == 2 * -(-self.size // self.block)
+
+    def sums_of(self, block: int) -> BlockSums:
+        """The checksums of the block with this number."""
+        return BlockSums(self.checksums[2 * block], self.checksums[2 * block + 1])
 
     def encode(self) -> bytes:
         """The bytes of the digest's file."""
@@ -65,13 +98,13 @@ class SegmentDigest:
         if len(data) < _HEAD.size:
             raise CorruptDigest(f"{len(data)} bytes are too few for a digest")
         version, checksum, block, size, end_offset = _HEAD.unpack_from(data)
-        if version != _VERSION:
-            raise CorruptDigest(f"version {version} instead of {_VERSION}")
+        if version not in _SIZES:
+            raise CorruptDigest(f"version {version} is unknown")
         if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
             raise CorruptDigest("the checksum does not match")
-        if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != _HEAD.size + -(-size // block) * 4:
+        if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != _HEAD.size + -(-size // block) * _SIZES[version]:
             raise CorruptDigest(f"{len(data)} bytes do not hold the blocks of {size} bytes")
-        checksums = array("I", data[_HEAD.size :])
+        checksums = array("I", data[_HEAD.size :] if version == _VERSION else b"")
         if sys.byteorder == "little":
             checksums.byteswap()
         return cls(block, size, end_offset, checksums)
@@ -80,56 +113,56 @@ class SegmentDigest:
 class DigestBuilder:
     """The digest of a segment that is being written. ``of`` continues the digest of one that was closed."""
 
-    __slots__ = ("_checksums", "_current", "_filled", "size")
+    __slots__ = ("_checksums", "_current", "size")
 
     def __init__(self) -> None:
-        self._checksums = array("I")
-        self._current = 0
-        self._filled = 0
+        self._checksums = array("I")  # of the blocks before the current one, in which the last batch begins
+        self._current = NO_BATCHES
         self.size = 0
 
     @classmethod
     def of(cls, digest: SegmentDigest) -> DigestBuilder | None:
-        """A builder that continues ``digest``; None if its blocks have another size."""
-        if digest.block != BLOCK:
+        """A builder that continues ``digest``; None if its blocks have another size, or no checksums."""
+        if digest.block != BLOCK or not digest.covers_headers:
             return None
         builder = cls()
         builder._checksums = array("I", digest.checksums)
         builder.size = digest.size
-        builder._filled = digest.size % BLOCK
-        if builder._filled:
-            builder._current = builder._checksums.pop()
+        if digest.checksums:
+            headers, contents = builder._checksums.pop(), builder._checksums.pop()
+            builder._current = BlockSums(contents, headers)
         return builder
 
-    def add(self, data: Buffer) -> None:
-        """Count bytes that follow the ones before."""
-        length = len(data)
-        self.size += length
-        if self._filled + length < BLOCK:
-            self._current = crc32c(data, self._current)
-            self._filled += length
-            return
+    def add(self, data: Buffer, headers: Iterable[BatchHeader]) -> None:
+        """Count whole batches that follow the ones before."""
         view, at = memoryview(data), 0
-        while at < length:
-            taken = min(BLOCK - self._filled, length - at)
-            self._current = crc32c(view[at : at + taken], self._current)
-            self._filled += taken
-            at += taken
-            if self._filled == BLOCK:
-                self._checksums.append(self._current)
-                self._current = self._filled = 0
+        for header in headers:
+            self._fill_to((self.size + at) // BLOCK)
+            self._current = added(self._current, view[at : at + ATTRIBUTES_AT], header)
+            at += header.size_bytes
+        self.size += at
+
+    def _fill_to(self, block: int) -> None:
+        """Make ``block`` the current one."""
+        while len(self._checksums) < 2 * block:
+            self._checksums.extend(self._current)
+            self._current = NO_BATCHES
 
     def digest(self, end_offset: int) -> SegmentDigest:
-        """The digest of the bytes so far, for a segment that ends at ``end_offset``."""
+        """The digest of the batches so far, for a segment that ends at ``end_offset``."""
         checksums = array("I", self._checksums)
-        if self._filled:
-            checksums.append(self._current)
+        if self.size:
+            checksums.extend(self._current)
+            checksums.extend([0] * (2 * -(-self.size // BLOCK) - len(checksums)))
         return SegmentDigest(BLOCK, self.size, end_offset, checksums)
 
 
 def write_digest(path: Path, digest: SegmentDigest) -> None:
     """Write the file; ``sync_digest`` brings it to disk. Raises ``OSError``."""
-    path.write_bytes(digest.encode())
+    try:
+        path.write_bytes(digest.encode())
+    except IsADirectoryError:
+        _ignore_directory(path)
 
 
 def sync_digest(path: Path) -> None:
@@ -144,6 +177,21 @@ def read_digest(path: Path) -> SegmentDigest | None:
         return SegmentDigest.decode(path.read_bytes())
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        _ignore_directory(path)
+        return None
     except CorruptDigest as error:
         _log.warning("ignoring the digest %s: %s", path, error)
         return None
+
+
+def remove_digest(path: Path) -> None:
+    """Remove the file at ``path`` if it exists. Raises ``OSError``."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        _ignore_directory(path)
+
+
+def _ignore_directory(path: Path) -> None:
+    _log.warning("ignoring %s: a digest is a file, and this is a directory. Remove it", path)

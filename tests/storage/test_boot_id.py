@@ -19,3 +19,9 @@ def test_a_directory_knows_the_boot_in_which_it_was_used(tmp_path: Path, monkeyp
     assert [note_boot(tmp_path), note_boot(tmp_path)] == [False, True]
     current.write_text("second\n")
     assert [note_boot(tmp_path), note_boot(tmp_path)] == [False, True]
+
+
+def test_a_directory_of_that_name_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / BOOT_FILE).mkdir()
+    assert not note_boot(tmp_path)
+    assert f"ignoring {tmp_path / BOOT_FILE}" in caplog.text
