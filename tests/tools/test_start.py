@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -205,6 +206,17 @@ def test_a_start_without_descriptors_or_memory_does_not_blame_the_disk(error: Ex
     assert "log.dirs" not in reason
     assert start._code_of(error) == STARVED
     assert start._code_of(OSError(errno.EACCES, "Permission denied")) == FAILED
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 31))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert start.run(start.configuration(None, [])) == STARVED
+    text = capsys.readouterr().err
+    assert "the limit of open files is 31, and a broker needs at least 64" in text
+    assert "ulimit -n" in text
 
 
 def test_a_shortage_that_no_caller_learns_of_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import errno
 import logging
+import math
 import os
 import resource
 import signal
@@ -46,6 +47,9 @@ _OF_ADDRESSES: Final = {
 }
 """The advice for each error of a listener's address."""
 _UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listeners has the names for clients)"
+
+FILES_MIN: Final = 64
+"""The lowest limit of open files under which a broker starts: it opens about 30 before it hosts a partition."""
 
 _NO_ORDERLY_END: Final = (
     "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
@@ -206,6 +210,14 @@ def _preset() -> dict[str, str]:
 
 def run(config: BrokerConfig) -> int:
     """Run a broker until a signal stops it or it fails. Returns the exit code."""
+    limit = _raise_file_limit()
+    if limit < FILES_MIN:
+        print(
+            f"Error: the limit of open files is {limit}, and a broker needs at least {FILES_MIN}. Raise it "
+            "(ulimit -n, LimitNOFILE; docs/operations.md says to how many).",
+            file=sys.stderr,
+        )
+        return STARVED
     import uvloop
 
     from parley.broker.logging.lines import start_logging
@@ -214,7 +226,6 @@ def run(config: BrokerConfig) -> int:
 
     writer = start_logging(config)
     sys.unraisablehook = _on_unraisable
-    _raise_file_limit()
     _hold_reserves()
     server = BrokerServer(config, owns_process=True)
     patience_s = 2 * config.session_timeout_ms / 1000
@@ -265,12 +276,14 @@ class NotStarted(Exception):
         self.exit_code = exit_code
 
 
-def _raise_file_limit() -> None:
-    """Raise the limit of file descriptors to the maximum: connections and active logs need them."""
+def _raise_file_limit() -> float:
+    """Raise the limit of file descriptors to the maximum: connections and active logs need them. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _hold_reserves() -> None:
