@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of consumer groups.
 
-The response to a commit is sent when the offsets topic has it; while the group is being loaded, the commit waits. A
-fetch is served from memory, with offset -1 for a partition without a committed offset.
+The response to a commit is sent when the replicas of the offsets topic have it; while the group is being loaded, the
+commit waits. A fetch is served from memory, with offset -1 for a partition without a committed offset, and shows only
+what the replicas have.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
-from parley.broker.api.requested_names import in_slices, once
+from parley.broker.api.requested_names import once
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
-from parley.broker.coordinators.groups.offset_expiry import subscribes_to
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -73,17 +74,12 @@ class GroupOffsetsApi:
         codes: dict[tuple[str, int], ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
-        group = None
-        await self._coordinator.until_loaded(LOAD_MAX_S, request.group_id)
+        committer = Committer(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        )
+        await self._coordinator.runtime.until_loaded(LOAD_MAX_S, request.group_id)
         try:
-            group = self._coordinator.find(request.group_id, may_be_unnamed=True)
-            if group is None:
-                if request.generation_id_or_member_epoch >= 0:
-                    raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-                group = self._coordinator.find_or_create(request.group_id, may_be_unnamed=True)
-            self._coordinator.membership.check_commit(
-                group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-            )
+            self._coordinator.check_commit(committer)
             for name, topic in zip(names, request.topics, strict=True):
                 for partition in topic.partitions:
                     code = self._refusal(name, topic.topic_id, partition)
@@ -91,7 +87,7 @@ class GroupOffsetsApi:
                     if code is ErrorCode.NONE and name is not None:
                         accepted[name, partition.partition_index] = self._committed(request, partition)
             if accepted:
-                await self._coordinator.group_log.store_offsets(group, accepted)
+                await self._coordinator.commit(committer, accepted)
         except KafkaError as error:
             stored_code = error.code
             for name, topic in zip(names, request.topics, strict=True):
@@ -99,9 +95,6 @@ class GroupOffsetsApi:
                     key = (name or str(topic.topic_id), partition.partition_index)
                     if codes.get(key, ErrorCode.NONE) is ErrorCode.NONE:
                         codes[key] = stored_code
-        finally:
-            if group is not None:
-                self._coordinator.drop_unused(group)
         return _commit_response(request, names, codes)
 
     def _topic_name(self, name: str, topic_id: UUID) -> str | None:
@@ -137,43 +130,59 @@ class GroupOffsetsApi:
     async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Return the committed offsets of one group, or from version 8 on of several groups (KIP-709)."""
         if context.api_version >= 8:
-            fetched = partial(self._fetched_group, context)
-            return OffsetFetchResponse(groups=await in_slices(fetched, _groups_once(request.groups)))
+            groups = [await self._fetch_group(context, request, asked) for asked in _groups_once(request.groups)]
+            return OffsetFetchResponse(groups=groups)
         topics: list[tuple[str, list[int]]] | None = None
         if request.topics is not None:
             named = once(((t.name, t.partition_indexes) for t in request.topics), int)
             topics = [(name, list(indexes)) for name, indexes in named.items()]
         try:
-            group = self._coordinator.find(request.group_id, may_be_unnamed=True)
+            return await self._coordinator.read(
+                request.group_id, lambda group: self._fetched_topics(group, topics, request.require_stable)
+            )
         except KafkaError as error:
             return _failed_fetch(error.code, topics, context.api_version)
+
+    @staticmethod
+    def _fetched_topics(
+        group: Group | None, topics: list[tuple[str, list[int]]] | None, require_stable: bool
+    ) -> OffsetFetchResponse:
+        kind = OffsetFetchResponse.OffsetFetchResponsePartition
         return OffsetFetchResponse(
             error_code=ErrorCode.NONE,
             topics=[
                 OffsetFetchResponse.OffsetFetchResponseTopic(
                     name=name,
-                    partitions=[
-                        _fetched(
-                            OffsetFetchResponse.OffsetFetchResponsePartition, index, _offset_of(group, name, index)
-                        )
-                        for index in indexes
-                    ],
+                    partitions=[_fetched(kind, group, (name, index), require_stable) for index in indexes],
                 )
                 for name, indexes in (_all_topics(group) if topics is None else topics)
             ],
         )
 
-    def _fetched_group(
-        self, context: RequestContext, asked: OffsetFetchRequest.OffsetFetchRequestGroup
+    async def _fetch_group(
+        self,
+        context: RequestContext,
+        request: OffsetFetchRequest,
+        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         try:
-            group = self._coordinator.find(asked.group_id, may_be_unnamed=True)
-            if group is not None and asked.member_id and asked.member_epoch >= 0:
-                self._check_member(group, asked.member_id, asked.member_epoch)
+            look = partial(self._fetched_group, context, asked, request.require_stable)
+            return await self._coordinator.read(asked.group_id, look)
         except KafkaError as error:
-            answer.error_code = error.code
-            return answer
+            return OffsetFetchResponse.OffsetFetchResponseGroup(
+                group_id=asked.group_id, topics=[], error_code=error.code
+            )
+
+    def _fetched_group(
+        self,
+        context: RequestContext,
+        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        require_stable: bool,
+        group: Group | None,
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        if group is not None and asked.member_id and asked.member_epoch >= 0:
+            group.current_member(asked.member_id, None, asked.member_epoch)
+        answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]
         if asked.topics is None:
@@ -181,31 +190,18 @@ class GroupOffsetsApi:
         else:
             named = once((((t.name, t.topic_id), t.partition_indexes) for t in asked.topics), int)
             wanted = [(self._topic_name(*topic), topic[1], list(indexes)) for topic, indexes in named.items()]
+        kind = OffsetFetchResponse.OffsetFetchResponsePartitions
         for name, topic_id, indexes in wanted:
             if by_id and asked.topics is None and topic_id == ZERO_UUID:
                 continue  # a deleted topic has no id
-            code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+            if name is None:
+                partitions = [_uncommitted(kind, index, ErrorCode.UNKNOWN_TOPIC_ID) for index in indexes]
+            else:
+                partitions = [_fetched(kind, group, (name, index), require_stable) for index in indexes]
             answer.topics.append(
-                OffsetFetchResponse.OffsetFetchResponseTopics(
-                    name=name or "",
-                    topic_id=topic_id,
-                    partitions=[
-                        _fetched(
-                            OffsetFetchResponse.OffsetFetchResponsePartitions,
-                            index,
-                            _offset_of(group, name or "", index),
-                            code,
-                        )
-                        for index in indexes
-                    ],
-                )
+                OffsetFetchResponse.OffsetFetchResponseTopics(name=name or "", topic_id=topic_id, partitions=partitions)
             )
         return answer
-
-    def _check_member(self, group: Group, member_id: str, epoch: int) -> None:
-        self._coordinator.membership.known(group, member_id, None)
-        if epoch != group.generation:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
     def _topic_id(self, name: str) -> UUID:
         topic = self._metadata.image.topics.get(name)
@@ -215,27 +211,16 @@ class GroupOffsetsApi:
 
     async def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Delete committed offsets of topics that no member of the group subscribes to (KIP-496)."""
-        try:
-            group = self._coordinator.find(request.group_id)
-            if group is None or group.state is GroupState.DEAD:
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-            if group.members and group.protocol_type != "consumer":
-                raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        except KafkaError as error:
-            return OffsetDeleteResponse(error_code=error.code, topics=[])
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
-        codes = {
-            (topic, index): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else self._undeletable(topic, index)
+        wanted = {
+            (topic, index): self._undeletable(topic, index)
             for topic, partitions in named.items()
-            for is_read in (subscribes_to(group, topic),)
             for index in partitions
         }
-        gone = group.all_offsets() & {p for p, code in codes.items() if code is ErrorCode.NONE}
         try:
-            await self._coordinator.group_log.forget(group, gone, whole_group=False)
+            codes = await self._coordinator.delete_offsets(request.group_id, wanted)
         except KafkaError as error:
             return OffsetDeleteResponse(error_code=error.code, topics=[])
-        self._coordinator.drop_unused(group)
         return OffsetDeleteResponse(
             error_code=ErrorCode.NONE,
             topics=[
@@ -294,10 +279,6 @@ def _groups_once(
     return list(found.values())
 
 
-def _offset_of(group: Group | None, topic: str, partition: int) -> CommittedOffset:
-    return NOT_COMMITTED if group is None else group.offsets.get((topic, partition), NOT_COMMITTED)
-
-
 def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(group.offsets if group is not None else ()):
@@ -305,12 +286,28 @@ def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
     return list(topics.items())
 
 
-def _fetched(kind: type[P], index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.NONE) -> P:
+def _fetched(kind: type[P], group: Group | None, partition: TopicPartition, require_stable: bool) -> P:
+    """Return a group's committed offset; an error if the reader wants a stable one and it is not (KIP-447)."""
+    if group is None:
+        return _uncommitted(kind, partition[1])
+    if require_stable and group.has_pending_offset(partition):
+        return _uncommitted(kind, partition[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    committed = group.offsets.get(partition, NOT_COMMITTED)
     return kind(
-        partition_index=index,
+        partition_index=partition[1],
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
+        error_code=ErrorCode.NONE,
+    )
+
+
+def _uncommitted(kind: type[P], index: int, code: ErrorCode = ErrorCode.NONE) -> P:
+    return kind(
+        partition_index=index,
+        committed_offset=NOT_COMMITTED.offset,
+        committed_leader_epoch=NOT_COMMITTED.leader_epoch,
+        metadata=NOT_COMMITTED.metadata,
         error_code=code,
     )
 
@@ -324,8 +321,7 @@ def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, v
             OffsetFetchResponse.OffsetFetchResponseTopic(
                 name=name,
                 partitions=[
-                    _fetched(OffsetFetchResponse.OffsetFetchResponsePartition, index, NOT_COMMITTED, code)
-                    for index in indexes
+                    _uncommitted(OffsetFetchResponse.OffsetFetchResponsePartition, index, code) for index in indexes
                 ],
             )
             for name, indexes in topics or ()

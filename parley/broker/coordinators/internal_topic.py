@@ -72,8 +72,11 @@ class ShardLog(Protocol):
         """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
         ...
 
-    def append(self, batch: bytearray) -> int:
-        """Append a batch and return its last offset. Raises KafkaError if it was not appended."""
+    def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
+        """Append a batch and return its last offset. Raises KafkaError if it was not appended.
+
+        ``transaction_version`` is that of the transaction that a marker ends.
+        """
         ...
 
     def outcome(self, offset: int) -> ErrorCode | None:
@@ -161,10 +164,12 @@ class InternalPartition:
         if not replica.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
-    def append(self, batch: bytearray) -> int:
+    def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
         """Append a batch and return its last offset. Raises KafkaError if it was not appended."""
         now_ms = self._now_ms()
-        info = self._replica.append(batch, acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR)
+        info = self._replica.append(
+            batch, acks=-1, now_ms=now_ms, origin=Origin.COORDINATOR, transaction_version=transaction_version
+        )
         if self._replica.must_flush(now_ms):
             self._flushes += 1
             flushing = asyncio.get_running_loop().run_in_executor(None, self._replica.log.flush)

@@ -238,15 +238,27 @@ class CoordinatorRuntime(Generic[S]):
         return self._active(key).submit(decide)
 
     def append_marker(
-        self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, coordinator_epoch: int
+        self,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int = 0,
     ) -> asyncio.Future[None]:
         """Append the marker that ends a producer's transaction in a partition of this topic, and apply it.
 
+        ``transaction_version`` is that of the transaction: from version 2 on, each has an epoch of its own.
         Raises, and fails, as ``submit`` does, and with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the
         log knows a later epoch.
         """
         return self._active(partition).append_marker(
-            producer_id, producer_epoch, committed=committed, coordinator_epoch=coordinator_epoch
+            producer_id,
+            producer_epoch,
+            committed=committed,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
         )
 
     def states(self) -> Iterator[tuple[int, S]]:

@@ -103,6 +103,7 @@ class _MarkerEvent(NamedTuple):
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
+    transaction_version: int
     future: asyncio.Future[Any]
 
 
@@ -175,11 +176,19 @@ class Shard(Generic[S]):
         return future
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, *, committed: bool, coordinator_epoch: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int = 0,
     ) -> asyncio.Future[None]:
         """Append a marker in the next turn of the event loop. See ``CoordinatorRuntime.append_marker``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._enqueue(_MarkerEvent(producer_id, producer_epoch, committed, coordinator_epoch, future))
+        self._enqueue(
+            _MarkerEvent(producer_id, producer_epoch, committed, coordinator_epoch, transaction_version, future)
+        )
         return future
 
     def _enqueue(self, event: _Event | _MarkerEvent) -> None:
@@ -301,12 +310,12 @@ class Shard(Generic[S]):
             raise _Lost from error
         turn.records, turn.size, turn.has_appended = [], HEADER_SIZE, True
 
-    def _append_first(self, batch: bytearray, turn: _Turn) -> int:
+    def _append_first(self, batch: bytearray, turn: _Turn, transaction_version: int = 0) -> int:
         """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError."""
         self._flush(turn)
         base = turn.offset
         try:
-            self._last_offset = self._log.append(batch)
+            self._last_offset = self._log.append(batch, transaction_version=transaction_version)
         except KafkaError as error:
             raise coordinator_error(error) from error
         turn.offset, turn.has_appended = self._last_offset + 1, True
@@ -322,7 +331,7 @@ class Shard(Generic[S]):
             producer_epoch=event.producer_epoch,
             timestamp=turn.now_ms,
         )
-        base = self._append_first(batch, turn)
+        base = self._append_first(batch, turn, event.transaction_version)
         try:
             self.state.replay_marker(event.producer_id, event.producer_epoch, event.committed, base)
         except Exception as error:

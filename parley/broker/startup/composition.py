@@ -6,14 +6,13 @@ defines the order.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from parley.broker.api.fetch.sessions import FetchSessions
-from parley.broker.api.transactional.markers import Marker, TransactionMarkers
+from parley.broker.api.transactional.markers import TransactionMarkers
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -23,9 +22,6 @@ from parley.broker.controller.periodic_elections import rebalance_leaders_period
 from parley.broker.controller.report_requests import ReportRequests
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group_log import GroupLog
-from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
-from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
 from parley.broker.coordinators.internal_topic import InternalTopic
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, highest_producer_id
@@ -59,7 +55,6 @@ from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
-from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log_config import LogConfig
@@ -133,11 +128,12 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
 
     producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications = Verifications()
+    groups = _group_coordinator(environment, config, metadata, partitions, purgatories)
     markers = TransactionMarkers(
         partitions,
         purgatories.produce,
         verifications,
-        _append_to_offsets,
+        groups.append_marker,
         wall_ms=clock.wall_ms,
         timeout_s=static.request_timeout_ms / 1000,
         threads=environment.threads,
@@ -155,7 +151,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         recovery=recovery,
         purgatories=purgatories,
         partitions=partitions,
-        groups=_group_coordinator(environment, config, metadata, partitions, purgatories),
+        groups=groups,
         transactions=_transaction_coordinator(
             environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids
         ),
@@ -213,22 +209,19 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     opened.manager.was_deleted = partitions.was_deleted
     _connect(
         parts,
-        OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks),
+        InternalTopicSubscriber(broker_id, parts.groups.runtime),
         InternalTopicSubscriber(broker_id, parts.transactions.runtime),
     )
     return parts
 
 
-def _append_to_offsets(partition: int, marker: Marker) -> asyncio.Future[None]:
-    raise KafkaError(ErrorCode.NOT_COORDINATOR)
-
-
-def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber, transactions_topic: InternalTopicSubscriber) -> None:
+def _connect(parts: Parts, offsets_topic: InternalTopicSubscriber, transactions_topic: InternalTopicSubscriber) -> None:
     """Subscribe the parts to the metadata, the configuration and the hosted partitions."""
     for subscriber in (
         parts.config.apply,
         parts.partitions.apply,
         offsets_topic.apply,
+        parts.groups.apply,
         transactions_topic.apply,
         parts.publisher.apply,
         parts.lifecycle.apply,
@@ -288,16 +281,9 @@ def _group_coordinator(
     purgatories: Purgatories,
 ) -> GroupCoordinator:
     wall_ms = environment.clock.wall_ms
-    offsets = OffsetsTopic(partitions, purgatories.produce, config, wall_ms)
-    return GroupCoordinator(
-        config,
-        GroupLog(offsets, wall_ms),
-        offsets,
-        partial(_partition_count, metadata, OFFSETS_TOPIC),
-        wall_ms,
-        environment.tasks,
-        environment.rng,
-    )
+    topic = InternalTopic(OFFSETS_TOPIC, partitions, purgatories.produce, wall_ms)
+    partition_count = partial(_partition_count, metadata, OFFSETS_TOPIC)
+    return GroupCoordinator(config, topic, partition_count, wall_ms, environment.tasks, environment.rng)
 
 
 def _transaction_coordinator(

@@ -148,7 +148,7 @@ def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, 
             metadata,
             auto_creation,
             {
-                GROUP_KEY: CoordinatorKind(OFFSETS_TOPIC, parts.groups.until_loaded),
+                GROUP_KEY: CoordinatorKind(OFFSETS_TOPIC, parts.groups.runtime.until_loaded),
                 TRANSACTION_KEY: CoordinatorKind(TRANSACTIONS_TOPIC, parts.transactions.runtime.until_loaded),
             },
         ),

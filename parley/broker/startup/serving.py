@@ -134,6 +134,6 @@ async def close_listeners(parts: Parts, serving: Serving) -> None:
         listener.stop_accepting()
     parts.purgatories.produce.expire_all()
     parts.purgatories.fetch.expire_all()
-    parts.groups.resign_all()
+    parts.groups.runtime.resign_all()
     parts.transactions.runtime.resign_all()
     await asyncio.gather(*(listener.close(STOP_GRACE_S) for listener in serving.listeners))

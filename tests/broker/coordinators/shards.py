@@ -75,7 +75,7 @@ class FakeLog:
         if self.unwritable is not None:
             raise KafkaError(self.unwritable)
 
-    def append(self, batch: bytearray) -> int:
+    def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
         if self.failure is not None:
             raise self.failure
         self.batches.append(bytes(batch))

@@ -1,50 +1,39 @@
-"""The group coordinator of one broker: finds groups, loads them when it is elected, and expires their offsets.
+"""The group coordinator of one broker: its groups, on the runtime that coordinators have in common.
 
-A broker coordinates the groups in those partitions of ``__consumer_offsets`` that it leads. When it becomes the leader
-of one, it loads the partition; requests for its groups get COORDINATOR_LOAD_IN_PROGRESS until then. When it is no
-longer the leader, it unloads the groups and responds with NOT_COORDINATOR.
+A broker coordinates the groups in those partitions of ``__consumer_offsets`` that it leads (``runtime.py``). Offsets
+and assigned generations are records, which decisions write (``offset_decisions.py``). Membership is the state of
+requests in progress (``membership.py``). It is not stored, and becomes STABLE when the replicas have the generation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
-from typing import Protocol
+from typing import TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.group_log import GroupLog
-from parley.broker.coordinators.groups.group_records import GroupReplay, group_partition
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerStamp
+from parley.broker.coordinators.groups import offset_decisions
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.coordinators.groups.group_records import group_record
+from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupMembership
+from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
+from parley.broker.coordinators.internal_topic import ShardStore
+from parley.broker.coordinators.runtime import CoordinatorRuntime, NotCommittedInTime
+from parley.broker.metadata.changes import Delta, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.transactions import WriteTxnMarkersRequest
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-READ_AGAIN_FIRST_S, READ_AGAIN_MAX_S = 0.1, 10.0
-"""The pause before a partition that cannot be read is read again. It doubles from the first to the longest."""
-
-
-class OffsetsReader(Protocol):
-    """Reads partitions of ``__consumer_offsets``."""
-
-    async def replay(self, replay: GroupReplay) -> None:
-        """Apply every record of the partition, up to the end of its log, to ``replay``. Raises KafkaError."""
-        ...
-
-
-@dataclass(slots=True)
-class _Ownership:
-    """A partition of ``__consumer_offsets`` that this broker leads, and its groups by id."""
-
-    partition: int
-    leader_epoch: int
-    loading: asyncio.Task[None] | None = None
-    groups: dict[str, Group] = field(default_factory=dict)
 
 
 class GroupCoordinator:
@@ -53,136 +42,55 @@ class GroupCoordinator:
     def __init__(
         self,
         config: Callable[[], BrokerConfig],
-        group_log: GroupLog,
-        reader: OffsetsReader,
+        store: ShardStore,
         partition_count: Callable[[], int],
         now_ms: Callable[[], int],
         tasks: TaskSet,
         rng: Random,
     ) -> None:
-        self.membership = GroupMembership(config, group_log, now_ms, tasks, rng, self.drop_unused)
-        self.group_log = group_log
+        self.membership = GroupMembership(config, self, now_ms, rng, self.drop_unused)
+        self.runtime = CoordinatorRuntime(
+            store,
+            lambda partition: GroupShard(partition, self.membership),
+            partition_count,
+            now_ms=now_ms,
+            timeout_ms=lambda: config().offsets_commit_timeout_ms,
+            tasks=tasks,
+        )
         self._config = config
-        self._reader = reader
-        self._partition_count = partition_count
         self._now_ms = now_ms
         self._tasks = tasks
-        self._owned: dict[int, _Ownership] = {}
-
-    # --- Partitions that this broker leads ---
-
-    def on_elected(self, partition: int, leader_epoch: int) -> None:
-        """Load the groups of a partition that this broker now leads."""
-        known = self._owned.get(partition)
-        if known is not None and known.leader_epoch >= leader_epoch:
-            return
-        self.on_resigned(partition)
-        ownership = self._owned[partition] = _Ownership(partition, leader_epoch)
-        ownership.loading = self._tasks.start(self._load(ownership), name=f"load groups of {partition}")
-
-    def on_resigned(self, partition: int) -> None:
-        """Unload the groups of a partition that this broker no longer leads."""
-        ownership = self._owned.pop(partition, None)
-        if ownership is None:
-            return
-        if ownership.loading is not None:
-            ownership.loading.cancel()
-        for group in ownership.groups.values():
-            self.membership.abandon(group, ErrorCode.NOT_COORDINATOR)
-
-    def resign_all(self) -> None:
-        """Unload all groups: the broker stops, or the topic was deleted."""
-        for partition in list(self._owned):
-            self.on_resigned(partition)
-
-    async def until_loaded(self, timeout_s: float, group_id: str | None = None) -> None:
-        """Wait at most ``timeout_s`` until all partitions of this broker are loaded, or only the one of a group."""
-        owned = self._owned.values() if group_id is None else [self._ownership_of(group_id)]
-        loading = [ownership.loading for ownership in owned if ownership is not None and ownership.loading is not None]
-        if loading:
-            await asyncio.wait(loading, timeout=timeout_s)
-
-    async def _load(self, ownership: _Ownership) -> None:
-        replay = await self._read(ownership.partition)
-        groups = replay.groups()
-        for group in groups:
-            ownership.groups[group.group_id] = group
-            self.membership.start_sessions(group)
-        ownership.loading = None
-        if groups:
-            _log.info("groups loaded", extra={"partition": ownership.partition, "groups": len(groups)})
-        if replay.skipped:
-            _log.warning(
-                "records of the offsets topic are skipped: they are neither groups nor offsets",
-                extra={"partition": ownership.partition, "records": replay.skipped, "first": replay.why_skipped},
-            )
-
-    async def _read(self, partition: int) -> GroupReplay:
-        """Read a partition, and repeat that until it succeeds. It is cancelled when another broker is elected.
-
-        Logs why the partition cannot be read whenever the reason changes.
-        """
-        pause_s, known_reason = READ_AGAIN_FIRST_S, ""
-        while True:
-            replay = GroupReplay(partition)
-            try:
-                await self._reader.replay(replay)
-                return replay
-            except Exception as error:
-                reason = repr(error)
-                if reason != known_reason:
-                    _log.error(
-                        "a partition of the offsets topic cannot be read: its groups wait until it can",
-                        exc_info=None if isinstance(error, KafkaError) else error,
-                        extra={"partition": partition, "error": str(error)},
-                    )
-                known_reason = reason
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, READ_AGAIN_MAX_S)
 
     # --- Lookup ---
 
     def check_owned(self, group_id: str) -> None:
         """Raise INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if the group cannot be used here."""
-        self._require_owned(group_id)
+        self._shard(group_id)
 
-    def _require_owned(self, group_id: str, *, may_be_unnamed: bool = False) -> _Ownership:
+    def _shard(self, group_id: str, *, may_be_unnamed: bool = False) -> GroupShard:
         if not group_id and not may_be_unnamed:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        ownership = self._ownership_of(group_id)
-        if ownership is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if ownership.loading is not None:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return ownership
+        return self.runtime.state_of(group_id)
 
-    def _ownership_of(self, group_id: str) -> _Ownership | None:
-        count = self._partition_count()
-        return self._owned.get(group_partition(group_id, count)) if count else None
-
-    def find(self, group_id: str, *, may_be_unnamed: bool = False) -> Group | None:
+    def find(self, group_id: str) -> Group | None:
         """Return a group, or None if it does not exist. Raises as ``check_owned`` does.
 
-        ``may_be_unnamed`` allows the empty group id, with which clients older than KIP-289 commit offsets.
+        Its offsets may not be replicated yet: ``read`` shows those that are.
         """
-        return self._require_owned(group_id, may_be_unnamed=may_be_unnamed).groups.get(group_id)
+        return self._shard(group_id).groups.get(group_id)
 
-    def find_or_create(self, group_id: str, *, may_be_unnamed: bool = False) -> Group:
+    def find_or_create(self, group_id: str) -> Group:
         """Return a group, after creating it if it does not exist. Raises as ``check_owned`` does."""
-        ownership = self._require_owned(group_id, may_be_unnamed=may_be_unnamed)
-        group = ownership.groups.get(group_id)
-        if group is None:
-            group = ownership.groups[group_id] = Group(group_id, ownership.partition, state_since_ms=self._now_ms())
-        return group
+        return self._shard(group_id).find_or_create(group_id)
 
     def all(self) -> list[Group]:
         """Return all groups of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
-        if any(ownership.loading is not None for ownership in self._owned.values()):
+        if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._all_groups()
 
     def _all_groups(self) -> list[Group]:
-        return [group for ownership in self._owned.values() for group in ownership.groups.values()]
+        return [group for _, shard in self.runtime.states() for group in shard.groups.values()]
 
     def counts_by_state(self) -> dict[GroupState, int]:
         """Return the number of groups in each state."""
@@ -191,32 +99,110 @@ class GroupCoordinator:
             counts[group.state] += 1
         return counts
 
+    def drop_unused(self, group: Group) -> None:
+        """Remove a group that was never used, so that arbitrary group ids do not accumulate."""
+        self.runtime.state_of(group.partition).drop_unused(group)
+
+    # --- Offsets ---
+
+    def check_commit(self, committer: Committer) -> None:
+        """Check that a client may commit offsets, and count the commit as a heartbeat. Raises KafkaError if not."""
+        group = self._shard(committer.group_id, may_be_unnamed=True).groups.get(committer.group_id)
+        offset_decisions.check_may_commit(group, committer)
+        if group is not None:
+            self.membership.committed(group, committer.member_id)
+
+    async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Commit offsets of a group, which is created if it does not exist. The empty id is a group, too: clients older
+        than KIP-289 commit to it.
+
+        Raises KafkaError if the client may not commit, or if the log does not have the offsets.
+        """
+        await self._write(
+            committer.group_id,
+            lambda shard, now_ms: offset_decisions.commit(shard, committer, offsets),
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        )
+
+    async def commit_transactional(
+        self, committer: Committer, producer: ProducerStamp, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Commit offsets in a producer's transaction; they count when its commit marker is in the log.
+
+        The caller has verified the transaction with its coordinator. Raises KafkaError as ``commit`` does, and
+        INVALID_PRODUCER_EPOCH for a fenced producer.
+        """
+        self.check_owned(committer.group_id)
+        await self._write(
+            committer.group_id,
+            lambda shard, now_ms: offset_decisions.commit_transactional(shard, committer, producer, offsets),
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        )
+
+    def append_marker(self, partition: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> asyncio.Future[None]:
+        """End a transaction in a partition of the offsets topic; see ``CoordinatorRuntime.append_marker``."""
+        return self.runtime.append_marker(
+            partition,
+            marker.producer_id,
+            marker.producer_epoch,
+            committed=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
+
+    def read(self, group_id: str, look: Callable[[Group | None], T]) -> asyncio.Future[T]:
+        """Return what ``look`` finds in a group, None if it does not exist, once the replicas have all of it.
+
+        Raises KafkaError, or the future fails with it.
+        """
+        return self.runtime.submit(group_id, lambda shard, now_ms: Decision(look(shard.groups.get(group_id))))
+
+    async def delete_offsets(
+        self, group_id: str, wanted: Mapping[TopicPartition, ErrorCode]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Delete committed offsets; see ``offset_decisions.delete_offsets``."""
+        self.check_owned(group_id)
+        return await self._write(
+            group_id, lambda shard, now_ms: offset_decisions.delete_offsets(shard, group_id, wanted)
+        )
+
+    async def _write(
+        self,
+        key: str | int,
+        decide: Callable[[GroupShard, int], Decision[T]],
+        too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR,
+    ) -> T:
+        """Submit a decision. Raises KafkaError, with the code ``too_large`` if its records are."""
+        try:
+            return await self.runtime.submit(key, decide)
+        except KafkaError as error:
+            if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                raise KafkaError(too_large, str(error)) from error
+            raise
+
+    # --- Generations ---
+
+    def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> asyncio.Future[None]:
+        """Store the group's generation as it is now, with ``assignments`` in place of the members' own if given.
+
+        The future fails with KafkaError if the log does not have it; REBALANCE_IN_PROGRESS if the replicas are slow.
+        """
+        record: KeyValue = group_record(group, assignments)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            written = self.runtime.submit(group.partition, lambda shard, now_ms: Decision(None, [record]))
+        except KafkaError as error:
+            stored.set_exception(error)
+        else:
+            written.add_done_callback(partial(_pass_on, stored))
+        return stored
+
     # --- Deletion and expiry ---
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
-        group = self.find(group_id)
-        if group is None or group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not GroupState.EMPTY:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        # Commits in progress need tombstones, too: they are in the log already, though not acknowledged.
-        await self.group_log.forget(group, group.all_offsets(), whole_group=True)
-        if group.is_idle:
-            self._drop(group)
-        elif group.state is GroupState.EMPTY:
-            group.generation = 0  # a later commit, or a member about to join, has begun it again
-
-    def drop_unused(self, group: Group) -> None:
-        """Remove a group that was never used, so that arbitrary group ids do not accumulate."""
-        if group.is_unused:
-            self._drop(group)
-
-    def _drop(self, group: Group) -> None:
-        ownership = self._owned.get(group.partition)
-        if ownership is not None and ownership.groups.get(group.group_id) is group:
-            del ownership.groups[group.group_id]
-        self.membership.abandon(group, ErrorCode.GROUP_ID_NOT_FOUND)
+        self.check_owned(group_id)
+        await self._write(group_id, lambda shard, now_ms: offset_decisions.delete_group(shard, group_id))
 
     async def expire(self) -> None:
         """Expire offsets and groups periodically; runs until it is cancelled."""
@@ -227,34 +213,45 @@ class GroupCoordinator:
 
     async def expire_group(self, group: Group) -> None:
         """Remove a group's expired offsets, and the group itself if it then has neither members nor offsets."""
-        retention_ms = self._config().offsets_retention_minutes * 60_000
-        if group.commits_under_way:
-            return  # a tombstone must not overtake a commit; the next round knows its outcome
-        expired = expired_offsets(group, self._now_ms(), retention_ms)
-        forget_group = group.state is GroupState.EMPTY and len(expired) == len(group.offsets) and not group.pending
-        if not expired and not forget_group:
-            return
+        now_ms, retention_ms = self._now_ms(), self._config().offsets_retention_minutes * 60_000
+        expired = expired_offsets(group, now_ms, retention_ms)
+        if expired or (group.state is GroupState.EMPTY and not group.offsets):
+            decide = partial(offset_decisions.expire, group.group_id, now_ms, retention_ms)
+            await self._remove(group, decide, "expired offsets were not removed")
+
+    async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[bool]], failed: str) -> None:
+        """Submit ``decide`` until its reply says that nothing is left to remove. Logs ``failed`` if it fails."""
         try:
-            await self.group_log.forget(group, expired, whole_group=forget_group)
+            while await self.runtime.submit(group.partition, decide):
+                pass
         except KafkaError as error:
-            _log.warning("expired offsets were not removed", extra={"group": group.group_id, "error": error.code.name})
-            return
-        if forget_group and group.is_idle:
-            self._drop(group)
-        else:
-            self.drop_unused(group)
+            _log.warning(failed, extra={"group": group.group_id, "error": error.code.name})
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Remove the committed offsets of topics that were deleted."""
+        for change in delta.changes:
+            if isinstance(change, TopicDeleted) and change.name != self.runtime.topic:
+                work = self.on_topic_deleted(change.name)
+                self._tasks.start(work, name=f"forget offsets of {change.name}")
 
     async def on_topic_deleted(self, topic: str) -> None:
         """Remove the offsets that groups committed for a deleted topic."""
         for group in self._all_groups():
-            committed = {partition for partition in group.all_offsets() if partition[0] == topic}
-            if committed:
-                try:
-                    await self.group_log.forget(group, committed, whole_group=False)
-                except KafkaError as error:
-                    _log.warning(
-                        "offsets of a deleted topic remain",
-                        extra={"group": group.group_id, "error": str(error)},
-                    )
-                    continue
-                self.drop_unused(group)
+            if any(partition[0] == topic for partition in group.partitions_in_log()):
+                decide = partial(offset_decisions.forget_topic, group.group_id, topic)
+                await self._remove(group, decide, "offsets of a deleted topic remain")
+
+
+def _pass_on(stored: asyncio.Future[None], written: asyncio.Future[None]) -> None:
+    """Give the outcome of writing a generation to the membership, with the error that members understand."""
+    error = written.exception()
+    if stored.done():
+        return
+    if error is None:
+        stored.set_result(None)
+    elif isinstance(error, NotCommittedInTime):
+        stored.set_exception(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, str(error)))
+    elif isinstance(error, KafkaError) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
+        stored.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+    else:
+        stored.set_exception(error)

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.runtime.states import IllegalStep
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+from parley.protocol.messages.stored import GroupMetadataValue
 
 
 class GroupState(Enum):
@@ -75,8 +78,7 @@ class GroupMember:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """The offset that a group has committed for a partition. ``expire_at_ms`` is set if the client gave a retention."""
 
     offset: int
@@ -85,7 +87,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_at_ms: int = -1
     log_offset: int = -1
-    """Offset of the commit's record. The later one of two commits in the log counts, not the later acknowledged."""
+    """Offset of the commit's record in the log; -1 until it is written. Of two commits, the later one counts."""
 
 
 TopicPartition = tuple[str, int]
@@ -109,10 +111,10 @@ class Group:
     pending: dict[str, PatientTimer] = field(default_factory=dict)
     """Member ids given to clients that have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    commits_under_way: list[Collection[TopicPartition]] = field(default_factory=list)
-    """Partitions of commits that are not acknowledged yet. No offset of the group expires while there are any."""
-    forgotten: dict[TopicPartition, int] = field(default_factory=dict)
-    """Log offset of each partition's latest tombstone, kept while an earlier commit may still be acknowledged."""
+    pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    """Offsets committed in transactions that no marker has ended, by producer id."""
+    stored: GroupMetadataValue | None = None
+    """The latest generation that the log has; None if it has none. Membership is ahead of it during a rebalance."""
     rebalance_timer: PatientTimer | None = None
     sync_timer: PatientTimer | None = None
     initial_delay_left_ms: int | None = None
@@ -120,15 +122,11 @@ class Group:
     joined_during_delay: bool = False
 
     @property
-    def is_idle(self) -> bool:
-        """True if the group is empty: no members, none about to join, no offsets, no commits in progress."""
-        in_use = self.members or self.pending or self.offsets or self.commits_under_way
-        return self.state is GroupState.EMPTY and not in_use
-
-    @property
     def is_unused(self) -> bool:
-        """True if the group is idle and has never been used, so that the log has no record of it."""
-        return self.is_idle and self.generation == 0
+        """True if nothing is left of the group: no members, none about to join, no offsets, no generation."""
+        has_offsets = self.offsets or self.pending_offsets
+        in_use = self.members or self.pending or has_offsets or self.stored is not None
+        return self.state is GroupState.EMPTY and self.generation == 0 and not in_use
 
     def enter(self, state: GroupState, now_ms: int) -> None:
         """Change the state. Raises IllegalStep if the table does not allow the step."""
@@ -164,36 +162,38 @@ class Group:
         if was_leader:
             self.leader_id = new_id
 
-    def committed(self, offsets: Mapping[TopicPartition, CommittedOffset], log_offset: int) -> None:
-        """Add committed offsets, whose records the log has at ``log_offset``."""
-        for partition, offset in offsets.items():
-            known = self.offsets.get(partition)
-            latest = self.forgotten.get(partition, -1) if known is None else known.log_offset
-            if latest < log_offset:
-                self.offsets[partition] = replace(offset, log_offset=log_offset)
+    def known_member(self, member_id: str, instance_id: str | None) -> GroupMember:
+        """Return the member that sent a request.
 
-    def forget(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
-        """Remove offsets whose tombstones the log has at ``log_offset``, unless they were committed again later."""
-        for partition in partitions:
-            known = self.offsets.get(partition)
-            if known is not None and known.log_offset < log_offset:
-                del self.offsets[partition]
-            if self.commits_under_way:
-                self.forgotten[partition] = log_offset
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, or COORDINATOR_NOT_AVAILABLE if the group is dead.
+        """
+        if self.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if instance_id is not None:
+            if instance_id not in self.static_ids:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if self.static_ids[instance_id] != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
 
-    def commit_begins(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that offsets of these partitions are about to be written."""
-        self.commits_under_way.append(partitions)
+    def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
+        """Return the member that sent a request in this generation. Raises as ``known_member``, and
+        ILLEGAL_GENERATION."""
+        member = self.known_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return member
 
-    def commit_ended(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that the commit given to ``commit_begins`` is in the log, or has failed."""
-        self.commits_under_way.remove(partitions)
-        if not self.commits_under_way:
-            self.forgotten.clear()
+    def partitions_in_log(self) -> set[TopicPartition]:
+        """Return the partitions for which the log has offsets, pending ones included."""
+        return set(self.offsets).union(*self.pending_offsets.values())
 
-    def all_offsets(self) -> set[TopicPartition]:
-        """Return the partitions for which the log may have offsets."""
-        return set(self.offsets).union(*self.commits_under_way)
+    def has_pending_offset(self, partition: TopicPartition) -> bool:
+        """True if an open transaction has committed an offset for the partition (KIP-447)."""
+        return any(partition in pending for pending in self.pending_offsets.values())
 
     def all_joined(self) -> bool:
         """True if every member has joined the rebalance in progress."""

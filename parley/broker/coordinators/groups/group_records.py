@@ -1,4 +1,4 @@
-"""The records of ``__consumer_offsets``: what their keys and values mean, and groups read back from them.
+"""The records of ``__consumer_offsets``: what their keys and values mean, and how they are written and read.
 
 A group is stored in the partition that its id hashes to. Hash and record formats are Kafka's, so that Kafka's tools can
 read the topic. The topic is compacted: the last value of a key counts, and a null value is a tombstone.
@@ -14,8 +14,8 @@ key (first two bytes)  key                                                value
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState, TopicPartition
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
@@ -29,17 +29,6 @@ OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
 """The only version with an expiry time, which clients older than KIP-211 set."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
-
-KeyValue = tuple[bytes, bytes | None]
-
-
-def group_partition(group_id: str, partitions: int) -> int:
-    """Return the partition that stores a group: Java's ``String.hashCode`` without its sign, modulo the partitions."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    hashed = 0
-    for i in range(0, len(units), 2):
-        hashed = (31 * hashed + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    return (hashed & 0x7FFFFFFF) % partitions
 
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
@@ -99,93 +88,46 @@ def group_tombstone(group_id: str) -> KeyValue:
     return encode_stored(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION), None
 
 
-@dataclass(slots=True)
-class GroupReplay:
-    """Rebuilds groups from the records of one partition, applied from the first to the last."""
-
-    partition: int
-    generations: dict[str, GroupMetadataValue] = field(default_factory=dict)
-    offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    skipped: int = 0
-    why_skipped: str = ""
-    """What was wrong with the first record or batch that was skipped."""
-
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Apply one record. A record that cannot be decoded is counted and skipped."""
-        try:
-            self._apply(key, value)
-        except MalformedMessage as error:
-            self.skip(error)
-
-    def skip(self, error: Exception) -> None:
-        """Count a record, or a whole batch, that cannot be decoded."""
-        self.skipped += 1
-        self.why_skipped = self.why_skipped or str(error)
-
-    def _apply(self, key: bytes | None, value: bytes | None) -> None:
-        if key is None or len(key) < 2:
-            raise MalformedMessage("a record of the offsets topic has no key")
-        version = int.from_bytes(key[:2], "big")
-        if version <= OFFSET_KEY_VERSION:
-            self._apply_offset(decode_stored(OffsetCommitKey, key)[0], value)
-        elif version == GROUP_KEY_VERSION:
-            group_id = decode_stored(GroupMetadataKey, key)[0].group
-            if value is None:
-                self.generations.pop(group_id, None)
-            else:
-                stored = decode_stored(GroupMetadataValue, value)[0]
-                if not 0 <= stored.generation < GENERATION_MAX:
-                    raise MalformedMessage(f"generation {stored.generation}")
-                self.generations[group_id] = stored
-        else:
-            raise MalformedMessage(f"unknown key version {version}")
-
-    def _apply_offset(self, key: OffsetCommitKey, value: bytes | None) -> None:
-        partition = (key.topic, key.partition)
-        if value is None:
-            of_group = self.offsets.get(key.group, {})
-            of_group.pop(partition, None)
-            if not of_group:
-                self.offsets.pop(key.group, None)
-            return
-        stored, _ = decode_stored(OffsetCommitValue, value)
-        self.offsets.setdefault(key.group, {})[partition] = CommittedOffset(
-            offset=stored.offset,
-            leader_epoch=stored.leader_epoch,
-            metadata=stored.metadata,
-            commit_timestamp_ms=stored.commit_timestamp,
-            expire_at_ms=stored.expire_timestamp,
-        )
-
-    def groups(self) -> list[Group]:
-        """Return the groups as they were when the last record was written."""
-        groups = []
-        for group_id in self.generations.keys() | self.offsets.keys():
-            offsets = self.offsets.get(group_id, {})
-            if group_id in self.generations:
-                groups.append(_restored(group_id, self.partition, offsets, self.generations[group_id]))
-            else:
-                groups.append(Group(group_id, self.partition, offsets=offsets))
-        return groups
+def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
+    """Return the group and the partition of an offset's key. Raises MalformedMessage."""
+    found = decode_stored(OffsetCommitKey, key)[0]
+    return found.group, (found.topic, found.partition)
 
 
-def _restored(
-    group_id: str,
-    partition: int,
-    offsets: dict[TopicPartition, CommittedOffset],
-    stored: GroupMetadataValue,
-) -> Group:
-    group = Group(
-        group_id,
-        partition,
-        state=GroupState.STABLE if stored.members else GroupState.EMPTY,
-        state_since_ms=stored.current_state_timestamp,
-        generation=stored.generation,
-        protocol_type=stored.protocol_type or None,
-        protocol=stored.protocol,
-        leader_id=stored.leader,
-        offsets=offsets,
+def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
+    """Return the committed offset in a record at ``log_offset``. Raises MalformedMessage."""
+    stored, _ = decode_stored(OffsetCommitValue, value)
+    return CommittedOffset(
+        offset=stored.offset,
+        leader_epoch=stored.leader_epoch,
+        metadata=stored.metadata,
+        commit_timestamp_ms=stored.commit_timestamp,
+        expire_at_ms=stored.expire_timestamp,
+        log_offset=log_offset,
     )
+
+
+def decode_group_key(key: bytes) -> str:
+    """Return the id in a group's key. Raises MalformedMessage."""
+    return decode_stored(GroupMetadataKey, key)[0].group
+
+
+def decode_generation(value: bytes) -> GroupMetadataValue:
+    """Return a stored generation. Raises MalformedMessage, also for a generation that can have no successor."""
+    stored, _ = decode_stored(GroupMetadataValue, value)
+    if not 0 <= stored.generation < GENERATION_MAX:
+        raise MalformedMessage(f"generation {stored.generation}")
+    return stored
+
+
+def restore_membership(group: Group, stored: GroupMetadataValue) -> None:
+    """Give a group that was loaded the state and the members that were stored."""
+    group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+    group.state_since_ms = stored.current_state_timestamp
+    group.generation = stored.generation
+    group.protocol_type = stored.protocol_type or None
+    group.protocol = stored.protocol
+    group.leader_id = stored.leader
     for member in stored.members:
         group.add(
             GroupMember(
@@ -202,4 +144,3 @@ def _restored(
                 assignment=member.assignment,
             )
         )
-    return group

@@ -14,7 +14,7 @@ from uuid import UUID
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
 from parley.broker.coordinators.groups.member_sessions import MemberSessions
-from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
+from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances, error_of
 from parley.broker.coordinators.groups.responses import (
     join_error,
     join_response,
@@ -25,7 +25,6 @@ from parley.broker.coordinators.groups.responses import (
 )
 from parley.broker.coordinators.patient_timer import PatientTimer, cancel
 from parley.broker.network.dispatch import RequestContext
-from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     HeartbeatRequest,
@@ -51,7 +50,6 @@ class GroupMembership:
         config: Callable[[], BrokerConfig],
         store: GroupStore,
         now_ms: Callable[[], int],
-        tasks: TaskSet,
         rng: Random,
         pending_gone: Callable[[Group], None],
     ) -> None:
@@ -62,11 +60,10 @@ class GroupMembership:
         self._config = config
         self._store = store
         self._now_ms = now_ms
-        self._tasks = tasks
         self._rng = rng
         self._tell_pending_gone = pending_gone
         self._sessions = MemberSessions(self.expel)
-        self._rebalances = Rebalances(config, store, now_ms, tasks, self._sessions)
+        self._rebalances = Rebalances(config, store, now_ms, self._sessions)
 
     # --- JoinGroup ---
 
@@ -89,7 +86,7 @@ class GroupMembership:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             self._check_size(group, request.member_id)
             return self._add(group, context, request, request.member_id)
-        member = self.known(group, request.member_id, request.group_instance_id)
+        member = group.known_member(request.member_id, request.group_instance_id)
         return self._join_known(group, member, request)
 
     def _join_unknown(
@@ -173,17 +170,23 @@ class GroupMembership:
             self._rebalances.begin(group, f"static member {member.group_instance_id} is replaced")
             return reply
         reply = new_join_reply(member)
-        self._tasks.start(
-            self._store_replacement(group, member, old_id, context.api_version), name=f"store group {group.group_id}"
-        )
+        written = self._store.store_group(group)
+        stored = partial(self._replacement_stored, group, group.generation, member, old_id, context.api_version)
+        written.add_done_callback(stored)
         return reply
 
-    async def _store_replacement(self, group: Group, member: GroupMember, old_id: str, version: int) -> None:
-        generation = group.generation
-        try:
-            await self._store.store_group(group)
-        except KafkaError as error:
-            respond_to_join(member, join_error(error.code, member.member_id))
+    @staticmethod
+    def _replacement_stored(
+        group: Group,
+        generation: int,
+        member: GroupMember,
+        old_id: str,
+        version: int,
+        written: asyncio.Future[None],
+    ) -> None:
+        code = error_of(written)
+        if code is not ErrorCode.NONE:
+            respond_to_join(member, join_error(code, member.member_id))
             return
         if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
             return  # a rebalance has begun meanwhile and will respond
@@ -205,7 +208,7 @@ class GroupMembership:
 
     def sync(self, group: Group, request: SyncGroupRequest) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
         """Return a member's assignment once the leader has sent it. Raises KafkaError."""
-        member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
+        member = group.current_member(request.member_id, request.group_instance_id, request.generation_id)
         if (request.protocol_type is not None and request.protocol_type != group.protocol_type) or (
             request.protocol_name is not None and request.protocol_name != group.protocol
         ):
@@ -225,7 +228,7 @@ class GroupMembership:
 
     def heartbeat(self, group: Group, request: HeartbeatRequest) -> None:
         """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it rejoin, and other KafkaErrors."""
-        member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
+        member = group.current_member(request.member_id, request.group_instance_id, request.generation_id)
         self._sessions.keep_alive(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -241,7 +244,7 @@ class GroupMembership:
         member_id = leaving.member_id
         if leaving.group_instance_id is not None and member_id == "":
             member_id = group.static_ids.get(leaving.group_instance_id, "")
-        member = self.known(group, member_id, leaving.group_instance_id)
+        member = group.known_member(member_id, leaving.group_instance_id)
         self.expel(group, member, f"member {member_id} leaves")
 
     def expel(self, group: Group, member: GroupMember, reason: str) -> None:
@@ -276,39 +279,11 @@ class GroupMembership:
             respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
         group.enter(GroupState.DEAD, self._now_ms())
 
-    # --- Checks of the sender ---
-
-    @staticmethod
-    def known(group: Group, member_id: str, instance_id: str | None) -> GroupMember:
-        """Return the member that sent a request. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
-        if group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if instance_id is not None:
-            if instance_id not in group.static_ids:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            if group.static_ids[instance_id] != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+    def committed(self, group: Group, member_id: str) -> None:
+        """Count a commit of offsets as a heartbeat of the member."""
         member = group.members.get(member_id)
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return member
-
-    def _current(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
-        member = self.known(group, member_id, instance_id)
-        if generation != group.generation:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        return member
-
-    def check_commit(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Check that a member may commit offsets now, and count the commit as a heartbeat. Raises KafkaError if not."""
-        if generation < 0 and not group.members and not member_id and instance_id is None:
-            return  # a consumer that assigns partitions itself, or an administrator
-        if generation < 0 and group.members and not member_id and instance_id is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = self._current(group, member_id, instance_id, generation)
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._sessions.keep_alive(group, member)
+        if member is not None:
+            self._sessions.keep_alive(group, member)
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:

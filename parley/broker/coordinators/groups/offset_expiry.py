@@ -20,12 +20,13 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def expired_offsets(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Return the partitions whose committed offsets have expired."""
+    """Return the partitions whose committed offsets have expired. None expires while a transaction commits another."""
     subscribed = _subscribed_topics(group)
     return [
         partition
         for partition, offset in group.offsets.items()
         if _has_expired(group, partition, offset, subscribed, now_ms, retention_ms)
+        and not group.has_pending_offset(partition)
     ]
 
 

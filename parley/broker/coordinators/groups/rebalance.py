@@ -6,12 +6,13 @@
 3. The leader sends the assignments of all members with its SyncGroup.
 4. They are written to the log, every member gets its own, and the group is STABLE.
 
-All code runs on the event loop, so a group changes only between awaits. The generation is checked again after the only
-await, which is writing to the log.
+Membership changes on the event loop alone. Only writing to the log takes longer; what has changed meanwhile is checked
+when it is done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +29,6 @@ from parley.broker.coordinators.groups.responses import (
     sync_response,
 )
 from parley.broker.coordinators.patient_timer import PatientTimer, cancel
-from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import SyncGroupResponse
 
@@ -41,9 +41,22 @@ LOOK_AGAIN_MIN_S = 1.0
 class GroupStore(Protocol):
     """Stores groups durably."""
 
-    async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
-        """Store the group's generation. Raises KafkaError if the log cannot be written."""
+    def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> asyncio.Future[None]:
+        """Store the group's generation as it is now, with ``assignments`` in place of the members' own if given.
+
+        The future fails with KafkaError if the log does not have it.
+        """
         ...
+
+
+def error_of(written: asyncio.Future[None]) -> ErrorCode:
+    """Return the error of a future of ``GroupStore``, NONE if it succeeded."""
+    error = written.exception()
+    if error is None:
+        return ErrorCode.NONE
+    if not isinstance(error, KafkaError):
+        raise error
+    return error.code
 
 
 class Rebalances:
@@ -54,13 +67,11 @@ class Rebalances:
         config: Callable[[], BrokerConfig],
         store: GroupStore,
         now_ms: Callable[[], int],
-        tasks: TaskSet,
         sessions: MemberSessions,
     ) -> None:
         self._config = config
         self._store = store
         self._now_ms = now_ms
-        self._tasks = tasks
         self._sessions = sessions
 
     def begin(self, group: Group, reason: str) -> None:
@@ -136,7 +147,7 @@ class Rebalances:
             group.protocol = None
             group.leader_id = None
             group.enter(GroupState.EMPTY, self._now_ms())
-            self._tasks.start(self._store_empty(group), name=f"store group {group.group_id}")
+            self._store.store_group(group, {}).add_done_callback(partial(self._empty_stored, group))
             return
         group.protocol = group.choose_protocol()
         group.enter(GroupState.COMPLETING_REBALANCE, self._now_ms())
@@ -146,12 +157,12 @@ class Rebalances:
             self._sessions.keep_alive(group, member)
         group.sync_timer = PatientTimer(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
 
-    async def _store_empty(self, group: Group) -> None:
-        try:
-            await self._store.store_group(group, {})
-        except KafkaError as error:
+    @staticmethod
+    def _empty_stored(group: Group, written: asyncio.Future[None]) -> None:
+        code = error_of(written)
+        if code is not ErrorCode.NONE:
             # The next write stores the generation. Until then a restarted broker goes on from the stored one.
-            _log.warning("an empty group was not stored", extra={"group": group.group_id, "error": error.code.name})
+            _log.warning("an empty group was not stored", extra={"group": group.group_id, "error": code.name})
 
     def _sync_timed_out(self, group: Group) -> None:
         """Remove the members that never requested their assignment, and rebalance the others."""
@@ -166,15 +177,13 @@ class Rebalances:
     def assign(self, group: Group, given: Mapping[str, bytes]) -> None:
         """Store the assignments that the leader has sent, then respond to the members that wait for them."""
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
-        self._tasks.start(self._store_assignment(group, assignments), name=f"store group {group.group_id}")
+        written = self._store.store_group(group, assignments)
+        written.add_done_callback(partial(self._assignment_stored, group, group.generation, assignments))
 
-    async def _store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        generation = group.generation
-        code = ErrorCode.NONE
-        try:
-            await self._store.store_group(group, assignments)
-        except KafkaError as error:
-            code = error.code
+    def _assignment_stored(
+        self, group: Group, generation: int, assignments: dict[str, bytes], written: asyncio.Future[None]
+    ) -> None:
+        code = error_of(written)
         if group.generation != generation or group.state is not GroupState.COMPLETING_REBALANCE:
             return  # a rebalance has begun meanwhile and has responded
         if code is not ErrorCode.NONE:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.coordinators.groups.group_records import GroupReplay, group_partition
-from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from parley.broker.coordinators.decision import ShardState
+from parley.broker.coordinators.internal_topic import InternalTopic, ReadBack, partition_of
 from parley.broker.metadata.types import ResourceType
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -133,27 +133,27 @@ async def groups() -> AsyncIterator[Groups]:
 async def test_a_commit_waits_for_its_own_partition_only(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that cannot be read does not delay the groups of other partitions."""
     coordinator = groups.broker.server.parts.groups
-    read, may_read = OffsetsTopic.replay, asyncio.Event()
-    loaded, waits = coordinator.until_loaded, asyncio.Event()
+    read, may_read = InternalTopic.read, asyncio.Event()
+    loaded, waits = coordinator.runtime.until_loaded, asyncio.Event()
 
-    async def replay(topic: OffsetsTopic, replay: GroupReplay) -> None:
-        if replay.partition == group_partition("g", 2):
+    async def read_when_allowed(topic: InternalTopic, partition: int, state: ShardState) -> ReadBack:
+        if partition == partition_of("g", 2):
             await may_read.wait()
-        await read(topic, replay)
+        return await read(topic, partition, state)
 
     async def wait_until_loaded(timeout_s: float, group_id: str | None = None) -> None:
         waits.set()
         await loaded(timeout_s, group_id)
 
     assert await groups.commit(5) == ErrorCode.NONE
-    monkeypatch.setattr(OffsetsTopic, "replay", replay)
+    monkeypatch.setattr(InternalTopic, "read", read_when_allowed)
     for partition in (0, 1):
-        coordinator.on_resigned(partition)
-        coordinator.on_elected(partition, leader_epoch=9)
-    assert group_partition("h", 2) != group_partition("g", 2)
+        coordinator.runtime.on_resigned(partition)
+        coordinator.runtime.on_elected(partition, leader_epoch=9)
+    assert partition_of("h", 2) != partition_of("g", 2)
     assert await groups.commit(6, "h") == ErrorCode.NONE
     assert await groups.committed() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    monkeypatch.setattr(coordinator, "until_loaded", wait_until_loaded)
+    monkeypatch.setattr(coordinator.runtime, "until_loaded", wait_until_loaded)
     commit = asyncio.ensure_future(groups.commit(7))
     await asyncio.wait([commit, asyncio.ensure_future(waits.wait())], return_when=asyncio.FIRST_COMPLETED)
     may_read.set()
@@ -220,7 +220,7 @@ async def test_each_offset_expires_after_the_retention_time(groups: Groups, monk
 
 async def test_commits_are_flushed_first_if_the_topic_is_configured_so(groups: Groups) -> None:
     server = groups.broker.server
-    index = group_partition("g", 2)
+    index = partition_of("g", 2)
     log = server.parts.partitions.find(OFFSETS_TOPIC, index).log
     assert await groups.commit(1) == ErrorCode.NONE
     assert log.recovery_point < log.log_end_offset

@@ -10,6 +10,7 @@ import pytest
 from parley.broker.coordinators.groups.group import ENTERED_FROM, CommittedOffset, Group, GroupMember, GroupState
 from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.runtime.states import IllegalStep
+from parley.protocol.messages.stored import GroupMetadataValue
 
 
 def test_a_rebalance_and_its_repetition_are_legal() -> None:
@@ -66,54 +67,23 @@ def test_another_member_leads_when_the_leader_leaves() -> None:
     assert group.leader_id is None
 
 
-def at(offset: int) -> CommittedOffset:
-    return CommittedOffset(offset, -1, "", 0)
-
-
-def test_the_later_record_in_the_log_counts_whichever_is_acknowledged_first() -> None:
-    group, partition = Group("g", 0), ("t", 0)
-    group.committed({partition: at(10)}, 0)
-    group.committed({partition: at(12)}, 2)
-    group.committed({partition: at(11)}, 1)
-    assert group.offsets[partition].offset == 12
-    group.forget([partition], 1)
-    assert group.offsets[partition].offset == 12, "committed again after the tombstone"
-    group.forget([partition], 3)
-    assert partition not in group.offsets
-
-
-def test_a_tombstone_counts_against_commits_that_are_acknowledged_later() -> None:
-    group, partition = Group("g", 0), ("t", 0)
-    group.commit_begins([partition])
-    group.forget([partition], 1)
-    group.committed({partition: at(10)}, 0)
-    assert partition not in group.offsets, "its record lies before the tombstone"
-    group.committed({partition: at(12)}, 2)
-    assert group.offsets[partition].offset == 12
-    group.commit_ended([partition])
-    assert not group.forgotten, "no earlier commit is left"
-
-
 def test_a_group_is_unused_until_it_has_a_generation() -> None:
     group = Group("g", 0)
     assert group.is_unused
     group.generation = 1
-    assert group.is_idle
     assert not group.is_unused
-    group.commit_begins([("t", 0)])
-    assert not group.is_idle
-    assert group.all_offsets() == {("t", 0)}
 
 
-async def test_a_group_is_in_use_with_a_member_an_id_that_was_given_out_an_offset_or_a_commit() -> None:
-    groups = [Group("g", 0) for _ in range(4)]
+async def test_a_group_is_in_use_with_a_member_an_id_that_was_given_out_an_offset_or_a_record() -> None:
+    groups = [Group("g", 0) for _ in range(5)]
     groups[0].add(member("a"))
     groups[1].pending["a"] = timer = PatientTimer(60, lambda: None)
-    groups[2].offsets["t", 0] = at(1)
-    groups[3].commit_begins([("t", 0)])
-    assert not any(group.is_idle or group.is_unused for group in groups)
-    assert Group("g", 0).is_idle
-    assert not Group("g", 0, GroupState.STABLE).is_idle
+    groups[2].offsets["t", 0] = CommittedOffset(1, -1, "", 0)
+    groups[3].pending_offsets[7] = {("t", 0): CommittedOffset(1, -1, "", 0)}
+    groups[4].stored = GroupMetadataValue(protocol_type="", generation=0, protocol=None, leader=None, members=[])
+    assert not any(group.is_unused for group in groups)
+    assert Group("g", 0).is_unused
+    assert not Group("g", 0, GroupState.STABLE).is_unused
     timer.cancel()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import wraps
 from random import Random
 from typing import Any
@@ -14,8 +14,8 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupState
 from parley.broker.coordinators.groups.member_sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
 from parley.broker.coordinators.groups.membership import GroupMembership
+from parley.broker.coordinators.groups.offset_decisions import Committer, check_may_commit
 from parley.broker.network.dispatch import RequestContext
-from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     HeartbeatRequest,
@@ -36,16 +36,19 @@ class GroupLog:
     """Keeps what was stored; fails if ``failure`` is set."""
 
     def __init__(self) -> None:
-        self.stored: list[tuple[int, dict[str, bytes] | None]] = []
+        self.stored: list[tuple[int, Mapping[str, bytes] | None]] = []
         self.failure: ErrorCode | None = None
         self.gate: asyncio.Event | None = None
 
-    async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
+    def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self._store(group.generation, assignments))
+
+    async def _store(self, generation: int, assignments: Mapping[str, bytes] | None) -> None:
         if self.gate is not None:
             await self.gate.wait()
         if self.failure is not None:
             raise KafkaError(self.failure)
-        self.stored.append((group.generation, assignments))
+        self.stored.append((generation, assignments))
 
 
 class Bench:
@@ -54,12 +57,9 @@ class Bench:
     def __init__(self, **properties: str) -> None:
         config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
         self.group_log = GroupLog()
-        self.tasks = TaskSet()
         self.group = Group("g", 0)
         self.unused: list[Group] = []
-        self.membership = GroupMembership(
-            lambda: config, self.group_log, self.now_ms, self.tasks, Random(1), self.pending_gone
-        )
+        self.membership = GroupMembership(lambda: config, self.group_log, self.now_ms, Random(1), self.pending_gone)
 
     def pending_gone(self, group: Group) -> None:
         if group.is_unused:
@@ -704,7 +704,8 @@ def test_which_members_may_commit(member_id: str, generation: int, expected: Err
         leader, _ = await bench.stable(2)
         known = leader.member_id if member_id == "member" else member_id
         assert leader.generation_id == 2
-        assert _code(lambda: bench.membership.check_commit(bench.group, known, None, generation)) == expected
+        committer = Committer("g", known, None, generation)
+        assert _code(lambda: check_may_commit(bench.group, committer)) == expected
 
     run(scenario())
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from random import Random
 
 import pytest
 
-from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
-from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
-from tests.broker.coordinators.groups.test_loading import Reader, now_ms
+from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated
+from tests.broker.coordinators.shards import now_ms
 from tests.support.virtual_time import run
 
 RETENTION_MS = 1000
@@ -30,7 +25,7 @@ def committed() -> CommittedOffset:
 def group(
     state: GroupState, protocol_type: str | None = None, *, since_ms: int = -1, expire_at_ms: int | None = None
 ) -> Group:
-    offset = committed() if expire_at_ms is None else replace(committed(), expire_at_ms=expire_at_ms)
+    offset = committed() if expire_at_ms is None else committed()._replace(expire_at_ms=expire_at_ms)
     offsets = {("t", 0): offset}
     return Group("g", 0, state, since_ms, protocol_type=protocol_type, protocol="range", offsets=offsets)
 
@@ -100,37 +95,33 @@ def test_nothing_expires_while_the_subscriptions_are_unknown(
     assert subscribes_to(reading, "any")
 
 
-class Log:
-    """A log that acknowledges everything at once."""
-
-    async def append(self, partition: int, batch: bytearray) -> int:
-        return 0
-
-
 def test_offsets_expire_in_each_round_and_in_the_end_the_group() -> None:
     async def scenario() -> None:
-        config = BrokerConfig.from_properties(
-            {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "60000"}
+        bench = Coordinated(
+            properties={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "60000"}
         )
-        groups = GroupCoordinator(
-            lambda: config, GroupLog(Log(), now_ms), Reader(), lambda: 1, now_ms, TaskSet(), Random(1)
-        )
-        groups.on_elected(0, leader_epoch=1)
-        await groups.until_loaded(timeout_s=1)
-        group = groups.find_or_create("g")
+        await bench.begin()
         began_ms = now_ms()
         for topic, after_ms in (("t", 0), ("u", 90_000)):
-            group.offsets[topic, 0] = replace(committed(), commit_timestamp_ms=began_ms + after_ms)
-        expiring = asyncio.ensure_future(groups.expire())
+            await bench.groups.commit(
+                NOBODY, {(topic, 0): committed()._replace(commit_timestamp_ms=began_ms + after_ms)}
+            )
+        expiring = asyncio.ensure_future(bench.groups.expire())
         left = []
         for _ in range(3):
             await asyncio.sleep(60.001)
-            left.append([topic for topic, _ in group.offsets])
+            left.append([topic for topic, _ in bench.offsets()])
         assert left == [["u"], ["u"], []]
-        assert groups.find("g") is None
+        assert bench.groups.find("g") is None
         expiring.cancel()
 
     run(scenario())
+
+
+def test_an_offset_does_not_expire_while_a_transaction_commits_another() -> None:
+    committing = group(GroupState.EMPTY)
+    committing.pending_offsets[7] = {("t", 0): committed()}
+    assert expires_at(committing) is None
 
 
 def test_a_group_without_members_subscribes_to_nothing() -> None:

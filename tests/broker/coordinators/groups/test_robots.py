@@ -111,7 +111,6 @@ async def _play(script: list[tuple[str, int]], rng: Random) -> None:
     for _, task in robots.values():
         task.cancel()
     bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
-    await bench.tasks.close()
 
 
 def _at_rest(bench: Bench, robots: list[Robot]) -> None:

@@ -1,14 +1,12 @@
-"""Which partitions of the offsets topic a broker coordinates, as the metadata changes."""
+"""Which partitions of an internal topic a broker coordinates, as the metadata changes."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
+from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
@@ -21,7 +19,6 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
-from parley.broker.runtime.tasks import TaskSet
 
 US, OTHER = 1, 2
 
@@ -30,14 +27,11 @@ class Coordinator:
     """Records its calls."""
 
     def __init__(self) -> None:
+        self.topic = OFFSETS_TOPIC
         self.told: list[tuple[str, int, int]] = []
-        self.deleted: list[str] = []
 
     def resign_all(self) -> None:
         self.told.append(("resigned all", -1, -1))
-
-    async def on_topic_deleted(self, topic: str) -> None:
-        self.deleted.append(topic)
 
     def on_elected(self, partition: int, leader_epoch: int) -> None:
         self.told.append(("elected", partition, leader_epoch))
@@ -52,8 +46,7 @@ class Follower:
     def __init__(self) -> None:
         self.image = MetadataImage("c")
         self.coordinator = Coordinator()
-        watched: Any = self.coordinator
-        self._follower = OffsetsTopicSubscriber(US, watched, TaskSet())
+        self._follower = InternalTopicSubscriber(US, self.coordinator)
 
     def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
         """Return the coordinator's calls for changes that come together."""
@@ -92,7 +85,7 @@ def test_a_fenced_broker_still_resigns() -> None:
 
 
 @pytest.mark.parametrize("name", ["A", "z"])
-async def test_other_topics_and_brokers_do_not_concern_the_groups(name: str) -> None:
+def test_other_topics_and_brokers_do_not_concern_the_coordinator(name: str) -> None:
     follower = Follower()
     follower.sees(registered(), created(led_by(US, 3), led_by(US, 3)))
     others = TopicCreated(TopicImage(name, UUID(int=8), (led_by(OTHER, 1),)))
@@ -100,8 +93,6 @@ async def test_other_topics_and_brokers_do_not_concern_the_groups(name: str) -> 
     added, changed = PartitionsAdded(name, (led_by(US, 1),)), PartitionChanged(name, 0, led_by(US, 2))
     assert [follower.sees(change) for change in (others, other, added, changed)] == [[], [], [], []]
     assert follower.sees(TopicDeleted(name, UUID(int=8))) == []
-    await asyncio.sleep(0)
-    assert follower.coordinator.deleted == [name]
     assert follower.sees(TopicDeleted(OFFSETS_TOPIC, UUID(int=7))) == [("resigned all", -1, -1)]
 
 

@@ -1,0 +1,98 @@
+"""A group coordinator over an offsets topic in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.decision import KeyValue
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.offset_decisions import Committer
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, MalformedMessage
+from tests.broker.coordinators.shards import FakeLog, FakeTopic, now_ms
+
+NOBODY = Committer("g", "", None, -1)
+"""A client that is not a member."""
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset=offset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
+
+
+class NoMembers:
+    """Notes which groups begin and end."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def start_sessions(self, group: Group) -> None:
+        self.told.append(("started", group.group_id))
+
+    def abandon(self, group: Group, code: ErrorCode) -> None:
+        self.told.append((code.name, group.group_id))
+
+
+class Replay:
+    """A shard that is loaded from records, and how many of them were skipped."""
+
+    def __init__(self, partition: int = 0) -> None:
+        self.shard = GroupShard(partition, NoMembers())
+        self.skipped: list[str] = []
+        self._offset = 0
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        try:
+            self.shard.replay(key, value, None, self._offset)
+        except MalformedMessage as error:
+            self.skipped.append(str(error))
+        self._offset += 1
+
+    def groups(self) -> list[Group]:
+        """Return the groups, as they begin to be served."""
+        self.shard.loaded(0)
+        return list(self.shard.groups.values())
+
+
+class Coordinated:
+    """A coordinator of one partition."""
+
+    def __init__(self, *failures: Exception, follows: bool = True, properties: dict[str, str] | None = None) -> None:
+        config = BrokerConfig.from_properties(properties or {})
+        self.topic = FakeTopic(*failures, name=OFFSETS_TOPIC, follows=follows)
+        self.partitions = 1
+        self.groups = GroupCoordinator(
+            lambda: config, self.topic, lambda: self.partitions, now_ms, TaskSet(), Random(1)
+        )
+
+    @property
+    def log(self) -> FakeLog:
+        return self.topic.log(0)
+
+    async def begin(self) -> GroupShard:
+        """Elect this broker, and return the shard once it is loaded."""
+        self.groups.runtime.on_elected(0, 1)
+        await self.groups.runtime.until_loaded(1)
+        return self.groups.runtime.state_of(0)
+
+    def commit(self, partition: int, offset: int, *, topic: str = "t") -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.groups.commit(NOBODY, {(topic, partition): at(offset)}))
+
+    def in_log(self) -> dict[tuple[str, int], int]:
+        """Return the offsets of the group as the log has them."""
+        shard = GroupShard(0, NoMembers())
+        self.log.replay(shard)
+        return {p: found.offset for group in shard.groups.values() for p, found in group.offsets.items()}
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """Return the offsets of the group as the coordinator has them."""
+        group = self.groups.find("g")
+        return {} if group is None else {p: found.offset for p, found in group.offsets.items()}
+
+    def written(self) -> list[KeyValue]:
+        """Return all records in the log."""
+        return [row for rows in self.log.rows() for row in rows]

@@ -1,0 +1,493 @@
+"""Committed offsets and groups of one shard: what counts, what is removed, and when. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parley.broker.coordinators.decision import ProducerStamp
+from parley.broker.coordinators.groups import offset_decisions
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group_records import group_record
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.offset_decisions import Committer
+from parley.broker.coordinators.patient_timer import PatientTimer
+from parley.broker.metadata.changes import Delta, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.stored import GroupMetadataValue
+from parley.protocol.schema import ZERO_UUID
+from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, NoMembers, at
+from tests.broker.coordinators.test_shard import code_of, turn
+from tests.support.proportion import examples
+from tests.support.virtual_time import run
+
+PRODUCER = ProducerStamp(7, 0)
+T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
+
+
+def test_of_two_commits_in_progress_the_later_one_in_the_log_counts() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        await bench.begin()
+        commits = [bench.commit(0, offset) for offset in (10, 20)]
+        await turn()
+        bench.log.moves_to(2)
+        await asyncio.gather(*commits)
+        assert bench.offsets() == bench.in_log() == {T0: 20}
+
+    run(scenario())
+
+
+def test_a_commit_is_not_shown_before_the_replicas_have_it() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        await bench.begin()
+        commit = bench.commit(0, 10)
+        await asyncio.sleep(0)
+        reading = bench.groups.read("g", lambda group: group is not None and group.offsets[T0].offset)
+        await turn()
+        assert not reading.done()
+        bench.log.moves_to(1)
+        assert await reading == 10
+        await commit
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_group_deleted_during_a_commit_is_deleted_in_the_log_too(follows: bool) -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=follows)
+        await bench.begin()
+        commit = bench.commit(0, 10)
+        deletion = asyncio.ensure_future(bench.groups.delete("g"))
+        await turn()
+        bench.log.moves_to(bench.log.end_offset)
+        await asyncio.gather(commit, deletion)
+        assert bench.groups.find("g") is None
+        assert bench.in_log() == {}
+
+    run(scenario())
+
+
+def test_offsets_committed_after_the_tombstone_stay() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        await bench.begin()
+        submitted = [bench.commit(0, 10), asyncio.ensure_future(bench.groups.delete("g")), bench.commit(0, 20)]
+        await turn()
+        bench.log.moves_to(bench.log.end_offset)
+        await asyncio.gather(*submitted)
+        assert bench.offsets() == bench.in_log() == {T0: 20}
+
+    run(scenario())
+
+
+def test_commits_in_progress_for_a_deleted_topic_are_removed_too() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        await bench.begin()
+        submitted = [bench.commit(0, 10), bench.commit(0, 5, topic="u")]
+        await turn()
+        image = MetadataImage("c")
+        for name in ("t", bench.topic.name):
+            bench.groups.apply(Delta(1, 1, (TopicDeleted(name, ZERO_UUID),)), image)
+        await turn()
+        bench.log.moves_to(bench.log.end_offset)
+        await asyncio.gather(*submitted)
+        await turn()
+        assert bench.offsets() == bench.in_log() == {U0: 5}
+
+    run(scenario())
+
+
+def test_many_offsets_are_removed_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_decisions, "TOMBSTONES_MAX", 2)
+
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        offsets = {("t", partition): at(1) for partition in range(5)}
+        await bench.groups.commit(NOBODY, offsets)
+        await bench.groups.on_topic_deleted("t")
+        assert [len(rows) for rows in bench.log.rows()] == [5, 2, 2, 1]
+        await bench.groups.commit(NOBODY, offsets)
+        await asyncio.sleep(8 * 24 * 3600)
+        group = bench.groups.find("g")
+        assert group is not None
+        await bench.groups.expire_group(group)
+        assert [len(rows) for rows in bench.log.rows()[5:]] == [2, 2, 2], "the last tombstone is that of the group"
+        assert bench.groups.find("g") is None
+
+    run(scenario())
+
+
+def test_offsets_that_cannot_be_removed_now_stay_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        await asyncio.gather(bench.commit(0, 5), bench.commit(0, 5, topic="u"))
+        bench.log.unwritable = ErrorCode.NOT_ENOUGH_REPLICAS
+        group = bench.groups.find("g")
+        assert group is not None
+        await bench.groups.on_topic_deleted("t")
+        bench.groups._now_ms = lambda: 1 << 50
+        await bench.groups.expire_group(group)
+        assert bench.offsets() == {T0: 5, U0: 5}
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert [line.message for line in caplog.records] == [
+        "offsets of a deleted topic remain",
+        "expired offsets were not removed",
+    ]
+
+
+def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        unnamed = Committer("", "", None, -1)
+        bench.groups.check_commit(unnamed)
+        await bench.groups.commit(unnamed, {T0: at(5)})
+        assert await bench.groups.read("", lambda group: group is not None and list(group.offsets)) == [T0]
+        for refused in (bench.groups.check_owned, bench.groups.find, bench.groups.find_or_create):
+            with pytest.raises(KafkaError, match="INVALID_GROUP_ID"):
+                refused("")
+        for writing in (
+            bench.groups.delete(""),
+            bench.groups.delete_offsets("", {}),
+            bench.groups.commit_transactional(unnamed, PRODUCER, {T0: at(5)}),
+        ):
+            assert await code_of(writing) is ErrorCode.INVALID_GROUP_ID
+        bench.groups.check_owned("g")
+
+    run(scenario())
+
+
+def test_a_generation_that_cannot_be_stored_fails_with_an_error_that_members_understand() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        shard = await bench.begin()
+        group = shard.find_or_create("g")
+        assert await code_of(bench.groups.store_group(group)) is ErrorCode.REBALANCE_IN_PROGRESS, "the time is up"
+        assert group.stored is not None, "the log has it nevertheless"
+        bench.log.batch_bytes_max = 10
+        assert await code_of(bench.groups.store_group(group)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert await code_of(bench.groups.commit(NOBODY, {T0: at(1)})) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert await code_of(bench.groups.delete("g")) is ErrorCode.UNKNOWN_SERVER_ERROR
+        bench.groups.runtime.resign_all()
+        assert await code_of(bench.groups.store_group(group)) is ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (GroupState.STABLE, ErrorCode.NON_EMPTY_GROUP),
+        (GroupState.PREPARING_REBALANCE, ErrorCode.NON_EMPTY_GROUP),
+        (GroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_only_an_empty_group_can_be_deleted(state: GroupState, expected: ErrorCode) -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        (await bench.begin()).find_or_create("g").state = state
+        assert await code_of(bench.groups.delete("g")) is expected
+        assert await code_of(bench.groups.delete("absent")) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert not bench.log.batches
+
+    run(scenario())
+
+
+def test_a_group_with_an_id_given_out_or_a_commit_in_progress_does_not_expire() -> None:
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        group = (await bench.begin()).find_or_create("g")
+        group.generation = 1
+        group.pending["m"] = timer = PatientTimer(60, lambda: None)
+        await bench.groups.expire_group(group)
+        timer.cancel()
+        group.pending.clear()
+        commit = asyncio.ensure_future(bench.groups.commit(NOBODY, {T0: at(10)._replace(commit_timestamp_ms=1 << 50)}))
+        await turn()
+        await bench.groups.expire_group(group)
+        bench.log.moves_to(1)
+        await commit
+        assert len(bench.written()) == 1, "nothing but the commit"
+        assert bench.groups.all() == [group]
+
+    run(scenario())
+
+
+def test_a_group_that_was_never_used_is_dropped() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        shard = await bench.begin()
+        group = bench.groups.find_or_create("g")
+        assert bench.groups.find_or_create("g") is group
+        group.add(GroupMember("m", None, "c", "h", 1, 1, ()))
+        bench.groups.drop_unused(group)
+        assert bench.groups.find("g") is group
+        group.remove(group.members["m"])
+        bench.groups.drop_unused(group)
+        assert (shard.groups, group.state) == ({}, GroupState.DEAD)
+        again = bench.groups.find_or_create("g")
+        shard.drop_unused(group)
+        assert bench.groups.find("g") is again
+
+    run(scenario())
+
+
+def test_members_are_restored_and_abandoned_with_their_shard() -> None:
+    members = NoMembers()
+    shard = GroupShard(0, members)
+    stored = Group("stored", 0, GroupState.STABLE, generation=3, protocol_type="consumer", protocol="range")
+    stored.add(GroupMember("m", None, "c", "h", 1, 1, (("range", b""),)))
+    shard.replay(*group_record(stored), None, 0)
+    shard.find_or_create("offsets only")
+    assert shard.groups["stored"].members == {}, "membership begins when all is loaded"
+    shard.loaded(0)
+    assert (shard.groups["stored"].state, list(shard.groups["stored"].members)) == (GroupState.STABLE, ["m"])
+    shard.unloaded()
+    assert members.told == [
+        ("started", "stored"),
+        ("NOT_COORDINATOR", "stored"),
+        ("NOT_COORDINATOR", "offsets only"),
+    ]
+
+
+# --- Transactions ---
+
+
+async def transactional(bench: Coordinated, offsets: dict[tuple[str, int], int], producer: int = 7) -> None:
+    found = {partition: at(offset) for partition, offset in offsets.items()}
+    await bench.groups.commit_transactional(NOBODY, ProducerStamp(producer, 0), found)
+
+
+async def end(bench: Coordinated, *, committed: bool, producer: int = 7) -> None:
+    await bench.groups.runtime.append_marker(0, producer, 0, committed=committed, coordinator_epoch=0)
+
+
+def test_offsets_in_a_transaction_count_from_its_commit_on() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        shard = await bench.begin()
+        await bench.commit(0, 5)
+        await transactional(bench, {T0: 10, T1: 11})
+        await transactional(bench, {U0: 12}, producer=8)
+        group = shard.groups["g"]
+        assert bench.offsets() == {T0: 5}
+        assert [group.has_pending_offset(partition) for partition in (T0, T1, U0, ("u", 1))] == [
+            True,
+            True,
+            True,
+            False,
+        ]
+        await end(bench, committed=True)
+        assert bench.offsets() == {T0: 10, T1: 11}
+        assert not group.has_pending_offset(T0)
+        await end(bench, committed=False, producer=8)
+        await end(bench, committed=True, producer=9)
+        assert bench.offsets() == bench.in_log() == {T0: 10, T1: 11}
+        assert (shard.open_transactions, group.pending_offsets) == ({}, {})
+
+    run(scenario())
+
+
+def test_a_commit_after_that_in_the_transaction_counts_whenever_the_transaction_ends() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        await transactional(bench, {T0: 10, T1: 11})
+        await bench.commit(0, 20)
+        await end(bench, committed=True)
+        assert bench.offsets() == bench.in_log() == {T0: 20, T1: 11}
+
+    run(scenario())
+
+
+def test_a_deleted_offset_or_group_is_deleted_in_open_transactions_too() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        shard = await bench.begin()
+        await transactional(bench, {T0: 10, T1: 11})
+        codes = await bench.groups.delete_offsets("g", {T0: ErrorCode.NONE, U0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        assert codes == {T0: ErrorCode.NONE, U0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert shard.groups["g"].pending_offsets == {7: {T1: at(11)._replace(log_offset=1)}}
+        await bench.groups.delete("g")
+        assert (shard.groups, shard.open_transactions) == ({}, {})
+        await end(bench, committed=True)
+        assert bench.offsets() == bench.in_log() == {}
+
+    run(scenario())
+
+
+def test_an_aborted_transaction_leaves_no_group() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        shard = await bench.begin()
+        await transactional(bench, {T0: 10})
+        group = shard.groups["g"]
+        await bench.groups.expire_group(group)
+        assert shard.groups == {"g": group}, "it may be committed yet"
+        await end(bench, committed=False)
+        assert shard.groups == {}
+
+    run(scenario())
+
+
+def test_which_producers_may_commit_for_a_group() -> None:
+    shard = GroupShard(0, NoMembers())
+
+    def code(member: str, generation: int, instance: str | None = None) -> ErrorCode:
+        committer = Committer("g", member, instance, generation)
+        try:
+            offset_decisions.commit_transactional(shard, committer, PRODUCER, {T0: at(1)})
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    assert code("", -1) is ErrorCode.NONE
+    assert code("", 3) is ErrorCode.ILLEGAL_GENERATION, "the group does not exist"
+    assert code("m", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    group = shard.find_or_create("g")
+    group.add(GroupMember("m", "i", "c", "h", 1, 1, ()))
+    group.generation = 3
+    for state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE):
+        group.state = state
+        assert code("m", 3) is ErrorCode.NONE, "a transaction may end while the group rebalances"
+    assert code("", -1) is ErrorCode.NONE, "a producer from before KIP-447"
+    assert code("m", 2) is ErrorCode.ILLEGAL_GENERATION
+    assert code("other", 3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert code("other", 3, "i") is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_open_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_decisions, "OPEN_TRANSACTIONS_MAX", 2)
+
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        await transactional(bench, {T0: 10}, producer=1)
+        await transactional(bench, {T0: 10}, producer=2)
+        assert await code_of(transactional(bench, {T0: 10}, producer=3)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await transactional(bench, {T1: 10}, producer=2)
+        await end(bench, committed=True, producer=1)
+        await transactional(bench, {T0: 10}, producer=3)
+
+    run(scenario())
+
+
+# --- Any history ---
+
+names = st.sampled_from(["g", "h"])
+places = st.sampled_from([T0, T1, U0])
+producers = st.integers(0, 2)
+steps = st.one_of(
+    st.tuples(st.just("commit"), names, places, st.integers(0, 99)),
+    st.tuples(st.just("transaction"), names, places, producers),
+    st.tuples(st.just("marker"), st.booleans(), producers, st.none()),
+    st.tuples(st.just("store"), names, st.integers(0, 9), st.booleans()),
+    st.tuples(st.just("delete offset"), names, places, st.none()),
+    st.tuples(st.just("delete"), names, st.none(), st.none()),
+    st.tuples(st.just("expire"), names, st.integers(0, 200), st.none()),
+    st.tuples(st.just("forget"), names, st.just("t"), st.none()),
+    st.tuples(st.just("restart"), st.none(), st.none(), st.none()),
+)
+
+Lasting = dict[str, tuple[GroupMetadataValue | None, dict[Any, CommittedOffset], dict[int, dict[Any, CommittedOffset]]]]
+
+
+def lasting(shard: GroupShard) -> Lasting:
+    """Return what the records of a shard say of each group: its generation, its offsets, and its pending offsets."""
+    found = {name: (group.stored, group.offsets, group.pending_offsets) for name, group in shard.groups.items()}
+    return {name: kept for name, kept in found.items() if any(kept)}
+
+
+class Model:
+    """The offsets as the rules of KIP-98 say, computed from the history alone."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, Any], tuple[int, int]] = {}
+        self.open: dict[int, dict[tuple[str, Any], tuple[int, int]]] = {}
+
+    def forget(self, group: str, partition: Any) -> None:
+        self.offsets.pop((group, partition), None)
+        for pending in self.open.values():
+            pending.pop((group, partition), None)
+
+    def end(self, producer: int, committed: bool) -> None:
+        for place, (number, offset) in self.open.pop(producer, {}).items():
+            if committed and self.offsets.get(place, (-1, 0))[0] < number:
+                self.offsets[place] = (number, offset)
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(st.lists(steps, max_size=30))
+def test_replay_equals_live_and_offsets_follow_the_rules(script: list[tuple[str, Any, Any, Any]]) -> None:
+    run(_play(script))
+
+
+async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
+    bench = Coordinated()
+    shard, model = await bench.begin(), Model()
+    for number, (what, one, two, three) in enumerate(script):
+        committer = Committer(one, "", None, -1) if isinstance(one, str) else NOBODY
+        group = shard.groups.get(one) if isinstance(one, str) else None
+        match what:
+            case "commit":
+                if await code_of(bench.groups.commit(committer, {two: at(three)})) is ErrorCode.NONE:
+                    model.offsets[one, two] = (number, three)
+            case "transaction":
+                await bench.groups.commit_transactional(committer, ProducerStamp(three, 0), {two: at(number)})
+                model.open.setdefault(three, {})[one, two] = (number, number)
+            case "marker":
+                await end(bench, committed=one, producer=two)
+                model.end(two, one)
+            case "store":
+                stored = Group(one, 0, generation=two, state_since_ms=3)
+                if three:
+                    stored.add(GroupMember("m", None, "c", "h", 1, 600_000, (("range", b""),)))
+                await bench.groups.store_group(stored)
+            case "delete offset":
+                if await code_of(bench.groups.delete_offsets(one, {two: ErrorCode.NONE})) is ErrorCode.NONE:
+                    model.forget(one, two)
+            case "delete":
+                if await code_of(bench.groups.delete(one)) is ErrorCode.NONE:
+                    for place in (T0, T1, U0):
+                        model.forget(one, place)
+            case "forget":
+                await bench.groups.on_topic_deleted(two)
+                for name in ("g", "h"):
+                    model.forget(name, T0)
+                    model.forget(name, T1)
+            case "expire":
+                await asyncio.sleep(two * 3600)
+                if group is not None and one in shard.groups:
+                    before = set(group.offsets)
+                    await bench.groups.expire_group(group)
+                    for place in before - set(group.offsets):
+                        model.forget(one, place)
+            case "restart":
+                bench.groups.runtime.on_elected(0, number + 2)
+                await bench.groups.runtime.until_loaded(1)
+                shard = bench.groups.runtime.state_of(0)
+        again = GroupShard(0, NoMembers())
+        assert bench.log.replay(again).skipped == 0
+        assert lasting(again) == lasting(shard)
+        assert again.open_transactions == shard.open_transactions
+        found = {
+            (name, place): kept.offset
+            for name, (_, offsets, _) in lasting(shard).items()
+            for place, kept in offsets.items()
+        }
+        assert found == {place: offset for place, (_, offset) in model.offsets.items()}
+    bench.groups.runtime.resign_all()
