@@ -19,7 +19,6 @@ from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
     FIRST_VERSION,
-    NO_TIME,
     ProducerIdentity,
     TopicPartition,
     Transaction,
@@ -279,13 +278,14 @@ def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.Transacti
 
 
 def _undescribed(transactional_id: str, code: ErrorCode) -> DescribeTransactionsResponse.TransactionState:
+    """Return an error; like Kafka, with zeros in the fields that it leaves out."""
     return DescribeTransactionsResponse.TransactionState(
         error_code=code,
         transactional_id=transactional_id,
         transaction_state="",
         transaction_timeout_ms=0,
-        transaction_start_time_ms=NO_TIME,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_EPOCH,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
         topics=[],
     )

@@ -59,7 +59,15 @@ def initialize(
             then=send_markers(shard, {transactional_id: aborted}),
         )
     if expected is not None and expected != known.identity and known.producer_epoch < EPOCH_MAX:
-        return Decision(known.identity)  # a retry: the response to the first request was lost
+        # A retry: the response to the first request was lost. The producer may repeat it any number of times.
+        again = known.entered(
+            TransactionState.EMPTY,
+            now_ms,
+            timeout_ms=timeout_ms,
+            started_ms=NO_TIME,
+            previous_producer_id=known.previous_producer_id,
+        )
+        return Decision(again.identity, [transaction_record(transactional_id, again)])
     if known.is_exhausted and new_id is None:
         return Decision(None)
     identity = ProducerIdentity(known.producer_id, known.producer_epoch + 1)

@@ -114,4 +114,5 @@ class Transaction:
         """Return the transactional id in ``state``. Raises IllegalStep if the table does not allow the step."""
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("transactional id", self.state, state)
-        return replace(self, state=state, updated_ms=now_ms, previous_producer_id=self.producer_id, **changes)
+        changes.setdefault("previous_producer_id", self.producer_id)
+        return replace(self, state=state, updated_ms=now_ms, **changes)
