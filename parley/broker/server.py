@@ -30,7 +30,7 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, register
 from parley.broker.startup.serving import Serving, accept, serve
-from parley.broker.startup.starvation import watch_for_starvation
+from parley.broker.startup.starvation_watch import watch_for_starvation
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 

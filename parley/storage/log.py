@@ -445,7 +445,7 @@ class Log:
         with self._lock:
             self._dirty_from(damaged.first_offset)
             self._check_idle()
-            found = self._integrity.find(self.segments, damaged)
+            found = self._integrity.locate(self.segments, damaged)
             if found is not None and found[0] is self._segments.active:
                 self.roll()
             log = MendedLog(

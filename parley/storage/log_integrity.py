@@ -17,7 +17,7 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import DIGEST_SUFFIX, UNSEALED, Segment
 from parley.storage.segment_check import Checked, Extent, check
 from parley.storage.segment_digest import DigestBuilder, write_digest
-from parley.storage.verified_ranges import overlap, without
+from parley.storage.unverified_spans import overlap, without
 
 FIRST_READ: Final = 256 << 10
 """Verified by a read at an offset before which nothing was verified."""
@@ -94,7 +94,7 @@ class LogIntegrity:
         if self.is_unverified(segment, begin, begin + 1):
             self.verify_read(segment, begin, begin + 1, log_end)
 
-    def find(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
+    def locate(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
         """The segment and the bytes of a damaged range; None if it is missing.
 
         Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if it is neither damaged nor missing.
@@ -107,7 +107,7 @@ class LogIntegrity:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{damaged} is no longer damaged")
         return None
 
-    def found(self, missing: DamagedRange, up_to: int) -> None:
+    def restored(self, missing: DamagedRange, up_to: int) -> None:
         """Note that the log has again what was missing up to ``up_to``."""
         rest = replace(missing, first_offset=up_to)
         ranges = [rest if each == missing else each for each in self.missing]

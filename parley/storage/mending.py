@@ -202,7 +202,7 @@ class Mending:
             for epoch, start_offset in epochs:
                 log.epochs.insert(epoch, start_offset)
             if self._found is None:
-                log.integrity.found(self.damaged, self.next_offset)
+                log.integrity.restored(self.damaged, self.next_offset)
         with log.writing():
             sync_directory(log.segments.directory)
         return removed

@@ -37,7 +37,7 @@ from parley.storage.segment_digest import (
 from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
 from parley.storage.time_index import TimeIndex, TimestampOffset
 from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
-from parley.storage.verified_ranges import Spans, without
+from parley.storage.unverified_spans import Spans, without
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage import DamagedBytes, joined
 from parley.storage.segment_file import SegmentFile
-from parley.storage.verified_ranges import Spans, overlap, without
+from parley.storage.unverified_spans import Spans, overlap, without
 from tests.storage.logs import batch_of
 from tests.storage.test_log_fuzz import damaged
 from tests.support.proportion import examples

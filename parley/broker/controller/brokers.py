@@ -8,11 +8,11 @@ from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.distrusted_partitions import distrust_outdated
 from parley.broker.controller.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.leader_choice import elect_leader
 from parley.broker.controller.recovery_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.controller.replica_losses import Condition, ConditionOf, conditions
-from parley.broker.controller.store_set_back import distrust_outdated
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
@@ -30,7 +30,7 @@ def register_broker(
     leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
     never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
     (``replica_losses.py``). If its logs know higher leader epochs than the store, a recovery decides about these
-    partitions (``store_set_back.py``).
+    partitions (``distrusted_partitions.py``).
 
     A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
     higher epoch.

@@ -2,7 +2,7 @@
 
 There are two signs: the mark that a restore leaves in the store, or the embedded store when it has lost writes; and
 brokers that have seen metadata which the store does not have (``parley.broker.metadata.terms``). Single partitions with
-outdated epochs are found when their brokers register (``parley.broker.controller.store_set_back``).
+outdated epochs are found when their brokers register (``parley.broker.controller.distrusted_partitions``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from parley.broker.controller.controller import Controller, Outranked
-from parley.broker.controller.store_set_back import distrust_all
+from parley.broker.controller.distrusted_partitions import distrust_all
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
 from parley.broker.metadata.terms import contradicts
 from parley.broker.metadata.types import BrokerRegistration
