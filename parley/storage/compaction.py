@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -187,13 +188,14 @@ class _Compaction:
 
     def run(self) -> CompactionResult:
         request = self._request
-        try:
+        with self._cleaning():
             self._note_keys()
             transactions = TransactionsSeen(self._aborted(0))
-            for group in grouped([each for each in request.segments if each.base_offset < self._end], request):
-                self._copy(group, transactions)
-        except (InconsistentTransactions, ValueError, KafkaError) as error:
-            raise Uncleanable(f"{request.name} cannot be compacted: {error}") from error
+        for group in grouped([each for each in request.segments if each.base_offset < self._end], request):
+            with self._cleaning():
+                written = self._copy(group, transactions)
+            if written:
+                self._adopt(CompactedGroup(replaced=tuple(each.base_offset for each in group), written=written))
         counts, keys = self._counts, self._keys
         return CompactionResult(
             cleaned_up_to=self._end,
@@ -209,6 +211,13 @@ class _Compaction:
                 map_utilization=int(keys.count) / int(keys.slots),
             ),
         )
+
+    @contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        try:
+            yield
+        except (InconsistentTransactions, ValueError, KafkaError) as error:
+            raise Uncleanable(f"{self._request.name} cannot be compacted: {error}") from error
 
     # --- The table of keys ---
 
@@ -248,8 +257,8 @@ class _Compaction:
 
     # --- Copying ---
 
-    def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> None:
-        """Write what is kept of a group of segments, and have it adopted."""
+    def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
+        """Write what is kept of a group of segments; return the base offsets of the new ones, none if all is kept."""
         request = self._request
         last = request.segments[-1]
         config = LogConfig(
@@ -274,9 +283,7 @@ class _Compaction:
                         writer.add(kept.header, kept.data)
                     if entry is not None:
                         writer.add_aborted(entry)
-            if changed:
-                written = writer.finish(modified_ns)
-                self._adopt(CompactedGroup(replaced=tuple(each.base_offset for each in group), written=written))
+            return writer.finish(modified_ns) if changed else ()
 
     def _kept(
         self, batch: Batch, transactions: TransactionsSeen, *, is_last: bool

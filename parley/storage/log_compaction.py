@@ -64,6 +64,7 @@ class LogCompaction:
         self._next_offset = log.segments.all[0].base_offset
         sources = [each for each in log.segments.all[:-1] if each.end_offset <= dirtiness.end_offset]
         self._sources = {segment.base_offset: segment for segment in sources}
+        self._is_exchanging = False
         self.is_cancelled = False
         """True if the log has changed so that nothing more can be adopted: end the compaction."""
         config = log.config
@@ -102,11 +103,10 @@ class LogCompaction:
         Groups are adopted in the order of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were
         changed meanwhile, or the disk fails: then nothing more can be adopted.
         """
-        log = self._log
         try:
-            with log.removal_lock:
-                new = self._opened(group)
-                return self._replace(new, self._replaced(group))
+            with self._log.removal_lock:
+                old = self._replaced(group)
+                return self._replace(self._opened(group, old[-1].end_offset), old)
         except BaseException:
             self.is_cancelled = True
             raise
@@ -136,8 +136,8 @@ class LogCompaction:
         if self._is_open:
             self._is_open = False
             try:
-                for path in self._leftovers(before=None):
-                    path.unlink(missing_ok=True)
+                if not self._is_exchanging:  # otherwise the disk has failed, and recovery finishes the work
+                    self._remove_leftovers()
             finally:
                 self._log.ended(cleaned_up_to)
 
@@ -161,14 +161,17 @@ class LogCompaction:
         self._next_offset = old[-1].end_offset
         return old
 
-    def _opened(self, group: CompactedGroup) -> list[Segment]:
+    def _opened(self, group: CompactedGroup, end_offset: int) -> list[Segment]:
         """The new segments, whose files this process reads and checks for the first time."""
         log = self._log
         try:
             with log.writing():
-                return [Segment.open(log.segments.directory, base, log.now_ms, CLEANED) for base in group.written]
+                new = [Segment.open(log.segments.directory, base, log.now_ms, CLEANED) for base in group.written]
         except (CorruptIndex, CorruptTransactionIndex) as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the compacted {log.name} is damaged: {error}") from error
+        for segment, end in zip(new, [*group.written[1:], end_offset], strict=True):
+            segment.end_offset = end
+        return new
 
     def _replace(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
         """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
@@ -176,13 +179,15 @@ class LogCompaction:
         directory = log.segments.directory
         with log.writing():
             # Recovery takes .cleaned files before a .swap file for an unfinished replacement, and undoes all of it.
-            for path in self._leftovers(before=new[0].base_offset):
-                path.unlink(missing_ok=True)
+            for base, path in self._files(CLEANED):
+                if base < new[0].base_offset:
+                    path.unlink(missing_ok=True)
             with log.lock:
                 self._check(old)
             for segment in reversed(new):
                 segment.rename(SWAP)
                 sync_directory(directory)
+            self._is_exchanging = True
             with log.lock:
                 removed = log.segments.exchange(new, old)
             sync_directory(directory)
@@ -190,14 +195,20 @@ class LogCompaction:
                 log.segments.settle(new)
                 log.producers.remove_stray_snapshots({segment.base_offset for segment in log.segments.all})
             sync_directory(directory)
+            self._is_exchanging = False
         return removed
 
-    def _leftovers(self, before: int | None) -> list[Path]:
-        """The ``.cleaned`` files in the directory, or those of segments that begin before an offset."""
+    def _remove_leftovers(self) -> None:
+        """Remove what the compaction wrote and the log has not taken over."""
+        for suffix in (SWAP, CLEANED):  # in this order: without .cleaned files, a .swap file counts as complete
+            for _, path in self._files(suffix):
+                path.unlink(missing_ok=True)
+
+    def _files(self, suffix: str) -> list[tuple[int, Path]]:
+        """The segment files in the directory that end with ``suffix``, with their base offsets."""
         directory = self._log.segments.directory
         try:
-            names = [name for name in os.listdir(directory) if name.endswith(CLEANED)]
+            names = [name for name in os.listdir(directory) if name.endswith(suffix)]
         except FileNotFoundError:
             return []  # the log was deleted
-        found = [(directory / name, base) for name in names if (base := base_offset_of(name)) is not None]
-        return [path for path, base in found if before is None or base < before]
+        return [(base, directory / name) for name in names if (base := base_offset_of(name)) is not None]

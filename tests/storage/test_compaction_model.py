@@ -245,6 +245,8 @@ class CompactedModel(RuleBasedStateMachine):
     def the_log_is_sound(self) -> None:
         for segment in self.log.segments:
             check_segment(segment)
+        for segment, following in zip(self.log.segments, self.log.segments[1:], strict=False):
+            assert segment.end_offset == following.base_offset
 
     @invariant()
     def records_are_what_they_were(self) -> None:
