@@ -69,6 +69,34 @@ def test_an_open_transaction_is_hidden_until_it_is_committed(
     consumer.close()
 
 
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    broker: BrokerProcess, new_topic: NewTopic, new_name: NewName
+) -> None:
+    topic, group = new_topic(), new_name()
+    send(producer_for(broker), topic, [b"in"], partition=0)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group, **COMMITTED})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    producer = begun(broker, new_name())
+
+    def committed() -> int:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], WAIT_SECONDS)
+        return int(found.offset)
+
+    none = committed()
+    assert none < 0
+    for offset, commits, expected in ((5, False, none), (6, True, 6), (7, False, 6), (8, True, 8)):
+        producer.begin_transaction()
+        producer.produce(topic, b"out", partition=0)
+        position = [TopicPartition(topic, 0, offset)]
+        producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), WAIT_SECONDS)
+        if commits:
+            producer.commit_transaction(WAIT_SECONDS)
+        else:
+            producer.abort_transaction(WAIT_SECONDS)
+        assert committed() == expected
+    consumer.close()
+
+
 def test_a_zombie_is_fenced(broker: BrokerProcess, new_topic: NewTopic, new_name: NewName) -> None:
     topic, transactional_id = new_topic(), new_name()
     zombie = begun(broker, transactional_id)

@@ -17,7 +17,6 @@ rejected, never half done: the client gets the protocol's error, and the broker 
 support.
 """
 
-_TRANSACTIONS = "not yet: transactions"
 _SECURITY = "not yet: security"
 _QUOTAS = "not yet: quotas"
 _CONSUMER_GROUPS = "not yet: the group protocol of KIP-848; clients use the classic one"
@@ -36,7 +35,6 @@ UNSERVED: Final = {
     "DescribeDelegationToken": _SECURITY,
     "DescribeUserScramCredentials": _SECURITY,
     "AlterUserScramCredentials": _SECURITY,
-    "TxnOffsetCommit": _TRANSACTIONS,
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "UpdateFeatures": "not yet: feature levels",
@@ -73,8 +71,9 @@ FEATURES: Final = (
             "acks 0, 1 and all; gzip, snappy, lz4, zstd; message formats 0, 1 and 2; CreateTime and "
             "LogAppendTime, with bounds; `compression.type`; size limits"),
     Feature("Idempotent producers", True, "duplicates, gaps and old epochs are detected, also after a restart"),
-    Feature("Transactions", False,
-            "a transactional id is rejected; `read_committed` reads all records, since no transaction is open"),
+    Feature("Transactions", True,
+            "KIP-98, 360, 447, 664 and 890 (transaction version 2): records and offsets of groups become visible "
+            "together or not at all; `read_committed` on leaders and followers"),
     Feature("Fetching", True,
             "long polling, fetch sessions (KIP-227), size limits (KIP-74), both isolation levels, old message "
             "formats for old clients"),

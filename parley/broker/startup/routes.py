@@ -30,6 +30,7 @@ from parley.broker.api.replica_log_info import ReplicaLogInfoApi
 from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
+from parley.broker.api.transactional.offset_commits import TransactionalOffsetsApi
 from parley.broker.api.transactional.producing import ProducerTransactions
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.api.transactions import TransactionsApi
@@ -110,6 +111,7 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
         ),
         ProducersApi(partitions, parts.producer_ids, parts.transactions),
         DeleteRecordsApi(partitions, purgatories.produce),
+        TransactionalOffsetsApi(parts.groups, partitions, verifying, metadata, config, clock.wall_ms),
         parts.markers,
         transactions,
     )

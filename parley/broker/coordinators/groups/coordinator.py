@@ -125,19 +125,26 @@ class GroupCoordinator:
         )
 
     async def commit_transactional(
-        self, committer: Committer, producer: ProducerStamp, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        committer: Committer,
+        producer: ProducerStamp,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        check_verified: Callable[[], None],
     ) -> None:
         """Commit offsets in a producer's transaction; they count when its commit marker is in the log.
 
-        The caller has verified the transaction with its coordinator. Raises KafkaError as ``commit`` does, and
-        INVALID_PRODUCER_EPOCH for a fenced producer.
+        The caller has verified the transaction with its coordinator. ``check_verified`` raises KafkaError if a marker
+        has ended that transaction since; it is called immediately before the offsets are written.
+
+        Raises KafkaError as ``commit`` does, and INVALID_PRODUCER_EPOCH for a fenced producer.
         """
         self.check_owned(committer.group_id)
-        await self._write(
-            committer.group_id,
-            lambda shard, now_ms: offset_decisions.commit_transactional(shard, committer, producer, offsets),
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-        )
+
+        def decide(shard: GroupShard, now_ms: int) -> Decision[None]:
+            check_verified()
+            return offset_decisions.commit_transactional(shard, committer, producer, offsets)
+
+        await self._write(committer.group_id, decide, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
     def append_marker(self, partition: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> asyncio.Future[None]:
         """End a transaction in a partition of the offsets topic; see ``CoordinatorRuntime.append_marker``."""

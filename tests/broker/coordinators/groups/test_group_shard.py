@@ -31,6 +31,10 @@ PRODUCER = ProducerStamp(7, 0)
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 
 
+def verified() -> None:
+    """The transaction is still open."""
+
+
 def test_of_two_commits_in_progress_the_later_one_in_the_log_counts() -> None:
     async def scenario() -> None:
         bench = Coordinated(follows=False)
@@ -163,7 +167,7 @@ def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
         for writing in (
             bench.groups.delete(""),
             bench.groups.delete_offsets("", {}),
-            bench.groups.commit_transactional(unnamed, PRODUCER, {T0: at(5)}),
+            bench.groups.commit_transactional(unnamed, PRODUCER, {T0: at(5)}, verified),
         ):
             assert await code_of(writing) is ErrorCode.INVALID_GROUP_ID
         bench.groups.check_owned("g")
@@ -269,7 +273,7 @@ def test_members_are_restored_and_abandoned_with_their_shard() -> None:
 
 async def transactional(bench: Coordinated, offsets: dict[tuple[str, int], int], producer: int = 7) -> None:
     found = {partition: at(offset) for partition, offset in offsets.items()}
-    await bench.groups.commit_transactional(NOBODY, ProducerStamp(producer, 0), found)
+    await bench.groups.commit_transactional(NOBODY, ProducerStamp(producer, 0), found, verified)
 
 
 async def end(bench: Coordinated, *, committed: bool, producer: int = 7) -> None:
@@ -447,7 +451,7 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
                 if await code_of(bench.groups.commit(committer, {two: at(three)})) is ErrorCode.NONE:
                     model.offsets[one, two] = (number, three)
             case "transaction":
-                await bench.groups.commit_transactional(committer, ProducerStamp(three, 0), {two: at(number)})
+                await bench.groups.commit_transactional(committer, ProducerStamp(three, 0), {two: at(number)}, verified)
                 model.open.setdefault(three, {})[one, two] = (number, number)
             case "marker":
                 await end(bench, committed=one, producer=two)
