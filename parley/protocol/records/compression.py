@@ -75,6 +75,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None, *, magi
 def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> bytes:
     """Decompress everything at once. Raises InvalidRecord for bytes that the codec cannot have written,
     DecompressedTooLarge."""
+    if codec is Compression.NONE:
+        return _copied(data, max_bytes)  # a log may have millions of batches with one record
     return b"".join(pieces(codec, data, max_bytes, magic=magic))
 
 
@@ -91,9 +93,13 @@ def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) 
 
 
 def _uncompressed(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    yield _copied(data, max_bytes)
+
+
+def _copied(data: Buffer, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise DecompressedTooLarge(max_bytes)
-    yield bytes(data)
+    return bytes(data)
 
 
 # --- gzip ---

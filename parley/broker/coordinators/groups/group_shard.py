@@ -8,10 +8,10 @@ rebalance in progress) is not stored until the rebalance ends. ``GroupMembership
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from parley.broker.coordinators.decision import ProducerStamp, Timer
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.coordinators.groups.group import Group, GroupState
 from parley.broker.coordinators.groups.group_records import (
     GROUP_KEY_VERSION,
     OFFSET_KEY_VERSION,
@@ -22,6 +22,9 @@ from parley.broker.coordinators.groups.group_records import (
     restore_membership,
 )
 from parley.protocol.errors import ErrorCode, MalformedMessage
+
+KNOWN_MAX: Final = 10_000
+"""The most pairs of a group and a topic whose keys a shard remembers (a few MB), so as not to decode them again."""
 
 
 class Members(Protocol):
@@ -45,6 +48,7 @@ class GroupShard:
         self.open_transactions: dict[int, set[str]] = {}
         """The groups with offsets in a producer's open transaction, by producer id."""
         self._members = members
+        self._known: dict[bytes, tuple[Group, str]] = {}  # by the key of an offset without its partition
 
     def find_or_create(self, group_id: str) -> Group:
         """Return a group, after creating it, without members and offsets, if it does not exist."""
@@ -64,6 +68,11 @@ class GroupShard:
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
         """Apply one record. Raises MalformedMessage, and changes nothing, if it is neither a group nor an offset."""
+        known = self._known.get(key[:-4])
+        if known is not None and value is not None and producer is None and known[0].state is not GroupState.DEAD:
+            # Most records by far: loading applies millions of them.
+            known[0].offsets[known[1], int.from_bytes(key[-4:], "big", signed=True)] = decode_offset(value, offset)
+            return
         if len(key) < 2:
             raise MalformedMessage("a record of the offsets topic has no key")
         version = key[0] << 8 | key[1]
@@ -71,21 +80,21 @@ class GroupShard:
             group_id, partition = decode_offset_key(key)
             if value is None:
                 self._remove_offset(group_id, partition)
-            elif producer is None:
-                self.find_or_create(group_id).offsets[partition] = decode_offset(value, offset)
+                return
+            committed = decode_offset(value, offset)
+            group = self.find_or_create(group_id)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key[:-4]] = group, partition[0]
+            if producer is None:
+                group.offsets[partition] = committed
             else:
-                self._add_pending(group_id, partition, decode_offset(value, offset), producer.producer_id)
+                group.pending_offsets.setdefault(producer.producer_id, {})[partition] = committed
+                self.open_transactions.setdefault(producer.producer_id, set()).add(group_id)
         elif version == GROUP_KEY_VERSION:
             self._replay_group(decode_group_key(key), value)
         else:
             raise MalformedMessage(f"unknown key version {version}")
-
-    def _add_pending(
-        self, group_id: str, partition: tuple[str, int], committed: CommittedOffset, producer_id: int
-    ) -> None:
-        pending = self.find_or_create(group_id).pending_offsets
-        pending.setdefault(producer_id, {})[partition] = committed
-        self.open_transactions.setdefault(producer_id, set()).add(group_id)
 
     def _remove_offset(self, group_id: str, partition: tuple[str, int]) -> None:
         """Remove an offset; offsets of open transactions that the log has before the tombstone are removed, too."""

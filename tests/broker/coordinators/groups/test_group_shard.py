@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import ProducerStamp
-from parley.broker.coordinators.groups import offset_decisions
+from parley.broker.coordinators.groups import group_shard, offset_decisions
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.group_records import group_record
+from parley.broker.coordinators.groups.group_records import group_record, offset_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.metadata.changes import Delta, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.protocol.schema import ZERO_UUID
 from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, NoMembers, at
@@ -266,6 +267,27 @@ def test_members_are_restored_and_abandoned_with_their_shard() -> None:
         ("NOT_COORDINATOR", "stored"),
         ("NOT_COORDINATOR", "offsets only"),
     ]
+
+
+def test_offsets_are_the_same_whether_their_key_is_known_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_shard, "KNOWN_MAX", 1)
+    shard, again = GroupShard(0, NoMembers()), GroupShard(0, NoMembers())
+    written = []
+    for number, (group_id, topic, metadata) in enumerate(product("gh", "tu", ("", "m"))):
+        for partition in (0, 300, -1):
+            committed = CommittedOffset(number, 7, metadata, 80)
+            written.append(offset_record(group_id, (topic, partition), committed))
+    for offset, (key, value) in enumerate(written):
+        shard.replay(key, value, None, offset)
+    for offset, (key, value) in enumerate(written):
+        again._known.clear()
+        again.replay(key, value, None, offset)
+    assert lasting(shard) == lasting(again)
+    assert len(shard.groups["g"].offsets) == 6
+    for value in (b"", b"\x00\x03", bytes(24), b"\x00\x03" + bytes(12) + b"\x00\x01" + bytes(8)):
+        with pytest.raises(MalformedMessage):
+            shard.replay(written[-1][0], value, None, 99)
+    assert lasting(shard) == lasting(again)
 
 
 # --- Transactions ---
