@@ -19,6 +19,7 @@ from parley.broker.metrics.catalogue import (
     LoadMetrics,
     LogDirectoryMetrics,
     LogMetrics,
+    MarkerMetrics,
     ProcessMetrics,
     ProducerMetrics,
     PurgatoryMetrics,
@@ -26,6 +27,7 @@ from parley.broker.metrics.catalogue import (
     RequestMetrics,
     ShortageMetrics,
     TopicMetrics,
+    TransactionMetrics,
     TruncationMetrics,
     VerificationMetrics,
 )
@@ -48,6 +50,7 @@ __all__ = [
     "LoadMetrics",
     "LogDirectoryMetrics",
     "LogMetrics",
+    "MarkerMetrics",
     "Metrics",
     "ProcessMetrics",
     "ProducerMetrics",
@@ -56,6 +59,7 @@ __all__ = [
     "RequestMetrics",
     "ShortageMetrics",
     "TopicMetrics",
+    "TransactionMetrics",
     "TruncationMetrics",
     "VerificationMetrics",
 ]

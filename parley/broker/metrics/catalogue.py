@@ -400,6 +400,25 @@ class FetchSessionMetrics(Instruments, title="Fetch sessions"):
     )
 
 
+class TransactionMetrics(Instruments, title="Transactional ids", labels=("state",)):
+    """The transactional ids that this broker coordinates, by state."""
+
+    transactional_ids: int = gauge("parley_transactional_ids", "Transactional ids in this state.")
+
+
+class MarkerMetrics(Instruments, title="Markers of transactions"):
+    """The markers that this broker, as the coordinator, has the leaders of partitions write."""
+
+    transactions: int = gauge(
+        "parley_transactions_completing", "Transactions whose outcome is stored and whose markers are being written."
+    )
+    leaderless: int = counter(
+        "parley_transaction_markers_leaderless",
+        "Attempts to write a marker to a partition without a leader.",
+        "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=UnknownDestinationQueueSize",
+    )
+
+
 class GroupMetrics(Instruments, title="Groups", labels=("state",)):
     """The groups that this broker coordinates, by state."""
 

@@ -11,6 +11,7 @@ from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
@@ -25,11 +26,13 @@ from parley.broker.metrics import (
     LoadMetrics,
     LogDirectoryMetrics,
     LogMetrics,
+    MarkerMetrics,
     Metrics,
     ProducerMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
     RequestMetrics,
+    TransactionMetrics,
     TruncationMetrics,
     VerificationMetrics,
 )
@@ -65,6 +68,7 @@ class Observed:
     recovery: UncleanRecovery
     logs: LogManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     healing: Healing
     scrubber: Scrubber
     verifications: Verifications
@@ -97,6 +101,8 @@ def watch(metrics: Metrics, broker: Observed) -> None:
         DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.healing.counts, broker.scrubber))]
     )
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
+    metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
+    metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
 
 
 def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) -> ReplicaMetrics:
@@ -180,3 +186,14 @@ def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
     """The number of groups in each state."""
     for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)
+
+
+def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labelled]:
+    """The number of transactional ids in each state."""
+    for state, count in transactions.counts_by_state().items():
+        yield (state.value,), TransactionMetrics(transactional_ids=count)
+
+
+def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
+    """The transactions whose markers are being written."""
+    return MarkerMetrics(transactions=len(transactions.markers), leaderless=transactions.markers.leaderless)

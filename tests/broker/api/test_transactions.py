@@ -10,6 +10,7 @@ import pytest
 from parley import Broker
 from parley.broker.coordinators.transactions.transaction import ProducerIdentity
 from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
+from parley.broker.startup.observation import marker_metrics, transaction_metrics
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -249,6 +250,23 @@ async def test_transactional_ids_are_listed_by_filters(transactions: Transaction
     request = ListTransactionsRequest(state_filters=["Ongoing", "Nonsense", "Nonsense"], producer_id_filters=[])
     response: Any = await transactions.client.send(request)
     assert response.unknown_state_filters == ["Nonsense"]
+
+
+async def test_transactions_are_counted_by_state(transactions: Transactions) -> None:
+    mine = await begun(transactions)
+    await begun(transactions, "other")
+    await transactions.add(mine, 0)
+    coordinator = transactions.broker.server.parts.transactions
+
+    def counts() -> dict[str, int]:
+        numbers: Any = dict(transaction_metrics(coordinator))
+        return {state: each.transactional_ids for (state,), each in numbers.items() if each.transactional_ids}
+
+    assert counts() == {"Ongoing": 1, "Empty": 1}
+    await transactions.end(mine)
+    await transactions.completed()
+    assert counts() == {"CompleteCommit": 1, "Empty": 1}
+    assert (marker_metrics(coordinator).transactions, marker_metrics(coordinator).leaderless) == (0, 0)
 
 
 async def test_ids_without_a_state_are_not_found(transactions: Transactions) -> None:

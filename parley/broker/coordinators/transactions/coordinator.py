@@ -140,8 +140,8 @@ class TransactionCoordinator:
         """Return the number of transactional ids in each state."""
         counts = dict.fromkeys(TransactionState, 0)
         for _, shard in self.runtime.states():
-            for transaction in shard.transactions.values():
-                counts[transaction.state] += 1
+            for state, count in shard.counts.items():
+                counts[state] += count
         return counts
 
 

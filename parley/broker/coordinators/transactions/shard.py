@@ -48,6 +48,8 @@ class TransactionShard:
         """The ids of open transactions, in the order in which they were opened."""
         self.prepared: dict[str, None] = {}
         """The ids of transactions whose markers are being written."""
+        self.counts = dict.fromkeys(TransactionState, 0)
+        """The number of transactional ids in each state."""
         self._periodic = periodic
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
@@ -55,10 +57,12 @@ class TransactionShard:
         transactional_id = read_key(key)
         transaction = None if value is None else read_value(value)
         state = None if transaction is None else transaction.state
-        if transaction is None:
-            self.transactions.pop(transactional_id, None)
-        else:
+        before = self.transactions.pop(transactional_id, None)
+        if before is not None:
+            self.counts[before.state] -= 1
+        if transaction is not None:
             self.transactions[transactional_id] = transaction
+            self.counts[transaction.state] += 1
         _note(self.ongoing, transactional_id, state is TransactionState.ONGOING)
         _note(self.prepared, transactional_id, state in PREPARED)
 

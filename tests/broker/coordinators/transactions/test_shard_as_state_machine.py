@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -148,6 +149,8 @@ class TransactionalId(RuleBasedStateMachine):
         assert read_back.transactions == self.shard.state.transactions
         assert set(read_back.ongoing) == set(self.shard.state.ongoing)
         assert set(read_back.prepared) == set(self.shard.state.prepared)
+        counts = Counter(each.state for each in read_back.transactions.values())
+        assert {state: count for state, count in read_back.counts.items() if count} == counts
 
     @invariant()
     def a_prepared_transaction_has_its_markers_sent_and_keeps_its_outcome(self) -> None:
