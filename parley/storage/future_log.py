@@ -58,6 +58,7 @@ def _take_over_facts(log: Log, copy: Log) -> None:
         if entry.epoch > (copy.leader_epochs.latest_epoch or -1):
             copy.leader_epochs.assign(entry.epoch, entry.start_offset)
     copy.high_watermark = log.high_watermark
+    copy.cleaned_up_to = log.cleaned_up_to
     if copy.log_start_offset < log.log_start_offset:
         copy.advance_log_start(log.log_start_offset)
 

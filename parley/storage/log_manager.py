@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,10 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
-from parley.storage.compaction import CompactedGroup, CompactionResult
 from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
-from parley.storage.log_compaction import LogCompaction
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
@@ -106,6 +105,8 @@ class LogManager:
         it into the markers (KIP-966)."""
         self.previous_broker_epoch = UNKNOWN_EPOCH
         """The broker epoch in the markers of the last shutdown; ``UNKNOWN_EPOCH`` if that was not clean everywhere."""
+        self.compaction_paused: Callable[[Log], AbstractAsyncContextManager[None]] = lambda log: nullcontext()
+        """Returns a context manager that stops the compaction of the log, and lets none begin inside its block."""
         self.lost_below: dict[Log, int] = {}
         """Logs that ended below their persisted high watermark at this start, and that high watermark. A log is removed
         when it has all committed records again, or the cluster has given up those that it lacks."""
@@ -338,10 +339,11 @@ class LogManager:
             return False
         directory = self.directory_of(log)
         with self._locations.busy(key):
-            self._locations.remove(key, log, directory)
-            self.lost_below.pop(log, None)
-            aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-            await self._maintenance.checkpoint(directory)
+            async with self.compaction_paused(log):
+                self._locations.remove(key, log, directory)
+                self.lost_below.pop(log, None)
+                aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
+                await self._maintenance.checkpoint(directory)
             self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
         return True
 
@@ -389,7 +391,8 @@ class LogManager:
             return
         deleted = log.topic_id is not None and self.was_deleted(log.topic_id)
         with self._locations.busy(key):
-            self._locations.remove(key, log, directory)
+            async with self.compaction_paused(log):
+                self._locations.remove(key, log, directory)
             self.lost_below.pop(log, None)
             try:
                 aside = await self.run(
@@ -425,8 +428,9 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} no longer exists")
         with self._locations.busy(key):
             directory = self.directory_of(log)
-            await self.run(directory, cut, log)
-            await self._maintenance.checkpoint(directory)
+            async with self.compaction_paused(log):
+                await self.run(directory, cut, log)
+                await self._maintenance.checkpoint(directory)
 
     async def finish_mending(self, log: Log, mending: Mending) -> None:
         """Put the mended records in place, and remove the files of the old segment later.
@@ -434,28 +438,22 @@ class LogManager:
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was truncated meanwhile; CORRUPT_MESSAGE.
         """
         directory = self.directory_of(log)
-        replaced = await self.run(directory, mending.finish)
-        self._maintenance.remove_later(directory, replaced, log.config.file_delete_delay_ms)
+        self.remove_replaced(log, await self.run(directory, mending.finish))
 
-    # --- Compaction ---
+    async def checkpoint_cleaner(self, log: Log) -> None:
+        """Write the checkpoint of the offsets up to which logs are compacted, in the log's directory.
 
-    async def adopt_compacted(self, log: Log, compaction: LogCompaction, group: CompactedGroup) -> None:
-        """Put compacted segments in place, and remove the files of the old ones later.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed meanwhile: then end the compaction.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
-        directory = self.directory_of(log)
-        replaced = await self.run(directory, compaction.adopt, group)
-        self._maintenance.remove_later(directory, replaced, log.config.file_delete_delay_ms)
+        await self._maintenance.checkpoint_cleaner(self.directory_of(log))
 
-    async def finish_compaction(self, log: Log, compaction: LogCompaction, result: CompactionResult) -> None:
-        """Note that the log is clean up to ``result.cleaned_up_to``, also in the checkpoint.
+    def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
+        """Remove the renamed files of segments that were replaced, after ``file.delete.delay.ms``.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed meanwhile, or the disk fails.
+        Those of a log that was deleted or moved are removed with its old directory.
         """
-        directory = self.directory_of(log)
-        await self.run(directory, compaction.finish, result)
-        await self._maintenance.checkpoint_cleaner(directory)
+        if self._open and self._locations.is_current((log.topic, log.partition), log):
+            self._maintenance.remove_later(self.directory_of(log), paths, log.config.file_delete_delay_ms)
 
     # --- Moving logs between directories (``parley.storage.future_log``) ---
 
@@ -473,9 +471,10 @@ class LogManager:
         name = future_name(*key, self._settings.random)
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
-        copy = await self.run(directory, self._begin_copy_in, log, directory, name)
-        await self._syncs[directory].sync()
-        self._copies[key] = (copy, directory)
+        async with self.compaction_paused(log):
+            copy = await self.run(directory, self._begin_copy_in, log, directory, name)
+            await self._syncs[directory].sync()
+            self._copies[key] = (copy, directory)
         return copy
 
     def _begin_copy_in(self, log: Log, directory: LogDirectory, name: str) -> Log:

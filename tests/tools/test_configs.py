@@ -40,8 +40,8 @@ def test_settings_without_effect_are_set_with_a_warning(on_broker: Parley, topic
     assert done.code == 0
     assert "Warning: num.network.threads has no effect: A broker is served by one event loop." in done.err
     for added, warning in (
-        ("cleanup.policy=compact", "Warning: cleanup.policy=compact has no effect: Log compaction is not supported"),
-        ("cleanup.policy=delete", ""),
+        ("remote.storage.enable=true", "Warning: remote.storage.enable has no effect: Tiered storage is not supported"),
+        ("cleanup.policy=compact", ""),
         ("retention.ms=60000", ""),
     ):
         done = on_broker("configs", "--alter", "--topic", topic, "--add-config", added)

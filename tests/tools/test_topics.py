@@ -46,10 +46,10 @@ def test_a_topic_that_exists(on_broker: Parley, topic: str) -> None:
     assert on_broker("topics", "--create", "--topic", topic, "--if-not-exists").code == 0
 
 
-def test_a_compacted_topic_is_created_with_a_warning(on_broker: Parley, topic: str) -> None:
-    done = on_broker("topics", "--create", "--topic", f"{topic}-c", "--config", "cleanup.policy=compact")
+def test_a_topic_with_a_setting_without_effect_is_created_with_a_warning(on_broker: Parley, topic: str) -> None:
+    done = on_broker("topics", "--create", "--topic", f"{topic}-t", "--config", "remote.storage.enable=true")
     assert done.code == 0
-    assert "cleanup.policy=compact has no effect: Log compaction is not supported yet" in done.err
+    assert "remote.storage.enable has no effect: Tiered storage is not supported." in done.err
 
 
 @pytest.mark.parametrize("action", ["--describe", "--delete", "--alter"])

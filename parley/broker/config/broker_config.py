@@ -133,7 +133,7 @@ def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
-def warning_about(name: str, text: str, keys: Mapping[str, Key[Any]]) -> str:
+def warning_about(name: str, keys: Mapping[str, Key[Any]]) -> str:
     """What the operator should know about a setting: it has no effect, is deprecated or unknown. Empty if nothing.
 
     ``keys`` are the known keys, those of third parties' stores included.
@@ -146,13 +146,11 @@ def warning_about(name: str, text: str, keys: Mapping[str, Key[Any]]) -> str:
         return f"{name} is not a key of the configuration" + (f": is {meant} meant?" if meant else "")
     if key.ignored:
         return f"{name} has no effect: {key.ignored}"
-    if why := key.no_effect(text):
-        return f"{name}={text} has no effect: {why}"
     return f"{name} is deprecated: use {key.deprecated}" if key.deprecated else ""
 
 
 def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[str, ...]:
-    return tuple(warning for name, text in given.items() if (warning := warning_about(name, text, keys)))
+    return tuple(warning for name in given if (warning := warning_about(name, keys)))
 
 
 # --- Values that follow from several keys ---

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from parley.broker.config.errors import Problem
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
         importance: Importance
         since: str
         ignored: str
-        ignored_values: Mapping[str, str]
         deprecated: str
         or_else: tuple[tuple[str, int], ...]
         server: str
@@ -125,8 +123,6 @@ class Key(Generic[T_co]):
     """The version of Kafka that introduced the key, and its KIP; empty for Parley's own keys."""
     ignored: str = ""
     """Why the key has no effect in Parley; empty if it has one."""
-    ignored_values: Mapping[str, str] = MappingProxyType({})
-    """Values (for a list: elements) that are accepted and have no effect, and why."""
     deprecated: str = ""
     """What to use instead; empty if the key is not deprecated."""
     or_else: tuple[tuple[str, int], ...] = ()
@@ -210,12 +206,6 @@ class Key(Generic[T_co]):
 
     def _fits_text(self, text: str) -> bool:
         return (not self.allowed or text in self.allowed) and (self.check is None or self.check(text))
-
-    def no_effect(self, text: str) -> str:
-        """Why the key, or the value ``text`` of it, has no effect in Parley; empty if it has one."""
-        if self.ignored:
-            return self.ignored
-        return " ".join(why for value, why in self.ignored_values.items() if value in split_list(text))
 
     def text(self, value: Any) -> str | None:
         """The text of a value as in Kafka's tools; None for no value and for a secret."""

@@ -116,7 +116,7 @@ def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -
 def _broker_warning(config: BrokerConfig, name: str, written: str | None) -> str:
     key = config.key(name)
     if key is None or written is not None:
-        return warning_about(name, written or "", {**BrokerKeys.KEYS, **config.third_party_keys})
+        return warning_about(name, {**BrokerKeys.KEYS, **config.third_party_keys})
     return f"{name} has no effect: {key.ignored}" if key.ignored else ""
 
 
@@ -136,7 +136,7 @@ def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Ent
         read_only=False,
         synonyms=synonyms,
         type=key.type,
-        documentation=_documentation(key, " ".join(warnings_about_topic({key.name: value or ""}))),
+        documentation=_documentation(key, " ".join(warnings_about_topic([key.name]))),
     )
 
 

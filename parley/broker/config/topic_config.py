@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parley.broker.config.broker_config import BrokerConfig
@@ -49,14 +49,10 @@ class TopicConfig(TopicKeys):
         return f"<TopicConfig {dict(self.overrides)}>"
 
 
-def warnings_about_topic(overrides: Mapping[str, str]) -> tuple[str, ...]:
-    """Warnings for the operator about a topic's settings that have no effect."""
-    warnings = []
-    for name, text in overrides.items():
-        key = TopicConfig.KEYS.get(name)
-        if key is not None and (why := key.no_effect(text)):
-            warnings.append(f"{name}={text} has no effect: {why}")
-    return tuple(warnings)
+def warnings_about_topic(names: Iterable[str]) -> tuple[str, ...]:
+    """Warnings for the operator about settings of a topic that have no effect."""
+    known = (TopicConfig.KEYS.get(name) for name in names)
+    return tuple(f"{key.name} has no effect: {key.ignored}" for key in known if key is not None and key.ignored)
 
 
 def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:

@@ -9,6 +9,9 @@ from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.errors import Problem
 from parley.broker.config.keys.reasons import ACLS, SASL, TLS
 
+_MAP_BYTES_MIN = 1 << 20
+"""Kafka's lower bound of the memory for the table of keys, for each thread of the log cleaner."""
+
 
 class Rule(NamedTuple):
     """A condition on a configuration. If it does not hold, ``key`` is reported; ``allowed`` completes "it must be"."""
@@ -61,6 +64,11 @@ RULES = (
         "log.cleaner.min.compaction.lag.ms",
         lambda c: c.log_cleaner_min_compaction_lag_ms <= c.log_cleaner_max_compaction_lag_ms,
         "at most log.cleaner.max.compaction.lag.ms",
+    ),
+    Rule(
+        "log.cleaner.dedupe.buffer.size",
+        lambda c: c.log_cleaner_dedupe_buffer_size > c.log_cleaner_threads * _MAP_BYTES_MIN,
+        f"more than {_MAP_BYTES_MIN} (1 MiB) for each of log.cleaner.threads",
     ),
     Rule(
         "group.min.session.timeout.ms",

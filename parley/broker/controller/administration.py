@@ -34,7 +34,6 @@ from parley.broker.controller.topics import (
 )
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import ZERO_UUID
@@ -196,9 +195,8 @@ class Administration:
 
 def _log_warnings_about(topic: str, configs: Mapping[str, str]) -> None:
     """Log which of the settings that a client has just given a topic have no effect."""
-    if topic not in INTERNAL_TOPICS:
-        for warning in warnings_about_topic(configs):
-            _log.warning("configuration of a topic", extra={"topic": topic, "warning": warning})
+    for warning in warnings_about_topic(configs):
+        _log.warning("configuration of a topic", extra={"topic": topic, "warning": warning})
 
 
 def _names(change: ConfigChange, key: str) -> bool:

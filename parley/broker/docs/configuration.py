@@ -129,8 +129,6 @@ def _entry(key: Key[Any]) -> str:
     lines = [f"### `{key.name}`\n", f"{_escaped(key.doc)}\n"]
     if key.ignored:
         lines.append(f"**No effect.** {_escaped(key.ignored)}\n")
-    for value, why in key.ignored_values.items():
-        lines.append(f"**`{value}` has no effect.** {_escaped(why)}\n")
     if key.deprecated:
         lines.append(f"**Deprecated:** use {_escaped(key.deprecated)}.\n")
     lines.append("".join(f"- {fact}\n" for fact in _facts(key)))

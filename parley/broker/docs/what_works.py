@@ -88,9 +88,9 @@ FEATURES: Final = (
             "Kafka's keys and defaults; changes of topics and brokers at run time, with sources and synonyms; "
             "settings without effect are accepted with a warning"),
     Feature("Retention", True, "by time and by size"),
-    Feature("Compaction", False,
-            "`cleanup.policy=compact` is accepted with a warning: the topic rejects records without a key, and no"
-            " record is removed because of its key"),
+    Feature("Compaction", True,
+            "`compact` and `compact,delete` (KIP-71), in a process of its own; tombstones (KIP-534), minimum and"
+            " maximum lag (KIP-58, KIP-354), dirty ratio; batches of idempotent and transactional producers"),
     Feature("Several log directories", True, "a failed directory takes only its own partitions offline"),
     Feature("Data of Apache Kafka 3.9 and older", True,
             "Parley opens Kafka's data directories as they are, with all message formats"),

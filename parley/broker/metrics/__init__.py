@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from parley.broker.metrics.catalogue import (
+    CleanerMetrics,
     ClusterMetrics,
     DamageMetrics,
     ElectionMetrics,
@@ -29,6 +30,7 @@ from parley.broker.metrics.catalogue import (
     TopicMetrics,
     TransactionMetrics,
     TruncationMetrics,
+    UncleanableMetrics,
     VerificationMetrics,
 )
 from parley.broker.metrics.health import Health
@@ -36,6 +38,7 @@ from parley.broker.metrics.instruments import Histogram
 from parley.broker.metrics.registry import Metrics
 
 __all__ = [
+    "CleanerMetrics",
     "ClusterMetrics",
     "DamageMetrics",
     "ElectionMetrics",
@@ -61,5 +64,6 @@ __all__ = [
     "TopicMetrics",
     "TransactionMetrics",
     "TruncationMetrics",
+    "UncleanableMetrics",
     "VerificationMetrics",
 ]

@@ -8,6 +8,8 @@ _TOPIC = "kafka.server:type=BrokerTopicMetrics,name={},topic=*"
 _REQUEST = "kafka.network:type=RequestMetrics,name={},request=*"
 _REPLICAS = "kafka.server:type=ReplicaManager,name={}"
 _LOG = "kafka.log:type=Log,name={},topic=*,partition=*"
+_CLEANER = "kafka.log:type=LogCleaner,name={}"
+_CLEANER_MANAGER = "kafka.log:type=LogCleanerManager,name={}"
 _CONTROLLER = "kafka.controller:type=KafkaController,name={}"
 
 
@@ -370,6 +372,69 @@ class DamageMetrics(Instruments, title="Damaged records"):
     )
 
 
+class CleanerMetrics(Instruments, title="Log cleaner"):
+    """The compaction of logs with ``cleanup.policy=compact``. Logs here are partitions at this broker."""
+
+    running: int = gauge("parley_cleaner_running", "Logs being compacted; the limit is log.cleaner.threads.")
+    max_dirty_percent: float = gauge(
+        "parley_cleaner_max_dirty_percent",
+        "The part of the dirtiest log that compaction has not processed yet, when the cleaner last looked.",
+        _CLEANER_MANAGER.format("max-dirty-percent"),
+    )
+    since_last_look_seconds: float = gauge(
+        "parley_cleaner_since_last_look_seconds",
+        "Time since the cleaner last looked for logs to compact.",
+        _CLEANER_MANAGER.format("time-since-last-run-ms"),
+    )
+    recopy_percent: float = gauge(
+        "parley_cleaner_recopy_percent",
+        "The part of the data read that the last compactions kept.",
+        _CLEANER.format("cleaner-recopy-percent"),
+    )
+    map_utilization_percent: float = gauge(
+        "parley_cleaner_max_buffer_utilization_percent",
+        "How full the table of keys became in the last compactions. If it is full, a log needs several runs: see "
+        "log.cleaner.dedupe.buffer.size.",
+        _CLEANER.format("max-buffer-utilization-percent"),
+    )
+    max_run_seconds: float = gauge(
+        "parley_cleaner_max_clean_seconds",
+        "The longest of the last compactions.",
+        _CLEANER.format("max-clean-time-secs"),
+    )
+    max_delay_seconds: float = gauge(
+        "parley_cleaner_max_compaction_delay_seconds",
+        "By how much the oldest record of the last compactions exceeded max.compaction.lag.ms.",
+        _CLEANER.format("max-compaction-delay-secs"),
+    )
+    runs: int = counter("parley_cleaner_runs", "Compactions that succeeded.")
+    failures: int = counter("parley_cleaner_failures", "Compactions that failed.")
+    dead_workers: int = counter(
+        "parley_cleaner_dead_workers",
+        "Worker processes of the cleaner that ended unexpectedly. They are replaced.",
+        _CLEANER.format("DeadThreadCount"),
+    )
+    bytes_read: int = counter("parley_cleaner_read_bytes", "Bytes of logs that were compacted, before it.")
+    bytes_kept: int = counter("parley_cleaner_kept_bytes", "Bytes of logs that were compacted, after it.")
+    records_read: int = counter("parley_cleaner_read_records", "Records in logs that were compacted, before it.")
+    records_kept: int = counter("parley_cleaner_kept_records", "Records in logs that were compacted, after it.")
+
+
+class UncleanableMetrics(Instruments, title="Uncleanable logs", labels=("directory",)):
+    """The logs in a data directory that cannot be compacted: their compaction failed, or they have damaged records."""
+
+    partitions: int = gauge(
+        "parley_uncleanable_partitions",
+        "Logs that cannot be compacted.",
+        _CLEANER_MANAGER.format("uncleanable-partitions-count,logDirectory=*"),
+    )
+    size_bytes: int = gauge(
+        "parley_uncleanable_bytes",
+        "Bytes of logs that cannot be compacted.",
+        _CLEANER_MANAGER.format("uncleanable-bytes,logDirectory=*"),
+    )
+
+
 class FlushMetrics(Instruments, title="Flushes"):
     """Flushes of logs to disk."""
 
@@ -490,6 +555,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     LogMetrics,
     LogDirectoryMetrics,
     DamageMetrics,
+    CleanerMetrics,
+    UncleanableMetrics,
     FlushMetrics,
     FetchSessionMetrics,
     GroupMetrics,

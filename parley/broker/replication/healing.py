@@ -229,7 +229,8 @@ class Healing:
         reasons: dict[int, str] = {}
         for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
             try:
-                await self._fetch(partition, source, damage)
+                async with self._logs.compaction_paused(partition.log):
+                    await self._fetch(partition, source, damage)
             except KafkaError as error:
                 reasons[source] = str(error)
             else:

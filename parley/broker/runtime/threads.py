@@ -9,7 +9,7 @@ import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-READS, RECORDS, UPKEEP = 8, 4, 4
+READS, RECORDS, UPKEEP, COMPACTION = 8, 4, 4, 16
 """The maximum number of threads per purpose. They are started on demand."""
 
 
@@ -23,6 +23,8 @@ class Threads:
     """Decompressing, compressing and converting records, which uses the CPU."""
     upkeep: Executor | None = None
     """Maintenance of the logs: opening, recovery, flushing, deletion, checkpoints."""
+    compaction: Executor | None = None
+    """The workers of the log cleaner. Each occupies a thread for as long as the compaction of a log takes."""
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
@@ -31,11 +33,13 @@ class Threads:
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),
             upkeep=ThreadPoolExecutor(max(UPKEEP, recovering), "upkeep"),
+            compaction=ThreadPoolExecutor(COMPACTION, "compaction"),
         )
 
     async def close(self) -> None:
         """Wait for the work in progress, and end the threads."""
-        executors = [each for each in (self.reads, self.records, self.upkeep) if each is not None]
+        every = (self.reads, self.records, self.upkeep, self.compaction)
+        executors = [each for each in every if each is not None]
 
         def shut_down() -> None:
             for executor in executors:

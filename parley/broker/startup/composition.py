@@ -57,6 +57,8 @@ from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.cleaner_worker import ProcessWorker, ThreadWorker
+from parley.storage.log_cleaner import CleanerSettings, LogCleaner
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber, ScrubSettings
@@ -92,6 +94,7 @@ class Parts:
     isr: IsrMaintenance
     healing: Healing
     scrubber: Scrubber
+    log_cleaner: LogCleaner
     sessions: FetchSessions
     producer_ids: ProducerIds
     verifications: Verifications
@@ -199,6 +202,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
             now_ms=clock.wall_ms,
             monotonic=clock.monotonic,
         ),
+        log_cleaner=_log_cleaner(environment, opened, config),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
         producer_ids=producer_ids,
         verifications=verifications,
@@ -207,6 +211,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     opened.manager.broker_epoch = lambda: lifecycle.clean_epoch
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
+    opened.manager.compaction_paused = parts.log_cleaner.paused
     _connect(
         parts,
         InternalTopicSubscriber(broker_id, parts.groups.runtime),
@@ -249,6 +254,31 @@ def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
 
 def _scrub_settings(config: BrokerConfig) -> ScrubSettings:
     return ScrubSettings(config.log_scrub_interval_ms, config.log_scrub_max_bytes_per_second)
+
+
+def _log_cleaner(environment: Environment, opened: OpenedLogs, config: DynamicConfig) -> LogCleaner:
+    """Compact in processes of their own, unless the broker shares its process with another program."""
+    clock = environment.clock
+    return LogCleaner(
+        opened.manager,
+        lambda: cleaner_settings(config()),
+        ProcessWorker if environment.owns_process else lambda: ThreadWorker(clock.monotonic),
+        environment.tasks.start,
+        environment.threads.compaction,
+        now_ms=clock.wall_ms,
+        monotonic=clock.monotonic,
+    )
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    """The settings of the log cleaner."""
+    return CleanerSettings(
+        threads=config.log_cleaner_threads if config.log_cleaner_enable else 0,
+        map_bytes=config.log_cleaner_dedupe_buffer_size,
+        map_load_factor=config.log_cleaner_io_buffer_load_factor,
+        bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        backoff_ms=config.log_cleaner_backoff_ms,
+    )
 
 
 def _election_rules(config: DynamicConfig) -> RulesOf:

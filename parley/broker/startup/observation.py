@@ -16,6 +16,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
+    CleanerMetrics,
     ClusterMetrics,
     DamageMetrics,
     ElectionMetrics,
@@ -34,6 +35,7 @@ from parley.broker.metrics import (
     RequestMetrics,
     TransactionMetrics,
     TruncationMetrics,
+    UncleanableMetrics,
     VerificationMetrics,
 )
 from parley.broker.metrics.registry import Labelled
@@ -44,6 +46,7 @@ from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.healing import Healing, HealingCounts
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
+from parley.storage.log_cleaner import LogCleaner
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber
 
@@ -74,6 +77,7 @@ class Observed:
     verifications: Verifications
     config: Callable[[], BrokerConfig]
     wall_ms: Callable[[], int]
+    log_cleaner: LogCleaner
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -100,6 +104,8 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(
         DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.healing.counts, broker.scrubber))]
     )
+    metrics.watch(CleanerMetrics, lambda: [((), cleaner_metrics(broker.log_cleaner))])
+    metrics.watch(UncleanableMetrics, lambda: uncleanable_metrics(broker.logs, broker.log_cleaner))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
     metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
     metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
@@ -149,6 +155,39 @@ def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrub
         scrubbed_bytes=scrubber.verified_bytes,
         overdue_bytes=scrubber.overdue_bytes,
     )
+
+
+def cleaner_metrics(cleaner: LogCleaner) -> CleanerMetrics:
+    """What the log cleaner does and has done."""
+    runs, counts = cleaner.last_runs, cleaner.counts
+    read, kept = sum(run.stats.bytes_read for run in runs), sum(run.stats.bytes_kept for run in runs)
+    return CleanerMetrics(
+        running=cleaner.running,
+        max_dirty_percent=100 * cleaner.max_dirty_ratio,
+        since_last_look_seconds=cleaner.since_last_look_s,
+        recopy_percent=100 * kept / read if read else 0,
+        map_utilization_percent=100 * max((run.stats.map_utilization for run in runs), default=0.0),
+        max_run_seconds=max((run.duration_s for run in runs), default=0.0),
+        max_delay_seconds=max((run.delay_s for run in runs), default=0.0),
+        runs=counts.runs,
+        failures=counts.failures,
+        dead_workers=counts.worker_deaths,
+        bytes_read=counts.bytes_read,
+        bytes_kept=counts.bytes_kept,
+        records_read=counts.records_read,
+        records_kept=counts.records_kept,
+    )
+
+
+def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Labelled]:
+    """The logs that cannot be compacted, by directory."""
+    set_aside = cleaner.set_aside
+    for directory in logs.directories:
+        here = [log for log in logs.logs_in(directory) if log in set_aside]
+        yield (
+            (str(directory),),
+            UncleanableMetrics(partitions=len(here), size_bytes=sum(log.size_bytes for log in here)),
+        )
 
 
 def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:

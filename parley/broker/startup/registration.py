@@ -69,6 +69,7 @@ async def register(environment: Environment, parts: Parts) -> None:
     tasks.start(parts.replica_directories.run(), name="directories of replicas")
     for directory in parts.logs.online():
         tasks.start(parts.scrubber.run(directory), name=f"scrubber of {directory}")
+    tasks.start(parts.log_cleaner.run(), name="log cleaner")
     undo.push_async_callback(parts.fetchers.close)
 
 

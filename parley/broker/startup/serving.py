@@ -99,6 +99,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             verifications=parts.verifications,
             config=parts.config,
             wall_ms=environment.clock.wall_ms,
+            log_cleaner=parts.log_cleaner,
         ),
     )
     environment.health.starting("opening metrics.listener")

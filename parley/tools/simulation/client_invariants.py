@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.protocol.errors import ErrorCode
 from parley.tools.simulation.event_history import History
+from parley.tools.simulation.keyed_records import last_of_each_key
 
 TopicPartition = tuple[str, int]
 
@@ -52,8 +53,10 @@ class Violations:
 class Ledger:
     """What the clients of a run know about each record."""
 
-    def __init__(self, history: History, violations: Violations) -> None:
+    def __init__(self, history: History, violations: Violations, *, compacted: Collection[str] = ()) -> None:
+        """``compacted`` are the compacted topics; ``compaction_invariants.py`` says what must hold of them."""
         self.history = history
+        self.compacted = compacted
         self.acknowledged_end: defaultdict[TopicPartition, int] = defaultdict(int)
         """The offset after the last one that was acknowledged to a producer."""
         self.acknowledged_at: defaultdict[TopicPartition, float] = defaultdict(float)
@@ -64,6 +67,7 @@ class Ledger:
         self._acknowledged_values: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
         self._reached: defaultdict[tuple[str, str, int], int] = defaultdict(int)
         self._read_by_final_reader: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
+        self._sent: defaultdict[TopicPartition, list[str]] = defaultdict(list)
         self.records_sent = 0
 
     @property
@@ -76,6 +80,8 @@ class Ledger:
     def sent(self, who: str, topic: str, partition: int, values: list[str]) -> None:
         """A batch was sent for the first time."""
         self.records_sent += len(values)
+        if topic in self.compacted:
+            self._sent[topic, partition] += values
         self.history.note(who, f"sends {topic}-{partition} {' '.join(values)}")
 
     def acknowledged(self, who: str, topic: str, partition: int, values: list[str], offset: int, node: int) -> None:
@@ -136,7 +142,8 @@ class Ledger:
         name = f"{at[0]}-{at[1]}"
         known = self._value_at[at].setdefault(offset, value)
         if known != value:
-            self._violations.report("NoCommittedLoss", f"{name} at {offset} was {known}, and is {value} ({how})")
+            invariant = "OffsetsNeverChange" if at[0] in self.compacted else "NoCommittedLoss"
+            self._violations.report(invariant, f"{name} at {offset} was {known}, and is {value} ({how})")
         before = self._offset_of[at].setdefault(value, offset)
         if before != offset:
             text = f"{value} is in {name} at {before} and at {offset} ({how})"
@@ -153,9 +160,17 @@ class Ledger:
         for (topic, partition), value in self._missing():
             self._violations.report("NoCommittedLoss", f"{value}, acknowledged, is not in {topic}-{partition}")
 
+    def final_reads(self) -> Mapping[TopicPartition, Sequence[str]]:
+        """The records of compacted topics that ``FINAL_READER`` has read, in their order."""
+        return {at: list(values) for at, values in self._read_by_final_reader.items() if at[0] in self.compacted}
+
+    def last_sent(self, at: TopicPartition) -> Mapping[str, str]:
+        """The last record of each key. Each key has one producer, so its records are sent in the order of the log."""
+        return last_of_each_key(self._sent[at])
+
     def _missing(self) -> Iterator[tuple[TopicPartition, str]]:
         for at, values in self._acknowledged_values.items():
-            for value in values:
+            for value in values if at[0] not in self.compacted else ():
                 if value not in self._read_by_final_reader[at]:
                     yield at, value
 

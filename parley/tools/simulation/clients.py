@@ -8,7 +8,7 @@ an older leader epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -21,13 +21,15 @@ from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.crc import verify_crc
-from parley.protocol.records.record import Record
 from parley.tools.simulation.client_invariants import Ledger
+from parley.tools.simulation.keyed_records import DELETED, record_of, text_of
 from parley.tools.simulation.machines import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 4.0
 IN_FLIGHT_MAX = 5
 """In-flight batches of one producer to one partition: as many as brokers remember of each producer."""
+TOMBSTONES = 0.25
+"""The part of records with a key that delete their key."""
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 _FATAL = frozenset(
@@ -78,6 +80,18 @@ class Producer(_User):
     it.
     """
 
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Iterable[tuple[str, int]],
+        ledger: Ledger,
+        rng: Random,
+        keys: Sequence[str] = (),
+    ) -> None:
+        """``keys`` are the keys of the records; without keys the records have none."""
+        super().__init__(name, bootstrap, ledger, rng)
+        self._keys = keys
+
     async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
         """Produce until ``stopping`` is set, and then until every batch is acknowledged."""
         producer_id, epoch = await self._identity()
@@ -102,7 +116,7 @@ class Producer(_User):
         waiting: list[_Batch] = []
         while waiting or not self.stopping:
             while len(waiting) < in_flight_max and not self.stopping:
-                values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
+                values = [self._text(partition, sequence + i) for i in range(self.rng.randint(1, 3))]
                 waiting.append(_Batch(values, _batch(values, producer_id, epoch, sequence)))
                 sequence += len(values)
                 self.ledger.sent(self.name, topic, partition, values)
@@ -114,6 +128,13 @@ class Producer(_User):
                 await self.retry_later(f"produce {waiting[0].values[0]}" if waiting else "produce", failure)
             else:
                 await self.pause(pause_s)
+
+    def _text(self, partition: int, sequence: int) -> str:
+        text = f"{self.name}-{partition}-{sequence}"
+        if self._keys:
+            deleted = f"/{DELETED}" if self.rng.random() < TOMBSTONES else ""
+            text = f"{self.rng.choice(self._keys)}/{text}{deleted}"
+        return text
 
     async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
         """Send batches without waiting. Returns how many of the first ones are acknowledged, and the first error.
@@ -163,7 +184,7 @@ class Producer(_User):
 def _batch(values: list[str], producer_id: int, epoch: int, sequence: int) -> bytearray:
     now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
     return build(
-        [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(values)],
+        [record_of(text, i, now_ms) for i, text in enumerate(values)],
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -253,6 +274,6 @@ class Reader(_User):
             for record in records(data[at : at + header.size_bytes]):
                 if record.offset >= position:
                     position = record.offset + 1
-                    value = (record.value or b"").decode()
-                    self.ledger.read(self.name, topic, partition, record.offset, value, node)
+                    self.ledger.read(self.name, topic, partition, record.offset, text_of(record), node)
+            position = max(position, header.next_offset)  # compaction may have removed the last records of the batch
         return position

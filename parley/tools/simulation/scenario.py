@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parley.protocol.client import Client
@@ -12,6 +12,7 @@ from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
+from parley.tools.simulation.compaction_invariants import CompactionInvariants
 from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, destructive_plan, plan
 from parley.tools.simulation.machines import Machine
@@ -20,6 +21,19 @@ from parley.tools.simulation.virtual_time_loop import Stuck
 from parley.tools.simulation.world import World
 
 TOPIC = "records"
+COMPACTED_TOPIC = "values"
+COMPACTION: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "3000",
+}
+"""The configuration of the compacted topic."""
+KEYS = 8
+"""The keys of each producer to the compacted topic: few, so that most records are superseded."""
+KEYED_PAUSE_S = 0.1
+COMPACTION_S = 10.0
+"""How long the brokers may compact what is left at the end of a run."""
+CREATED = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
 CHECK_EVERY_S = 0.05
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
@@ -38,6 +52,8 @@ class Settings:
     seconds: float = 30.0
     kinds: tuple[Kind, ...] = ()
     """The kinds of faults; empty: the seed chooses them."""
+    compacts: bool | None = None
+    """True if there is a compacted topic, too; None: the seed decides."""
     faults: Sequence[Fault] | None = None
     """The faults to inject instead of those that the seed plans."""
 
@@ -78,7 +94,11 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
     flushes = world.random("flushes").random() < 0.3
     if flushes:
         world.properties["log.flush.interval.messages"] = "1"
-    run = _Run(world, settings, flushes)
+    compacts = settings.compacts
+    if compacts is None:
+        compacts = world.random("compaction").random() < 0.5
+    world.properties["log.cleaner.enable"] = "true" if compacts else "false"
+    run = _Run(world, settings, flushes=flushes, compacts=compacts)
     with world:
         try:
             world.run(run.main)
@@ -105,11 +125,13 @@ def _planned(world: World, settings: Settings) -> list[Fault]:
 
 
 class _Run:
-    def __init__(self, world: World, settings: Settings, flushes: bool) -> None:
+    def __init__(self, world: World, settings: Settings, *, flushes: bool, compacts: bool) -> None:
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
-        self.ledger = Ledger(world.history, self.violations)
+        self.topics = {TOPIC: settings.partitions, **({COMPACTED_TOPIC: 1} if compacts else {})}
+        """The number of partitions of each topic."""
+        self.ledger = Ledger(world.history, self.violations, compacted={COMPACTED_TOPIC})
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._flushes = flushes
         self._rng = world.random("crashes")
@@ -122,6 +144,7 @@ class _Run:
         self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
+        self._compaction = CompactionInvariants(world, self.ledger, self.violations)
         self._users: list[Producer | Reader] = []
 
     async def main(self, world: World) -> None:
@@ -138,6 +161,7 @@ class _Run:
         """Check the invariants until one is violated."""
         while not self.violations.found:
             self._invariants.check()
+            self._compaction.check()
             if self._pauses is not None:
                 if not self._must_continue():
                     self._pauses.disturbed()
@@ -155,12 +179,12 @@ class _Run:
             world.add_machine(broker_id).start()
         machines = list(world.machines.values())
         await self._until(lambda: all(machine.serves for machine in machines), "every broker has started")
-        await self._create_topic()
+        await self._create_topics()
         producers, readers = self._start_users()
         begin = self._begin = world.loop.time()
         copying = asyncio.ensure_future(self._copy_store())
         if self.settings.brokers >= 3:
-            topics = [(TOPIC, each) for each in range(self.settings.partitions)]
+            topics = [(topic, each) for topic, count in self.topics.items() for each in range(count)]
             session_s = int(world.properties["coordination.session.timeout.ms"]) / 1000
             self._pauses = Pauses(world.loop.time, self.ledger, self.violations, topics, session_s)
         tasks = []
@@ -176,25 +200,31 @@ class _Run:
 
     # --- Clients ---
 
-    async def _create_topic(self) -> None:
+    async def _create_topics(self) -> None:
         process = self.world.client_process("admin")
-        await process.start(self._request_topic(), name="admin")
+        await process.start(self._request_topics(), name="admin")
 
-    async def _request_topic(self) -> None:
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
-            num_partitions=self.settings.partitions,
-            replication_factor=min(3, self.settings.brokers),
-            assignments=[],
-            configs=[],
-        )
+    async def _request_topics(self) -> None:
+        topics = [
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=min(3, self.settings.brokers),
+                assignments=[],
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                    for key, value in (COMPACTION if name == COMPACTED_TOPIC else {}).items()
+                ],
+            )
+            for name, partitions in self.topics.items()
+        ]
         addresses = [machine.address for machine in self.world.machines.values()]
         while True:
             try:
                 async with Client(addresses, timeout=10.0) as client:
                     node = await client.controller()
-                    response = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), node=node)
-                    if response.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    response = await client.send(CreateTopicsRequest(topics=topics, timeout_ms=5000), node=node)
+                    if {topic.error_code for topic in response.topics} <= CREATED:
                         return
             except KafkaError as error:
                 self.world.history.note("admin", f"create topic: {error}")
@@ -215,6 +245,16 @@ class _Run:
             reader = Reader(name, addresses, self.ledger, world.random(name))
             readers.append(world.client_process(name).start(reader.run(TOPIC, partitions), name=name))
             self._users.append(reader)
+        if COMPACTED_TOPIC in self.topics:
+            name, count = "producer-3", range(self.topics[COMPACTED_TOPIC])
+            keys = [f"key-{number}" for number in range(KEYS)]
+            producer = Producer(name, addresses, self.ledger, world.random(name), keys)
+            work = producer.run(COMPACTED_TOPIC, count, pause_s=KEYED_PAUSE_S)
+            producers.append(world.client_process(name).start(work, name=name))
+            reader = Reader("reader-3", addresses, self.ledger, world.random("reader-3"))
+            work = reader.run(COMPACTED_TOPIC, count)
+            readers.append(world.client_process(reader.name).start(work, name=reader.name))
+            self._users += [producer, reader]
         return producers, readers
 
     # --- Faults ---
@@ -382,14 +422,19 @@ class _Run:
         await self._until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
         for task in (*producers, *readers):
             task.result()
-        final = Reader(FINAL_READER, [machine.address for machine in machines], self.ledger, self.world.random("final"))
-        process = self.world.client_process(FINAL_READER)
-        partitions = range(self.settings.partitions)
-        task = process.start(final.run(TOPIC, partitions, until_ends=True), name=FINAL_READER)
-        await self._until(task.done, "all is read")
-        task.result()
+        if COMPACTED_TOPIC in self.topics:
+            await asyncio.sleep(COMPACTION_S)
+        for topic, partitions in self.topics.items():
+            addresses = [machine.address for machine in machines]
+            final = Reader(FINAL_READER, addresses, self.ledger, self.world.random(f"final reader of {topic}"))
+            process = self.world.client_process(f"{FINAL_READER}-{topic}")
+            task = process.start(final.run(topic, range(partitions), until_ends=True), name=FINAL_READER)
+            await self._until(task.done, "all is read")
+            task.result()
         self.ledger.judge()
         self._invariants.check()
+        self._compaction.check()
+        self._compaction.judge()
 
     def _all_in_sync(self) -> bool:
         machines = self.world.machines.values()

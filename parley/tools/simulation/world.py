@@ -46,6 +46,8 @@ PROPERTIES: Mapping[str, str] = {
     "replica.high.watermark.checkpoint.interval.ms": "500",
     "log.retention.check.interval.ms": "5000",
     "log.retention.ms": "-1",
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.dedupe.buffer.size": "2000000",
     "controlled.shutdown.enable": "true",
 }
 """The configuration of every simulated broker: short waits and small segments, so that much happens in a minute."""

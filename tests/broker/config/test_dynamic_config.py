@@ -45,8 +45,6 @@ def test_a_setting_without_effect_is_logged_once(caplog: pytest.LogCaptureFixtur
     assert warned(caplog) == [
         "num.network.threads has no effect: A broker is served by one event loop. To use more cores, run more brokers."
     ]
-    cluster.set("1", log_cleanup_policy="compact,delete")
-    assert warned(caplog)[1].startswith("log.cleanup.policy=compact,delete has no effect: Log compaction")
 
 
 def test_what_the_properties_file_has_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from parley.broker.controller.topics import NewTopic
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType
 from tests.broker.controller.clusters import TOPIC, DirectController, balanced, image_with
 
-COMPACT = {"cleanup.policy": "compact"}
+TIERED = {"remote.storage.enable": "true"}
 
 
 @pytest.fixture
@@ -56,31 +56,30 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(facts["topic"], facts["warning"].partition(":")[0]) for facts in found]
 
 
-async def test_a_new_topic_that_would_be_compacted(
+async def test_a_new_topic_with_a_setting_without_effect(
     administration: Administration, caplog: pytest.LogCaptureFixture
 ) -> None:
     new = [
         NewTopic("plain", 1, 1),
-        NewTopic("compacted", 1, 1, configs=COMPACT),
-        NewTopic("__consumer_offsets", 1, 1, configs=COMPACT),
-        NewTopic("refused", 1, 1, configs={**COMPACT, "retention.ms": "soon"}),
+        NewTopic("tiered", 1, 1, configs=TIERED),
+        NewTopic("refused", 1, 1, configs={**TIERED, "retention.ms": "soon"}),
     ]
     await administration.create_topics(new, validate_only=True)
     assert warnings(caplog) == []
     outcomes = await administration.create_topics(new)
-    assert [outcome.error is None for outcome in outcomes] == [True, True, True, False]
-    assert warnings(caplog) == [("compacted", "cleanup.policy=compact has no effect")]
+    assert [outcome.error is None for outcome in outcomes] == [True, True, False]
+    assert warnings(caplog) == [("tiered", "remote.storage.enable has no effect")]
 
 
-async def test_a_topic_that_shall_be_compacted(
+async def test_a_topic_that_is_given_a_setting_without_effect(
     administration: Administration, caplog: pytest.LogCaptureFixture
 ) -> None:
     resource = ConfigResource(ResourceType.TOPIC, TOPIC)
-    change = ConfigChange(resource, changes=[EntryChange("cleanup.policy", Operation.APPEND, "compact")])
+    change = ConfigChange(resource, changes=[EntryChange("remote.storage.enable", Operation.SET, "true")])
     await administration.alter_configs([change], validate_only=True)
     assert warnings(caplog) == []
     await administration.alter_configs([change])
-    assert warnings(caplog) == [(TOPIC, "cleanup.policy=delete,compact has no effect")]
+    assert warnings(caplog) == [(TOPIC, "remote.storage.enable has no effect")]
     other = ConfigChange(resource, changes=[EntryChange("retention.ms", Operation.SET, "1000")])
     await administration.alter_configs([other])
     assert len(warnings(caplog)) == 1, "the warning comes with the setting, not with every later one"

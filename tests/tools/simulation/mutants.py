@@ -16,6 +16,11 @@ from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
+from parley.protocol.records.batch import assemble, build, records
+from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
+from parley.storage import compaction
+from parley.storage._offset_map import OffsetMap, note_keys
+from parley.storage.compaction_batches import Batch, with_records
 from parley.storage.log_integrity import LogIntegrity
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Outcome, Settings, simulate
@@ -75,6 +80,30 @@ def serve_unverified(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogIntegrity, "is_unverified", lambda *args: False)
 
 
+def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner's table has the offset behind the last record of a key, so that this record is removed, too."""
+
+    def note_next(records: bytes, count: int, base_offset: int, start: int, keys: OffsetMap) -> bool:
+        return note_keys(records, count, base_offset + 1, start, keys)
+
+    patch.setattr(compaction, "note_keys", note_next)
+
+
+def close_gaps(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner numbers the records that it keeps of a batch without a gap."""
+
+    def renumbered(batch: Batch, payload: bytes, count: int, max_timestamp: int) -> Batch:
+        kept = with_records(batch, payload, count, max_timestamp)
+        first = kept.header.base_offset
+        close = [record._replace(offset=first + number) for number, record in enumerate(records(kept.data))]
+        body = memoryview(build(close, base_offset=first, keep_offsets=True))[HEADER_SIZE:]
+        length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+        data = assemble(kept.header._replace(length=length, base_timestamp=close[0].timestamp), body)
+        return Batch(read_header(data), data, kept.end)
+
+    patch.setattr(compaction, "with_records", renumbered)
+
+
 def late_leaders(broker: int) -> list[Fault]:
     """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
@@ -104,6 +133,10 @@ class Mutant:
     """Made for each broker in turn."""
     kinds: tuple[Kind, ...] = ()
     """The kinds of faults; empty: the seed chooses them."""
+    compacts: bool = False
+    """True if there is a compacted topic, too."""
+    invariant: str = ""
+    """The invariant that must be violated; empty: any."""
 
 
 MUTANTS = (
@@ -115,15 +148,19 @@ MUTANTS = (
     Mutant(forget_refusals, range(8, 60), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(serve_unverified, range(7, 60), kinds=(Kind.FLIP,)),
+    Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
+    Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
 )
 
 
 def hunt(mutant: Mutant) -> Outcome | None:
-    """Run seeds until one fails; None if none does."""
+    """Run seeds until one violates the invariant; None if none does."""
     for seed in mutant.seeds:
         for broker in (1, 2, 3) if mutant.faults else (0,):
             faults = mutant.faults(broker) if mutant.faults else None
-            outcome = simulate(seed, Settings(seconds=20.0, faults=faults, kinds=mutant.kinds))
-            if not outcome.passed:
+            outcome = simulate(
+                seed, Settings(seconds=20.0, compacts=mutant.compacts, faults=faults, kinds=mutant.kinds)
+            )
+            if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):
                 return outcome
     return None

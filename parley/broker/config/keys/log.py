@@ -17,7 +17,7 @@ from parley.broker.config.definition import (
     long,
     strings,
 )
-from parley.broker.config.keys.reasons import COMPACTION, NOT_COMPACTED, TIERED
+from parley.broker.config.keys.reasons import CLEANER_BUFFER, TIERED
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -172,7 +172,6 @@ class LogKeys(Keys, title="Logs"):
         "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
         "of each key, and both can be combined.",
         allowed=("compact", "delete"),
-        ignored_values={"compact": NOT_COMPACTED},
         dynamic=CLUSTER_WIDE,
     )
     log_cut_retention_bytes = long(
@@ -317,25 +316,23 @@ class LogKeys(Keys, title="Logs"):
         True,
         "Whether log compaction runs. Without it, partitions with cleanup.policy=compact grow without bound, "
         "including the committed offsets.",
-        ignored=COMPACTION,
     )
     log_cleaner_threads = integer(
         "log.cleaner.threads",
         1,
-        "How many partitions are compacted at a time.",
+        "How many partitions are compacted at a time, each in a process of its own at low priority. 0 turns compaction "
+        "off.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_dedupe_buffer_size = long(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "The memory for the newest offsets of keys, shared by all cleaner threads. With more memory, a larger "
-        "part of a log is compacted at a time.",
+        "The memory for the newest offsets of keys, shared by all cleaner threads: more than 1 MiB for each. With more "
+        "memory, a larger part of a log is compacted at a time.",
         at_least=1,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_io_buffer_size = integer(
         "log.cleaner.io.buffer.size",
@@ -344,23 +341,21 @@ class LogKeys(Keys, title="Logs"):
         at_least=0,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
+        ignored=CLEANER_BUFFER,
     )
     log_cleaner_io_buffer_load_factor = double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
         "How full the table of keys can get, from 0 to 1. A fuller table holds more keys at a time and has more "
-        "collisions.",
+        "collisions. If it is full, the log is compacted in several runs.",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_io_max_bytes_per_second = double(
         "log.cleaner.io.max.bytes.per.second",
         MAX_DOUBLE,
-        "The maximum rate at which the cleaner reads and writes.",
+        "The maximum rate at which the cleaner reads and writes, all threads together.",
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_backoff_ms = long(
         "log.cleaner.backoff.ms",
@@ -369,7 +364,6 @@ class LogKeys(Keys, title="Logs"):
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_min_cleanable_ratio = double(
         "log.cleaner.min.cleanable.ratio",
@@ -379,7 +373,6 @@ class LogKeys(Keys, title="Logs"):
         at_least=0,
         at_most=1,
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )
     log_cleaner_min_compaction_lag_ms = long(
         "log.cleaner.min.compaction.lag.ms",
@@ -389,7 +382,6 @@ class LogKeys(Keys, title="Logs"):
         unit="ms",
         dynamic=CLUSTER_WIDE,
         since="0.10.1 (KIP-58)",
-        ignored=COMPACTION,
     )
     log_cleaner_max_compaction_lag_ms = long(
         "log.cleaner.max.compaction.lag.ms",
@@ -399,7 +391,6 @@ class LogKeys(Keys, title="Logs"):
         unit="ms",
         dynamic=CLUSTER_WIDE,
         since="2.3 (KIP-354)",
-        ignored=COMPACTION,
     )
     log_cleaner_delete_retention_ms = long(
         "log.cleaner.delete.retention.ms",
@@ -409,5 +400,4 @@ class LogKeys(Keys, title="Logs"):
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
-        ignored=COMPACTION,
     )

@@ -7,11 +7,6 @@ TLS = "TLS is not supported yet."
 SASL = "SASL is not supported yet."
 ACLS = "Authorization is not supported yet."
 QUOTAS = "Quotas are not supported yet."
-COMPACTION = "Log compaction is not supported yet."
-NOT_COMPACTED = (
-    "Log compaction is not supported yet: no record is removed because of its key. Unless the cleanup policy also has "
-    "delete, the topic keeps every record and grows without bound."
-)
 DOWN_CONVERSION = "Batches are always converted for consumers that cannot read them."
 TRANSACTIONS = "Transactions are not supported yet."
 NEW_GROUPS = "Only consumer groups of the classic protocol are supported yet."
@@ -23,4 +18,5 @@ LOOP = "A broker is served by one event loop. To use more cores, run more broker
 PURGATORY = "A completed request leaves nothing in the purgatory."
 FORMAT = "Records are stored in message format v2 only (KIP-724)."
 METRICS = "Prometheus scrapes the metrics from metrics.listener."
+CLEANER_BUFFER = "The buffers of the log cleaner are as large as the largest batch that it reads."
 TIERED = "Tiered storage is not supported."

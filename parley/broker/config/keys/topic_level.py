@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
-from parley.broker.config.keys.reasons import COMPACTION, DOWN_CONVERSION, FORMAT, NOT_COMPACTED, TIERED
+from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT, TIERED
 from parley.broker.config.keys.topic_defaults import RECOVERY_STRATEGIES, RECOVERY_STRATEGY_DOC
 
 
@@ -22,7 +22,6 @@ class TopicKeys(Keys, title="Topics"):
         "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
         "of each key, and compact,delete does both. Empty keeps all records.",
         allowed=("compact", "delete"),
-        ignored_values={"compact": NOT_COMPACTED},
         server="log.cleanup.policy",
     )
     compression_type = string(
@@ -68,7 +67,6 @@ class TopicKeys(Keys, title="Topics"):
         "How long tombstones stay in a compacted topic.",
         at_least=0,
         unit="ms",
-        ignored=COMPACTION,
         server="log.cleaner.delete.retention.ms",
     )
     file_delete_delay_ms = long(
@@ -149,7 +147,6 @@ class TopicKeys(Keys, title="Topics"):
         at_least=1,
         unit="ms",
         since="2.3 (KIP-354)",
-        ignored=COMPACTION,
         server="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes = integer(
@@ -223,7 +220,6 @@ class TopicKeys(Keys, title="Topics"):
         "The part of a compacted log that must be new, from 0 to 1, before it is compacted again.",
         at_least=0,
         at_most=1,
-        ignored=COMPACTION,
         server="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms = long(
@@ -233,7 +229,6 @@ class TopicKeys(Keys, title="Topics"):
         at_least=0,
         unit="ms",
         since="0.10.1 (KIP-58)",
-        ignored=COMPACTION,
         server="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas = integer(

@@ -1,0 +1,265 @@
+"""The workers that compact logs: a process of its own at low priority, or the calling thread.
+
+Rules:
+
+1. The process starts with the first compaction. It can be killed at any moment: it only writes ``.cleaned`` files, and
+   the broker puts them in place. It ends at once when the broker ends, however that ends: a thread reads the messages
+   of the broker, and exits when the pipe is closed.
+2. It yields to the broker: its priority for CPU and disk is low, and the kernel kills it first if memory runs out.
+3. Messages are pickled. Only these two processes have the pipes, so what comes out of them is trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, BinaryIO, Final, Protocol
+
+from parley.storage.compaction import CompactedGroup, CompactionRequest, CompactionResult, compact
+
+NICE: Final = 10
+"""A tenth of the CPU time of a broker that needs the same core. Linux derives the priority for the disk from it."""
+OOM_SCORE: Final = 500
+"""Raises the score by which Linux chooses what to kill if memory runs out (``/proc/*/oom_score_adj``, at most 1000)."""
+ENDING_S: Final = 1.0
+"""How long a process that has closed its pipes may take to end by itself."""
+PAUSE_MIN_S: Final = 0.01
+"""Shorter pauses are saved up: each costs a wake-up."""
+
+Adopt = Callable[[CompactedGroup], None]
+
+
+class WorkerEnded(Exception):
+    """The worker was stopped, its process has ended, or cannot be started. Another worker may do the work."""
+
+
+class Worker(Protocol):
+    """Compacts one log at a time."""
+
+    def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
+        """As ``parley.storage.compaction.compact``, reading and writing at most so many bytes per second. Blocks.
+
+        ``adopt`` is called in the calling thread. When this ends in any way, nothing writes files any more. Raises
+        ``WorkerEnded`` too, and then this worker cannot be used again.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End the compaction in progress, which raises ``WorkerEnded``, and every later one. Any thread may call this.
+        Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Stop, and release everything. Blocks for a moment. No compaction may be in progress."""
+        ...
+
+
+class Pace:
+    """Holds reading and writing to a rate. ``wait`` is called with seconds to pause."""
+
+    def __init__(
+        self, bytes_per_second: float, wait: Callable[[float], object], monotonic: Callable[[], float]
+    ) -> None:
+        self._rate = bytes_per_second
+        self._wait = wait
+        self._monotonic = monotonic
+        self._due_s = monotonic()
+
+    def __call__(self, size: int) -> None:
+        """Count ``size`` bytes, and pause if they came too early."""
+        now = self._monotonic()
+        self._due_s = max(self._due_s, now) + size / self._rate
+        if self._due_s - now > PAUSE_MIN_S:
+            self._wait(self._due_s - now)
+
+
+class ThreadWorker:
+    """Compacts in the calling thread: for a broker that shares its process with another program."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._stopped = threading.Event()
+
+    def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
+        """See ``Worker``."""
+        pace = Pace(bytes_per_second, self._stopped.wait, self._monotonic)
+
+        def throttle(size: int) -> None:
+            pace(size)
+            if self._stopped.is_set():
+                raise WorkerEnded("the compaction was stopped")
+
+        throttle(0)
+        return compact(request, adopt, throttle=throttle)
+
+    def stop(self) -> None:
+        """See ``Worker``."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """See ``Worker``."""
+        self.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """To the process: compact this log."""
+
+    request: CompactionRequest
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """To the process: the group that it has written is in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """From the process: the compaction raised this."""
+
+    error: Exception
+
+
+class ProcessWorker:
+    """Compacts in a process of its own."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None if it has not been started."""
+        return None if self._process is None else self._process.pid
+
+    def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
+        """See ``Worker``. A failure of ``adopt`` ends the process."""
+        process = self._started()
+        ended = True
+        try:
+            _send(process, _Job(request, bytes_per_second))
+            while isinstance(message := _received(process), CompactedGroup):
+                adopt(message)
+                _send(process, _Adopted())
+            ended = False
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_S)
+            self.close()
+            raise WorkerEnded(f"the worker process ended with {process.returncode}") from error
+        finally:
+            if ended:
+                self.close()
+        if isinstance(message, _Failed):
+            raise message.error
+        assert isinstance(message, CompactionResult)
+        return message
+
+    def stop(self) -> None:
+        """See ``Worker``."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """See ``Worker``."""
+        self.stop()
+        if (process := self._process) is not None:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None and not self._stopped:
+            command = [sys.executable, "-c", "from parley.storage.cleaner_worker import main; main()"]
+            try:
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            except OSError as error:
+                raise WorkerEnded(f"the worker process cannot be started: {error}") from error
+        if self._stopped:
+            self.close()
+            raise WorkerEnded("the worker process was stopped")
+        assert self._process is not None
+        return self._process
+
+
+def _send(process: subprocess.Popen[bytes], message: object) -> None:
+    assert process.stdin is not None
+    pickle.dump(message, process.stdin)
+    process.stdin.flush()
+
+
+def _received(process: subprocess.Popen[bytes]) -> Any:
+    assert process.stdout is not None
+    return pickle.load(process.stdout)
+
+
+# --- In the worker process ---
+
+
+def _serve(messages: BinaryIO, results: BinaryIO) -> None:
+    """Do one job after the other until the broker ends."""
+    received: SimpleQueue[Any] = SimpleQueue()
+
+    def receive() -> None:
+        with suppress(BaseException):
+            while True:
+                received.put(pickle.load(messages))
+        os._exit(0)
+
+    def send(message: object) -> None:
+        results.write(pickle.dumps(message))
+        results.flush()
+
+    def adopt(group: CompactedGroup) -> None:
+        send(group)
+        received.get()
+
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        job = received.get()
+        pace = Pace(job.bytes_per_second, time.sleep, time.monotonic)
+        try:
+            outcome: object = compact(job.request, adopt, throttle=pace)
+        except Exception as error:
+            outcome = _Failed(_portable(error))
+        send(outcome)
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception that can be pickled: this one, or its text. Some can be pickled, but not be made again."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(repr(error))
+    return error
+
+
+def _yield_to_others() -> None:
+    os.nice(NICE)
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError):  # without a /proc file system
+        score.write_text(str(min(1000, int(score.read_text()) + OOM_SCORE)))
+
+
+def main() -> None:
+    """Be the worker process: messages of the broker come on standard input, those to it go to standard output."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process when it has ended
+        signal.signal(ignored, signal.SIG_IGN)
+    _yield_to_others()
+    messages, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a stray print must not be taken for a message
+    _serve(messages, results)

@@ -1,0 +1,474 @@
+"""The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, the dirtiest first.
+
+Rules (docs/storage.md, "The log cleaner"):
+
+1. Up to ``log.cleaner.threads`` logs are compacted at a time, each by a worker of its own. If no log is due, the
+   cleaner looks again after ``log.cleaner.backoff.ms``. Workers end after a while without work.
+2. A task that deletes, truncates, moves or mends a log pauses its compaction first (``paused``): what is in progress is
+   stopped, and nothing begins until the task is done.
+3. A log that cannot be compacted is set aside, named and counted, and the others go on. A failure that may pass (a full
+   disk, a worker that was killed, a log that was changed meanwhile) is tried again after growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final, Protocol
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.checkpoints import TopicPartition
+from parley.storage.cleaner_worker import Worker, WorkerEnded
+from parley.storage.compaction import CompactedGroup, CompactionResult, CompactionStats, Uncleanable
+from parley.storage.dirtiness import Dirtiness, choose
+from parley.storage.io_threads import IoThreads
+from parley.storage.log import Log
+from parley.storage.log_directory import FULL, LogDirectory
+from parley.storage.log_maintenance import Owner, StartTask
+from parley.storage.shortage import reserve_for
+
+_log = logging.getLogger(__name__)
+
+IDLE_S: Final = 60.0
+"""How long a worker may be without work before it ends."""
+BACKOFF_MIN_S: Final = 0.1
+"""The shortest pause between two looks at all logs, whatever ``log.cleaner.backoff.ms`` is."""
+PAUSE_MAX_S: Final = 3600.0
+"""The longest pause between two attempts to compact a log."""
+WORKER_DEATHS_MAX: Final = 5
+"""How many workers in a row may end with the same log before it is set aside."""
+MAP_BYTES_MIN: Final = 1 << 20
+"""The smallest table of keys: memory that no broker lacks."""
+VERIFY_BYTES: Final = 1 << 20
+"""Bytes of a log verified in one job of the executor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """How many logs are compacted at a time, and with which means. The means are those of all threads together."""
+
+    threads: int
+    """0 if compaction is turned off."""
+    map_bytes: int
+    map_load_factor: float
+    bytes_per_second: float
+    backoff_ms: int
+
+
+class Verdict(Enum):
+    """What follows from the failure of a compaction."""
+
+    RETRY = auto()
+    """It may pass: try again after a pause."""
+    SHRINK = auto()
+    """Memory may have run out: try again with a smaller table of keys."""
+    SET_ASIDE = auto()
+    """It will not pass by itself."""
+    DISK = auto()
+    """The disk has failed."""
+
+
+def verdict(error: Exception, deaths: int) -> Verdict:
+    """What follows from a failure. ``deaths`` counts the workers that have ended with this log in a row."""
+    match error:
+        case WorkerEnded():
+            return Verdict.SHRINK if deaths < WORKER_DEATHS_MAX else Verdict.SET_ASIDE
+        case MemoryError():
+            return Verdict.SHRINK
+        case KafkaError(code=ErrorCode.KAFKA_STORAGE_ERROR) | FileNotFoundError():
+            return Verdict.RETRY  # the log was changed meanwhile; or the log has reported its disk
+        case OSError() if error.errno in FULL or reserve_for(error) is not None:
+            return Verdict.RETRY
+        case OSError():
+            return Verdict.DISK
+    return Verdict.SET_ASIDE
+
+
+class LogOwner(Owner, Protocol):
+    """What the cleaner needs of the owner of the logs."""
+
+    def online(self) -> list[LogDirectory]:
+        """The directories that are online."""
+
+    def directory_of(self, log: Log) -> LogDirectory:
+        """The directory of the log."""
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The current log of a partition."""
+
+    def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
+        """Remove the renamed files of segments that others have replaced, after ``file.delete.delay.ms``."""
+
+    async def checkpoint_cleaner(self, log: Log) -> None:
+        """Write the checkpoint of the offsets up to which logs are compacted. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR."""
+
+    @property
+    def copies(self) -> Mapping[TopicPartition, object]:
+        """The logs that are being copied to another directory."""
+
+
+@dataclass(slots=True, eq=False)
+class _Compaction:
+    """A compaction in progress."""
+
+    log: Log
+    directory: LogDirectory
+    worker: Worker
+    is_stopped: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The failures of a log since it was last compacted."""
+
+    count: int = 0
+    deaths: int = 0
+    """How many workers in a row have ended."""
+    retry_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRun:
+    """A compaction that has succeeded, for the metrics."""
+
+    duration_s: float
+    delay_s: float
+    """By how much its oldest dirty record exceeded ``max.compaction.lag.ms``."""
+    stats: CompactionStats
+
+
+@dataclass(slots=True)
+class CleanerCounts:
+    """What the cleaner has done since the start."""
+
+    runs: int = 0
+    failures: int = 0
+    worker_deaths: int = 0
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+
+class LogCleaner:
+    """Compacts the logs of ``owner``."""
+
+    def __init__(
+        self,
+        owner: LogOwner,
+        settings: Callable[[], CleanerSettings],
+        make_worker: Callable[[], Worker],
+        start_task: StartTask,
+        executor: Executor | None,
+        *,
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Workers run in the threads of ``executor``, for hours perhaps; ``start_task`` runs the tasks that wait for
+        them."""
+        self.counts = CleanerCounts()
+        self.max_dirty_ratio = 0.0
+        """The ratio of the dirtiest log when the cleaner last looked."""
+        self._owner = owner
+        self._settings = settings
+        self._make_worker = make_worker
+        self._start_task = start_task
+        self._executor = executor
+        self._threads = IoThreads(executor)
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        self._looked_s = monotonic()
+        self._running: dict[TopicPartition, _Compaction] = {}
+        self._paused: Counter[TopicPartition] = Counter()
+        self._idle: deque[tuple[float, Worker]] = deque()  # since when; the longest idle one first
+        self._failures: dict[Log, _Failures] = {}
+        self._set_aside: dict[Log, str] = {}
+        self._runs: deque[CompactionRun] = deque()
+        self._map_divisor = 1
+        self._wakeup = asyncio.Event()
+
+    # --- For metrics ---
+
+    @property
+    def running(self) -> int:
+        """The number of logs that are being compacted."""
+        return len(self._running)
+
+    @property
+    def since_last_look_s(self) -> float:
+        """The time since the cleaner last looked for the dirtiest log."""
+        return self._monotonic() - self._looked_s
+
+    @property
+    def last_runs(self) -> Sequence[CompactionRun]:
+        """The latest runs, as many as there are threads."""
+        return tuple(self._runs)
+
+    @property
+    def set_aside(self) -> Mapping[Log, str]:
+        """The logs that cannot be compacted, and why. Those with damaged records wait for their healing."""
+        damaged = {log: "damaged records" for log in self._compacted() if log.damage}
+        return {**damaged, **{log: reason for log, reason in self._set_aside.items() if self._is_current(log)}}
+
+    # --- Running ---
+
+    async def run(self) -> None:
+        """Compact logs until the task is cancelled."""
+        try:
+            while True:
+                self._wakeup.clear()
+                await self._begin_due()
+                await self._end_idle_workers(self._monotonic() - IDLE_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(BACKOFF_MIN_S, self._settings().backoff_ms / 1000)):
+                        await self._wakeup.wait()
+        finally:
+            for compaction in self._running.values():
+                self._stop(compaction)
+            for compaction in list(self._running.values()):
+                await compaction.ended.wait()
+            await self._end_idle_workers(self._monotonic())
+
+    @asynccontextmanager
+    async def paused(self, log: Log) -> AsyncIterator[None]:
+        """Stop the compaction of the partition's log, and begin none until the block ends."""
+        key = (log.topic, log.partition)
+        self._paused[key] += 1
+        try:
+            if (compaction := self._running.get(key)) is not None:
+                self._stop(compaction)
+                await compaction.ended.wait()
+            yield
+        finally:
+            self._paused[key] -= 1
+            if not self._paused[key]:
+                del self._paused[key]
+
+    # --- What is due ---
+
+    async def _begin_due(self) -> None:
+        """Begin to compact the dirtiest logs, as many as there are free threads."""
+        settings = self._settings()
+        while len(self._running) < settings.threads:
+            measured = await self._measure()
+            log = choose(measured)
+            if log is None:
+                return
+            compaction = _Compaction(log, self._owner.directory_of(log), self._worker())
+            self._running[log.topic, log.partition] = compaction
+            work = self._compact(compaction, measured[log], settings)
+            self._start_task(work, name=f"compaction of {log.topic}-{log.partition}")
+
+    async def _measure(self) -> dict[Log, Dirtiness]:
+        """Measure the logs that may be compacted now."""
+        now_ms, found = self._now_ms(), dict[Log, Dirtiness]()
+        self._looked_s = self._monotonic()
+        self._forget_lost_logs()
+        for directory in self._owner.online():
+            logs = [log for log in self._owner.logs_in(directory) if log.config.compact]
+            with suppress(KafkaError):  # the directory is offline now, and its logs are lost
+                found |= await self._owner.run(directory, _measure_all, logs, now_ms)
+        self.max_dirty_ratio = max((each.ratio for each in found.values()), default=0.0)
+        return {log: dirtiness for log, dirtiness in found.items() if self._may_compact(log)}
+
+    def _may_compact(self, log: Log) -> bool:
+        key = (log.topic, log.partition)
+        failures = self._failures.get(log)
+        return (
+            self._is_current(log)
+            and key not in self._running
+            and key not in self._paused
+            and key not in self._owner.copies
+            and log not in self._set_aside
+            and not log.damage
+            and (failures is None or failures.retry_s <= self._monotonic())
+        )
+
+    def _is_current(self, log: Log) -> bool:
+        try:
+            return self._owner.get(log.topic, log.partition) is log
+        except KafkaError:
+            return False
+
+    def _compacted(self) -> list[Log]:
+        """The logs of topics that are compacted."""
+        return [log for each in self._owner.online() for log in self._owner.logs_in(each) if log.config.compact]
+
+    def _forget_lost_logs(self) -> None:
+        for log in [log for log in (*self._failures, *self._set_aside) if not self._is_current(log)]:
+            self._failures.pop(log, None)
+            self._set_aside.pop(log, None)
+
+    # --- Compacting ---
+
+    async def _compact(self, compaction: _Compaction, dirtiness: Dirtiness, settings: CleanerSettings) -> None:
+        """Compact a log, and note the outcome."""
+        log, worker, began_s = compaction.log, compaction.worker, self._monotonic()
+        try:
+            result = await self._result(compaction, dirtiness, settings)
+            await self._owner.checkpoint_cleaner(log)
+        except BaseException as error:
+            await self._threads.run(worker.close)
+            if not isinstance(error, Exception):
+                raise
+            if not compaction.is_stopped:
+                await self._failed(compaction, error)
+        else:
+            self._idle.append((self._monotonic(), worker))
+            self._succeeded(log, dirtiness, result, self._monotonic() - began_s)
+        finally:
+            del self._running[log.topic, log.partition]
+            compaction.ended.set()
+            self._wakeup.set()
+
+    async def _result(
+        self, compaction: _Compaction, dirtiness: Dirtiness, settings: CleanerSettings
+    ) -> CompactionResult:
+        """Run the compaction in a thread, to its end also if this task is cancelled."""
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._executor, self._compact_in_thread, compaction, dirtiness, settings, loop)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stop(compaction)
+            await asyncio.wait([work])
+            raise
+
+    def _compact_in_thread(
+        self,
+        compaction: _Compaction,
+        dirtiness: Dirtiness,
+        settings: CleanerSettings,
+        loop: asyncio.AbstractEventLoop,
+    ) -> CompactionResult:
+        log = compaction.log
+        began = log.begin_compaction(
+            dirtiness,
+            now_ms=self._now_ms(),
+            map_bytes=self._map_bytes(settings),
+            map_load_factor=settings.map_load_factor,
+        )
+
+        def adopt(group: CompactedGroup) -> None:
+            replaced = began.adopt(group)
+            loop.call_soon_threadsafe(self._owner.remove_replaced, log, replaced)
+
+        with began:
+            result = compaction.worker.compact(began.request, adopt, settings.bytes_per_second / settings.threads)
+            began.finish(result)
+        return result
+
+    def _map_bytes(self, settings: CleanerSettings) -> int:
+        share = settings.map_bytes // settings.threads
+        return max(share // self._map_divisor, min(share, MAP_BYTES_MIN))
+
+    def _stop(self, compaction: _Compaction) -> None:
+        compaction.is_stopped = True
+        compaction.worker.stop()
+
+    # --- Workers ---
+
+    def _worker(self) -> Worker:
+        return self._idle.pop()[1] if self._idle else self._make_worker()
+
+    async def _end_idle_workers(self, idle_since_s: float) -> None:
+        """End the workers that have had no work since ``idle_since_s``, or before."""
+        while self._idle and self._idle[0][0] <= idle_since_s:
+            await self._threads.run(self._idle.popleft()[1].close)
+
+    # --- Outcomes ---
+
+    def _succeeded(self, log: Log, dirtiness: Dirtiness, result: CompactionResult, duration_s: float) -> None:
+        self._failures.pop(log, None)
+        stats = result.stats
+        self._runs.append(CompactionRun(duration_s, dirtiness.overdue_ms / 1000, stats))
+        while len(self._runs) > max(1, self._settings().threads):
+            self._runs.popleft()
+        self.counts.runs += 1
+        self.counts.bytes_read += stats.bytes_read
+        self.counts.bytes_kept += stats.bytes_kept
+        self.counts.records_read += stats.records_read
+        self.counts.records_kept += stats.records_kept
+        _log.info(
+            "a log was compacted",
+            extra={
+                **_facts_of(log),
+                "dirty_from": dirtiness.first_dirty_offset,
+                "clean_to": result.cleaned_up_to,
+                "records_read": stats.records_read,
+                "records_kept": stats.records_kept,
+                "bytes_read": stats.bytes_read,
+                "bytes_kept": stats.bytes_kept,
+                "keys": stats.map_keys,
+                "seconds": round(duration_s, 3),
+            },
+        )
+        if stats.records_invalid:
+            extra = {**_facts_of(log), "records": stats.records_invalid}
+            _log.warning("compaction removed records without a key", extra=extra)
+
+    async def _failed(self, compaction: _Compaction, error: Exception) -> None:
+        """Decide when the log is tried again, if at all."""
+        log = compaction.log
+        self.counts.failures += 1
+        failures = self._failures.setdefault(log, _Failures())
+        failures.count += 1
+        failures.deaths = failures.deaths + 1 if isinstance(error, WorkerEnded) else 0
+        self.counts.worker_deaths += isinstance(error, WorkerEnded)
+        follows = verdict(error, failures.deaths)
+        if follows is Verdict.SET_ASIDE and await self._is_damaged(compaction):
+            return  # healing is under way; ``set_aside`` names the log until then
+        if follows is Verdict.SET_ASIDE:
+            self._set_aside[log] = str(error)
+            unforeseen = None if isinstance(error, Uncleanable | WorkerEnded | KafkaError) else error
+            extra = {**_facts_of(log), "reason": str(error) or repr(error)}
+            _log.error("a log cannot be compacted: it is set aside", extra=extra, exc_info=unforeseen)
+            return
+        if follows is Verdict.DISK:
+            with suppress(KafkaError):
+                await self._owner.run(compaction.directory, _raise, error)
+            return
+        if follows is Verdict.SHRINK and self._map_bytes(self._settings()) > MAP_BYTES_MIN:
+            self._map_divisor *= 2
+        pause_s = min(PAUSE_MAX_S, self._settings().backoff_ms / 1000 * 2 ** (failures.count - 1))
+        failures.retry_s = self._monotonic() + pause_s
+        extra = {**_facts_of(log), "reason": str(error) or repr(error), "retry_in_s": pause_s}
+        _log.warning("a compaction failed, and will be tried again", extra=extra)
+
+    async def _is_damaged(self, compaction: _Compaction) -> bool:
+        """Read the log again, so that its damage is known, and healed. Returns True if there is any."""
+        log = compaction.log
+        with suppress(KafkaError):
+            for segment in log.segments:
+                position = 0
+                while position < segment.size and not compaction.is_stopped:
+                    position = await self._owner.run(
+                        compaction.directory, log.verify_segment, segment, position, VERIFY_BYTES
+                    )
+        return bool(log.damage)
+
+
+def _measure_all(logs: Sequence[Log], now_ms: int) -> dict[Log, Dirtiness]:
+    """Measure logs. Leaves out those that were closed meanwhile. Blocks."""
+    found = {}
+    for log in logs:
+        with suppress(KafkaError):
+            found[log] = log.dirtiness(now_ms)
+    return found
+
+
+def _facts_of(log: Log) -> dict[str, object]:
+    return {"topic": log.topic, "partition": log.partition}
+
+
+def _raise(error: Exception) -> None:
+    raise error
