@@ -15,6 +15,7 @@ from typing import Final
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from parley.broker.coordinators.transactions.id_pattern import IdPattern
 from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
@@ -54,6 +55,9 @@ BROKERS_VERSION: Final = 5
 BUMPS_EPOCH: Final = 5
 """The first version of EndTxn whose senders take a new epoch after each transaction (KIP-890, part 2)."""
 
+
+LISTED_AT_ONCE: Final = 100
+"""Transactional ids that are matched against a client's pattern before other requests have their turn."""
 
 _Outcome = dict[TopicPartition, ErrorCode]
 _Pending = tuple[frozenset[TopicPartition], _Outcome | asyncio.Future[_Outcome] | asyncio.Future[None]]
@@ -192,12 +196,15 @@ class TransactionsApi:
             states if request.state_filters else None, frozenset(request.producer_id_filters), request.duration_filter
         )
         try:
+            pattern = None if request.transactional_id_pattern is None else IdPattern(request.transactional_id_pattern)
             found = await self._coordinator.select(filter)
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code, unknown_state_filters=[], transaction_states=[])
         return ListTransactionsResponse(
             unknown_state_filters=[each for each in dict.fromkeys(request.state_filters) if each not in names],
-            transaction_states=await in_slices(_listed, found),
+            transaction_states=[
+                each for each in await in_slices(partial(_listed, pattern), found, LISTED_AT_ONCE) if each is not None
+            ],
         )
 
 
@@ -268,8 +275,12 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return by_topic
 
 
-def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.TransactionState:
+def _listed(
+    pattern: IdPattern | None, each: tuple[str, Transaction]
+) -> ListTransactionsResponse.TransactionState | None:
     transactional_id, transaction = each
+    if pattern is not None and not pattern.matches(transactional_id):
+        return None
     return ListTransactionsResponse.TransactionState(
         transactional_id=transactional_id,
         producer_id=transaction.producer_id,

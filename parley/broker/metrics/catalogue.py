@@ -559,6 +559,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     UncleanableMetrics,
     FlushMetrics,
     FetchSessionMetrics,
+    TransactionMetrics,
+    MarkerMetrics,
     GroupMetrics,
     GroupOffsetMetrics,
     ProcessMetrics,

@@ -247,6 +247,10 @@ async def test_transactional_ids_are_listed_by_filters(transactions: Transaction
     assert await transactions.listed("Nonsense") == {}
     assert await transactions.listed(producers=(other.producer_id,)) == {"other": "Empty"}
     assert "mine" not in await transactions.listed("Ongoing", duration_filter=3_600_000)
+    assert await transactions.listed(transactional_id_pattern="m.*|unknown") == {"mine": "Ongoing"}
+    assert await transactions.listed(transactional_id_pattern="in") == {}, "the whole id must match"
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern="(")
+    assert (await transactions.client.send(request)).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     request = ListTransactionsRequest(state_filters=["Ongoing", "Nonsense", "Nonsense"], producer_id_filters=[])
     response: Any = await transactions.client.send(request)
     assert response.unknown_state_filters == ["Nonsense"]
