@@ -220,6 +220,25 @@ def test_committed_offsets_and_groups(parley: Parley, tmp_path: Path) -> None:
     assert "unknown" in lines[3]
 
 
+def test_offsets_of_a_transaction(parley: Parley, tmp_path: Path) -> None:
+    key = encode_stored(stored.OffsetCommitKey(group="g", topic="t", partition=3), 1)
+    value = encode_stored(stored.OffsetCommitValue(offset=5, leader_epoch=1, metadata="", commit_timestamp=9), 3)
+    offsets = build([Record(0, 1, key, value)], producer_id=7, producer_epoch=2, transactional=True)
+    marker = build(
+        [Record(1, 5, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 3))],
+        base_offset=1,
+        producer_id=7,
+        producer_epoch=2,
+        transactional=True,
+        control=True,
+    )
+    (tmp_path / LOG).write_bytes(offsets + marker)
+    lines = parley("dump-log", "--files", str(tmp_path / LOG), "--offsets-decoder").lines[2:]
+    assert "producerId: 7 producerEpoch: 2 partitionLeaderEpoch: -1 isTransactional: true isControl: false" in lines[0]
+    assert '"topic":"t","partition":3}} payload: {"version":"3","data":{"offset":5,' in lines[1]
+    assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 3"), "a marker is no record of a group"
+
+
 def test_snapshots_of_producers(parley: Parley, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000009.snapshot"
     path.write_bytes(

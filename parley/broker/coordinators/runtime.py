@@ -21,6 +21,7 @@ from typing import Final, Generic, TypeVar
 from parley.broker.coordinators.decision import Decision, ShardState
 from parley.broker.coordinators.internal_topic import ReadBack, ShardLog, ShardStore, partition_of
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
+from parley.broker.metrics import CoordinatorMetrics
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -85,12 +86,7 @@ class CoordinatorRuntime(Generic[S]):
         self._tasks = tasks
         self._hosted: dict[int, _Hosted[S]] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
-        self.loads = 0
-        """Partitions loaded since the start of the broker."""
-        self.load_ms = 0
-        """Milliseconds that loading them took, in all."""
-        self.skipped = 0
-        """Records that loading has skipped, because they could not be understood."""
+        self._metrics = CoordinatorMetrics()
 
     # --- Partitions that this broker leads ---
 
@@ -140,17 +136,19 @@ class CoordinatorRuntime(Generic[S]):
             loaded_offset=found.end_offset,
             now_ms=self._now_ms,
             timeout_ms=self._timeout_ms,
+            metrics=self._metrics,
             on_lost=lambda shard: self._read_back(hosted),
         )
         hosted.loading = None
         hosted.shard.set_timers(state.loaded(self._now_ms()))
-        took_ms = round(1000 * (loop.time() - began))
-        self.loads += 1
-        self.load_ms += took_ms
-        self.skipped += found.skipped
+        took_us = round(1_000_000 * (loop.time() - began))
+        self._metrics.load_time.observe(took_us)
+        self._metrics.skipped += found.skipped
         facts = {"topic": self.topic, "partition": hosted.partition}
         if found.records:
-            _log.info("coordinator loaded a partition", extra={**facts, "records": found.records, "ms": took_ms})
+            _log.info(
+                "coordinator loaded a partition", extra={**facts, "records": found.records, "ms": took_us // 1000}
+            )
         if found.skipped:
             _log.warning(
                 "a coordinator skipped records that it does not understand",
@@ -272,10 +270,10 @@ class CoordinatorRuntime(Generic[S]):
         """True while a partition that this broker leads is not loaded."""
         return any(hosted.shard is None for hosted in self._hosted.values())
 
-    @property
-    def queued(self) -> int:
-        """The number of events that wait for their turn, in all shards."""
-        return sum(hosted.shard.queued for hosted in self._hosted.values() if hosted.shard is not None)
+    def metrics(self) -> CoordinatorMetrics:
+        """Return the numbers of all shards."""
+        self._metrics.queued = sum(each.shard.queued for each in self._hosted.values() if each.shard is not None)
+        return self._metrics
 
     def phases(self) -> dict[ShardPhase, int]:
         """Return the number of partitions in each phase."""

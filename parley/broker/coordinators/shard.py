@@ -23,6 +23,7 @@ from parley.broker.coordinators.decision import Decision, KeyValue, ShardState, 
 from parley.broker.coordinators.internal_topic import ShardLog
 from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.broker.logging.unexpected_errors import FailureLog
+from parley.broker.metrics import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import HEADER_SIZE
@@ -88,6 +89,9 @@ class _Waiting:
     """Replies and effects of one turn, which wait for the replicas to have the log up to ``offset``."""
 
     offset: int
+    since: float
+    """The loop time at which they began to wait."""
+    has_appended: bool
     deadline: float
     replies: list[_Reply]
     effects: list[Callable[[], None]]
@@ -139,6 +143,7 @@ class Shard(Generic[S]):
         loaded_offset: int,
         now_ms: Callable[[], int],
         timeout_ms: Callable[[], int],
+        metrics: CoordinatorMetrics,
         on_lost: Callable[[Shard[S]], None],
     ) -> None:
         """``state`` has all records before ``loaded_offset``.
@@ -148,6 +153,7 @@ class Shard(Generic[S]):
         """
         self.state = state
         self._timeout_ms = timeout_ms
+        self._metrics = metrics
         self._log = log
         self._now_ms = now_ms
         self._on_lost = on_lost
@@ -309,6 +315,7 @@ class Shard(Generic[S]):
         except Exception as error:
             raise _Lost from error
         turn.records, turn.size, turn.has_appended = [], HEADER_SIZE, True
+        self._metrics.appends += 1
 
     def _append_first(self, batch: bytearray, turn: _Turn, transaction_version: int = 0) -> int:
         """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError."""
@@ -319,6 +326,7 @@ class Shard(Generic[S]):
         except KafkaError as error:
             raise coordinator_error(error) from error
         turn.offset, turn.has_appended = self._last_offset + 1, True
+        self._metrics.appends += 1
         return base
 
     def _append_marker(self, event: _MarkerEvent, turn: _Turn) -> None:
@@ -354,8 +362,10 @@ class Shard(Generic[S]):
         if not turn.has_appended and self._log.is_committed(self._last_offset):
             _complete(turn.replies, turn.effects, self._failures)
             return
-        deadline = _loop_time() + self._timeout_ms() / 1000
-        self._waiting.append(_Waiting(self._last_offset, deadline, turn.replies, turn.effects))
+        now = _loop_time()
+        deadline = now + self._timeout_ms() / 1000
+        waiting = _Waiting(self._last_offset, now, turn.has_appended, deadline, turn.replies, turn.effects)
+        self._waiting.append(waiting)
         self._waiting_events += len(turn.replies)
         self._settle()
         self._set_expiry()
@@ -373,6 +383,8 @@ class Shard(Generic[S]):
             if code is ErrorCode.NONE:
                 self._waiting.popleft()
                 self._waiting_events -= len(first.replies)
+                if first.has_appended:
+                    self._metrics.commit_time.observe(round(1_000_000 * (_loop_time() - first.since)))
                 _complete(first.replies, first.effects, self._failures)
                 continue
             self._fail_waiting(coordinator_error(KafkaError(code)))

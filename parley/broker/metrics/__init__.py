@@ -9,6 +9,8 @@ from __future__ import annotations
 from parley.broker.metrics.catalogue import (
     CleanerMetrics,
     ClusterMetrics,
+    CoordinatorMetrics,
+    CoordinatorPartitionMetrics,
     DamageMetrics,
     ElectionMetrics,
     FetcherMetrics,
@@ -40,6 +42,8 @@ from parley.broker.metrics.registry import Metrics
 __all__ = [
     "CleanerMetrics",
     "ClusterMetrics",
+    "CoordinatorMetrics",
+    "CoordinatorPartitionMetrics",
     "DamageMetrics",
     "ElectionMetrics",
     "FetchSessionMetrics",

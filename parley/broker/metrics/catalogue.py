@@ -519,6 +519,45 @@ class GroupOffsetMetrics(Instruments, title="Committed offsets"):
     )
 
 
+_COORDINATOR = "kafka.server:type=*-coordinator-metrics: {}"
+
+
+class CoordinatorPartitionMetrics(Instruments, title="Coordinators: partitions", labels=("topic", "state")):
+    """The partitions of each internal topic that this broker leads, by state: loading, active, or failed (the last
+    attempt to read it failed)."""
+
+    partitions: int = gauge(
+        "parley_coordinator_partitions", "Partitions in this state.", _COORDINATOR.format("num-partitions")
+    )
+
+
+class CoordinatorMetrics(Instruments, title="Coordinators", labels=("topic",)):
+    """The work of the coordinators of groups and of transactions, by their internal topic."""
+
+    queued: int = gauge(
+        "parley_coordinator_queued_events", "Events that wait for their turn.", _COORDINATOR.format("event-queue-size")
+    )
+    appends: int = counter(
+        "parley_coordinator_appends",
+        "Batches of records written. Several events share one.",
+        _COORDINATOR.format("batch-flush-rate"),
+    )
+    commit_time: Histogram = seconds_histogram(
+        "parley_coordinator_commit_seconds",
+        "The time from an append until all in-sync replicas have it.",
+        _COORDINATOR.format("event-purgatory-time-ms-*"),
+    )
+    load_time: Histogram = seconds_histogram(
+        "parley_coordinator_load_seconds",
+        "The time that it took to load a partition after an election.",
+        _COORDINATOR.format("partition-load-time-*"),
+    )
+    skipped: int = counter(
+        "parley_coordinator_skipped_records",
+        "Records that were skipped while a partition was loaded, because they could not be understood.",
+    )
+
+
 class ProcessMetrics(Instruments, title="Process"):
     """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` of Prometheus' client."""
 
@@ -563,6 +602,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     MarkerMetrics,
     GroupMetrics,
     GroupOffsetMetrics,
+    CoordinatorPartitionMetrics,
+    CoordinatorMetrics,
     ProcessMetrics,
     ShortageMetrics,
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -18,11 +20,14 @@ from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
     CleanerMetrics,
     ClusterMetrics,
+    CoordinatorMetrics,
+    CoordinatorPartitionMetrics,
     DamageMetrics,
     ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
     GroupMetrics,
+    GroupOffsetMetrics,
     ListenerMetrics,
     LoadMetrics,
     LogDirectoryMetrics,
@@ -71,6 +76,7 @@ class Observed:
     recovery: UncleanRecovery
     logs: LogManager
     groups: GroupCoordinator
+    runtimes: Sequence[CoordinatorRuntime[Any]]
     transactions: TransactionCoordinator
     healing: Healing
     scrubber: Scrubber
@@ -107,6 +113,9 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(CleanerMetrics, lambda: [((), cleaner_metrics(broker.log_cleaner))])
     metrics.watch(UncleanableMetrics, lambda: uncleanable_metrics(broker.logs, broker.log_cleaner))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
+    metrics.watch(GroupOffsetMetrics, lambda: [((), broker.groups.metrics())])
+    metrics.watch(CoordinatorPartitionMetrics, lambda: coordinator_partitions(broker.runtimes))
+    metrics.watch(CoordinatorMetrics, lambda: [((each.topic,), each.metrics()) for each in broker.runtimes])
     metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
     metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
 
@@ -236,3 +245,10 @@ def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labell
 def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
     """The transactions whose markers are being written."""
     return MarkerMetrics(transactions=len(transactions.markers), leaderless=transactions.markers.leaderless)
+
+
+def coordinator_partitions(runtimes: Iterable[CoordinatorRuntime[Any]]) -> Iterable[Labelled]:
+    """The number of partitions of each internal topic in each state."""
+    for runtime in runtimes:
+        for phase, count in runtime.phases().items():
+            yield (runtime.topic, phase.value), CoordinatorPartitionMetrics(partitions=count)

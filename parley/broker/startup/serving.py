@@ -93,6 +93,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             recovery=parts.recovery,
             logs=parts.logs,
             groups=parts.groups,
+            runtimes=(parts.groups.runtime, parts.transactions.runtime),
             transactions=parts.transactions,
             healing=parts.healing,
             scrubber=parts.scrubber,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from parley.broker.coordinators import shard as module
 from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
+from parley.broker.metrics import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import read_header
 from tests.broker.coordinators.shards import FakeLog, Values, now_ms, read, write
@@ -29,6 +30,7 @@ class Bench:
         self.log = FakeLog(follows=follows)
         self.log.end_offset = loaded_offset
         self.state = Values()
+        self.metrics = CoordinatorMetrics()
         self.lost: list[Shard[Values]] = []
         self.shard = Shard(
             self.log,
@@ -36,6 +38,7 @@ class Bench:
             loaded_offset=loaded_offset,
             now_ms=now_ms,
             timeout_ms=lambda: TIMEOUT_MS,
+            metrics=self.metrics,
             on_lost=self.lost.append,
         )
 
@@ -85,9 +88,12 @@ def test_replies_wait_for_the_replicas_and_so_do_reads_of_what_they_lack() -> No
         bench.log.moves_to(1)
         await turn()
         assert (first.done(), second.done(), reading.done()) == (True, False, False)
+        await asyncio.sleep(0.5)
         bench.log.moves_to(2)
         assert await asyncio.gather(second, reading) == ["two", b"2"]
         assert await bench.shard.submit(read(b"k")) == b"2", "nothing is left to wait for"
+        assert bench.metrics.appends == 2
+        assert bench.metrics.commit_time.total == 500_000, "microseconds"
 
     run(scenario())
 

@@ -27,6 +27,7 @@ from parley.broker.coordinators.internal_topic import ShardStore
 from parley.broker.coordinators.runtime import CoordinatorRuntime, NotCommittedInTime
 from parley.broker.metadata.changes import Delta, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metrics import GroupOffsetMetrics
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
@@ -59,6 +60,8 @@ class GroupCoordinator:
         )
         self._config = config
         self._now_ms = now_ms
+        self._commits = 0
+        self._expired = 0
         self._tasks = tasks
 
     # --- Lookup ---
@@ -99,6 +102,15 @@ class GroupCoordinator:
             counts[group.state] += 1
         return counts
 
+    def metrics(self) -> GroupOffsetMetrics:
+        """Return the work of this coordinator."""
+        return GroupOffsetMetrics(
+            offsets=sum(len(group.offsets) for group in self._all_groups()),
+            commits=self._commits,
+            expired=self._expired,
+            rebalances=self.membership.completed_rebalances,
+        )
+
     def drop_unused(self, group: Group) -> None:
         """Remove a group that was never used, so that arbitrary group ids do not accumulate."""
         self.runtime.state_of(group.partition).drop_unused(group)
@@ -123,6 +135,7 @@ class GroupCoordinator:
             lambda shard, now_ms: offset_decisions.commit(shard, committer, offsets),
             ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
         )
+        self._commits += len(offsets)
 
     async def commit_transactional(
         self,
@@ -224,15 +237,20 @@ class GroupCoordinator:
         expired = expired_offsets(group, now_ms, retention_ms)
         if expired or (group.state is GroupState.EMPTY and not group.offsets):
             decide = partial(offset_decisions.expire, group.group_id, now_ms, retention_ms)
-            await self._remove(group, decide, "expired offsets were not removed")
+            self._expired += await self._remove(group, decide, "expired offsets were not removed")
 
-    async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[bool]], failed: str) -> None:
-        """Submit ``decide`` until its reply says that nothing is left to remove. Logs ``failed`` if it fails."""
+    async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[int]], failed: str) -> int:
+        """Submit ``decide``, which removes some offsets, until none are left, and return how many it has removed.
+
+        Logs ``failed`` if it fails.
+        """
+        removed = 0
         try:
-            while await self.runtime.submit(group.partition, decide):
-                pass
+            while last := await self.runtime.submit(group.partition, decide):
+                removed += last
         except KafkaError as error:
             _log.warning(failed, extra={"group": group.group_id, "error": error.code.name})
+        return removed
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Remove the committed offsets of topics that were deleted."""

@@ -65,6 +65,11 @@ class GroupMembership:
         self._sessions = MemberSessions(self.expel)
         self._rebalances = Rebalances(config, store, now_ms, self._sessions)
 
+    @property
+    def completed_rebalances(self) -> int:
+        """The number of rebalances that have ended with an assignment."""
+        return self._rebalances.completed
+
     # --- JoinGroup ---
 
     def join(

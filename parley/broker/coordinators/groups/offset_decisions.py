@@ -126,29 +126,28 @@ def delete_group(shard: GroupShard, group_id: str) -> Decision[None]:
     return Decision(None, [*_tombstones(group, group.partitions_in_log()), group_tombstone(group_id)])
 
 
-def forget_topic(group_id: str, topic: str, shard: GroupShard, now_ms: int) -> Decision[bool]:
-    """Remove offsets that a group committed for a deleted topic. The reply is True if more are left."""
+def forget_topic(group_id: str, topic: str, shard: GroupShard, now_ms: int) -> Decision[int]:
+    """Remove offsets that a group committed for a deleted topic. The reply is their number; more may be left if it is
+    not 0."""
     group = shard.groups.get(group_id)
     if group is None:
-        return Decision(False)
-    gone = [each for each in group.partitions_in_log() if each[0] == topic]
-    return Decision(len(gone) > TOMBSTONES_MAX, _tombstones(group, gone[:TOMBSTONES_MAX]))
+        return Decision(0)
+    gone = [each for each in group.partitions_in_log() if each[0] == topic][:TOMBSTONES_MAX]
+    return Decision(len(gone), _tombstones(group, gone))
 
 
-def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_ms: int) -> Decision[bool]:
+def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_ms: int) -> Decision[int]:
     """Remove offsets of a group that have expired at ``at_ms``, and the group itself if it then has neither members nor
-    offsets. The reply is True if more are left."""
+    offsets. The reply is the number of offsets; more may be left if it is not 0."""
     group = shard.groups.get(group_id)
     if group is None:
-        return Decision(False)
-    expired = expired_offsets(group, at_ms, retention_ms)
-    records = _tombstones(group, expired[:TOMBSTONES_MAX])
-    if len(expired) > TOMBSTONES_MAX:
-        return Decision(True, records)
+        return Decision(0)
+    expired = expired_offsets(group, at_ms, retention_ms)[:TOMBSTONES_MAX]
+    records = _tombstones(group, expired)
     is_left = group.pending or group.pending_offsets or len(expired) < len(group.offsets)
     if group.state is GroupState.EMPTY and not is_left:
         records.append(group_tombstone(group_id))
-    return Decision(False, records)
+    return Decision(len(expired), records)
 
 
 def _tombstones(group: Group, partitions: Collection[TopicPartition]) -> list[KeyValue]:

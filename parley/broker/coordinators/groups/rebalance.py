@@ -73,6 +73,8 @@ class Rebalances:
         self._store = store
         self._now_ms = now_ms
         self._sessions = sessions
+        self.completed = 0
+        """Rebalances that have ended with an assignment."""
 
     def begin(self, group: Group, reason: str) -> None:
         """Begin a rebalance unless one is in progress, and end it at once if every member has joined."""
@@ -191,6 +193,7 @@ class Rebalances:
                 respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
             self.begin(group, f"the assignment could not be stored: {code.name}")
             return
+        self.completed += 1
         cancel(group.sync_timer)
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")

@@ -188,6 +188,7 @@ async def test_members_share_a_generation_and_get_their_own_assignment() -> None
     assert follower.members == []
     for joined in (leader, follower):
         assert (await bench.sync(joined)).assignment == joined.member_id.encode()
+    assert bench.membership.completed_rebalances == 1
     generation, assignments = bench.group_log.stored[-1]
     assert generation == leader.generation_id
     assert set(assignments or {}) == {leader.member_id, follower.member_id}

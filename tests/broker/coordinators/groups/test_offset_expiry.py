@@ -113,6 +113,8 @@ def test_offsets_expire_in_each_round_and_in_the_end_the_group() -> None:
             left.append([topic for topic, _ in bench.offsets()])
         assert left == [["u"], ["u"], []]
         assert bench.groups.find("g") is None
+        metrics = bench.groups.metrics()
+        assert (metrics.offsets, metrics.commits, metrics.expired) == (0, 2, 2)
         expiring.cancel()
 
     run(scenario())
