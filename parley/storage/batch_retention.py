@@ -64,7 +64,8 @@ class TransactionsSeen:
         if not header.is_transactional:
             return False
         producer_id = header.producer_id
-        if producer_id in self._ending_in_abort:
+        aborted = self._ending_in_abort.get(producer_id)
+        if aborted is not None and header.base_offset < aborted.last_offset:
             self._with_aborted_batches.add(producer_id)
             return True
         self._with_committed_batches.add(producer_id)

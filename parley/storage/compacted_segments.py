@@ -17,7 +17,7 @@ from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer
 from parley.storage.checkpoints import sync_directory
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import CLEANED, LOG_SUFFIX, Segment
+from parley.storage.segment import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
 
 WRITE_BYTES: Final = 1 << 20
@@ -86,6 +86,7 @@ class CompactedSegments:
         ends = [*(segment.base_offset for segment in self._segments[1:]), self._end_offset]
         for segment, end in zip(self._segments, ends, strict=True):
             segment.seal(end)
+            segment.path_of(TRANSACTION_INDEX_SUFFIX).touch()  # recovery must know if a file is missing
             segment.sync(indexes=True)
             os.utime(segment.path_of(LOG_SUFFIX), ns=(modified_ns, modified_ns))
             segment.release()

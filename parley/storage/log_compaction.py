@@ -195,6 +195,10 @@ class LogCompaction:
                 log.segments.settle(new)
                 log.producers.remove_stray_snapshots({segment.base_offset for segment in log.segments.all})
             sync_directory(directory)
+            with log.lock:
+                for segment in new:
+                    if not segment.transactions.count:
+                        segment.transactions.delete()  # it was needed in case of a crash, and costs a descriptor
             self._is_exchanging = False
         return removed
 

@@ -16,7 +16,7 @@ import pytest
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlType
 from parley.protocol.records.record import Record
-from parley.storage import checkpoints, compacted_segments, log_compaction
+from parley.storage import checkpoints, compacted_segments, log_compaction, swap_recovery
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log
 from parley.tools.simulation.disk import Disk, Disks
@@ -46,7 +46,7 @@ def interrupted_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     with monkeypatch.context() as patch:
         for name in ("rename", "unlink"):
             patch.setattr(Path, name, counted(getattr(Path, name)))
-        for module in (log_compaction, compacted_segments):
+        for module in (log_compaction, compacted_segments, swap_recovery):
             patch.setattr(module, "sync_directory", counted(checkpoints.sync_directory))
         yield
 
@@ -149,6 +149,11 @@ def test_a_power_cut_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         def after() -> Path:
             disk.machine_crashed(rng)
+            try:  # the machine loses power again while it recovers
+                with interrupted_at(rng.randrange(20), monkeypatch):
+                    swap_recovery.settle(disk.path / "topic-0")
+            except Interrupted:
+                disk.machine_crashed(rng)
             return disk.path / "topic-0"
 
         assert rounds(new, after, rng, monkeypatch, stride=7) > 50
