@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -60,8 +60,8 @@ LISTED_AT_ONCE: Final = 100
 """Transactional ids that are matched against a client's pattern before other requests have their turn."""
 
 _Outcome = dict[TopicPartition, ErrorCode]
-_Pending = tuple[frozenset[TopicPartition], _Outcome | asyncio.Future[_Outcome] | asyncio.Future[None]]
-"""The partitions of a transaction, with their outcome, or the event that has it (None: all were added)."""
+_Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None]]
+"""The partitions of a transaction, with their outcome, or what has it (None: all were added)."""
 
 
 def code_for(error: KafkaError, version: int, knows_fenced: int = KNOWS_FENCED) -> ErrorCode:
@@ -93,11 +93,19 @@ class TransactionsApi:
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse:
         """Add partitions to a transaction, or verify for other brokers that they were added."""
-        return await self._add_partitions(context.api_version, request)
+        version = context.api_version
+        # A request of another broker does not wait for one transaction's markers: the others in it would wait, too.
+        return await self._add_partitions(version, request, waits=version < BATCHED)
 
-    async def _add_partitions(self, version: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Handle a request about one transaction that this broker sends to itself, as the leader of partitions."""
+        return await self._add_partitions(BROKERS_VERSION, request, waits=True)
+
+    async def _add_partitions(
+        self, version: int, request: AddPartitionsToTxnRequest, *, waits: bool
+    ) -> AddPartitionsToTxnResponse:
         asked = request.transactions if version >= BATCHED else [_single(request)]
-        pending = await in_slices(partial(self._add_or_verify, version), asked)
+        pending = await in_slices(partial(self._add_or_verify, version, waits), asked)
         outcomes = [await _outcome(version, each) for each in pending]
         if version < BATCHED:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(outcomes[0]))
@@ -110,8 +118,10 @@ class TransactionsApi:
             ]
         )
 
-    def _add_or_verify(self, version: int, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> _Pending:
-        """Submit one transaction of a request."""
+    def _add_or_verify(
+        self, version: int, waits: bool, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    ) -> _Pending:
+        """Submit one transaction of a request. If it ``waits``, markers of the transaction before are written first."""
         partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
         impossible = self._impossible(partitions)
         if impossible:
@@ -121,7 +131,8 @@ class TransactionsApi:
             if asked.verify_only:
                 return partitions, self._coordinator.verify(asked.transactional_id, producer, partitions)
             client_version = EPOCH_PER_TRANSACTION if version >= BATCHED else FIRST_VERSION
-            return partitions, self._coordinator.add(asked.transactional_id, producer, partitions, client_version)
+            add = self._coordinator.add_when_ended if waits else self._coordinator.add
+            return partitions, add(asked.transactional_id, producer, partitions, client_version)
         except KafkaError as error:
             return partitions, dict.fromkeys(partitions, code_for(error, version))
 
@@ -144,14 +155,12 @@ class TransactionsApi:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             partition = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
             producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-            await self._coordinator.add(request.transactional_id, producer, frozenset({partition}), FIRST_VERSION)
+            await self._coordinator.add_when_ended(
+                request.transactional_id, producer, frozenset({partition}), FIRST_VERSION
+            )
         except KafkaError as error:
             return AddOffsetsToTxnResponse(error_code=code_for(error, context.api_version))
         return AddOffsetsToTxnResponse()
-
-    async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        """Handle a request that this broker sends to itself, as the leader of partitions."""
-        return await self._add_partitions(BROKERS_VERSION, request)
 
     # --- The end of a transaction ---
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final, TypeVar
 
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.adding import add, verify
@@ -24,6 +26,11 @@ from parley.broker.coordinators.transactions.transaction import (
     TransactionState,
 )
 from parley.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+HELD_S: Final = 0.5
+"""How long a request waits for the markers of the transaction before. Clients wait longer for a response."""
 
 
 def make_shard(
@@ -79,6 +86,11 @@ class TransactionCoordinator:
         elif not 0 < timeout_ms <= config.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         decide = partial(initialize, transactional_id=transactional_id, timeout_ms=timeout_ms, expected=expected)
+        return await self._when_ended(transactional_id, lambda: self._initialize(transactional_id, decide))
+
+    async def _initialize(
+        self, transactional_id: str, decide: Callable[..., Decision[ProducerIdentity | ErrorCode | None]]
+    ) -> ProducerIdentity:
         result = await self.runtime.submit(transactional_id, partial(decide, new_id=None))
         if result is None:
             decide = partial(decide, new_id=await self._producer_ids.take())
@@ -86,6 +98,31 @@ class TransactionCoordinator:
         if not isinstance(result, ProducerIdentity):
             raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
+
+    async def _when_ended(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``attempt``, after the markers of the transaction before are written.
+
+        The client would have to retry, and its pause is longer than the markers take. Raises CONCURRENT_TRANSACTIONS if
+        they take longer than ``HELD_S``.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HELD_S
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    raise
+                left_s = deadline - loop.time()
+                partition = self.runtime.shard_of(transactional_id)
+                if left_s <= 0 or not await self.markers.until_ended(partition, transactional_id, left_s):
+                    raise
+
+    async def add_when_ended(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
+    ) -> None:
+        """Add partitions, as ``add`` does, after the markers of the producer's transaction before are written."""
+        await self._when_ended(transactional_id, lambda: self.add(transactional_id, producer, partitions, version))
 
     def add(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int

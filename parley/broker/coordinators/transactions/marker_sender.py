@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -68,6 +69,7 @@ class _Ending:
     waiting: set[TopicPartition]
     retry_s: float = RETRY_FIRST_S
     stopped: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 _Part = tuple[_Ending, list[TopicPartition]]
@@ -105,7 +107,7 @@ class MarkerSender:
         if shard.transactions.get(transactional_id) != transaction or transaction.state not in PREPARED:
             return
         if known is not None:
-            known.stopped = True
+            self._drop(known)
         ending = _Ending(shard, transactional_id, transaction, set(transaction.partitions))
         self._endings[key] = ending
         self._enqueue(ending, list(transaction.partitions))
@@ -115,8 +117,20 @@ class MarkerSender:
         for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
             self._drop(ending)
 
+    async def until_ended(self, partition: int, transactional_id: str, timeout_s: float) -> bool:
+        """Wait until a transaction is complete, or has another coordinator. False after ``timeout_s``, or if no markers
+        are being written."""
+        ending = self._endings.get((partition, transactional_id))
+        if ending is None:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await ending.ended.wait()
+        return ending.ended.is_set()
+
     def _drop(self, ending: _Ending) -> None:
         ending.stopped = True
+        ending.ended.set()
         key = (ending.shard.partition, ending.transactional_id)
         if self._endings.get(key) is ending:
             del self._endings[key]

@@ -10,7 +10,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.runtime import CoordinatorRuntime
-from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
+from parley.broker.coordinators.transactions.coordinator import HELD_S, TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
@@ -251,5 +251,58 @@ def test_a_broker_that_does_not_coordinate_an_id_says_so() -> None:
             await coordinator.initialize(ID, 60_000, None)
         assert resigned.value.code is ErrorCode.NOT_COORDINATOR
         assert await coordinator.select(Filter()) == []
+
+    run(scenario())
+
+
+def test_a_producer_that_goes_on_at_once_waits_for_its_markers_instead_of_retrying() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        coordinator = await bench.elected()
+        bench.may_write.clear()
+        following = await coordinator.end(ID, await opened(coordinator), V2, committed=True)
+        with pytest.raises(KafkaError) as at_once:
+            await coordinator.add(ID, following, frozenset({P0}), V2)
+        assert at_once.value.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        adding = asyncio.ensure_future(coordinator.add_when_ended(ID, following, frozenset({P0}), V2))
+        await asyncio.sleep(HELD_S / 2)
+        assert not adding.done()
+        bench.may_write.set()
+        await adding
+        assert (await coordinator.describe(ID)).state is TransactionState.ONGOING
+        coordinator.runtime.on_resigned(0)
+
+    run(scenario())
+
+
+def test_a_new_producer_waits_until_the_open_transaction_is_aborted() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        coordinator = await bench.elected()
+        old = await opened(coordinator)
+        assert await coordinator.initialize(ID, 60_000, None) == (old.producer_id, 2)
+        assert [marker.transaction_result for marker in bench.markers] == [False]
+        coordinator.runtime.on_resigned(0)
+
+    run(scenario())
+
+
+def test_no_request_waits_long_for_markers() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        coordinator = await bench.elected()
+        bench.may_write.clear()
+        following = await coordinator.end(ID, await opened(coordinator), V2, committed=True)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(KafkaError) as late:
+            await coordinator.add_when_ended(ID, following, frozenset({P0}), V2)
+        assert late.value.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert asyncio.get_running_loop().time() - began == pytest.approx(HELD_S, abs=0.01)
+        waiting = asyncio.ensure_future(coordinator.initialize(ID, 60_000, None))
+        await asyncio.sleep(HELD_S / 2)
+        coordinator.runtime.on_resigned(0)
+        with pytest.raises(KafkaError) as resigned:
+            await waiting
+        assert resigned.value.code is ErrorCode.NOT_COORDINATOR
 
     run(scenario())
