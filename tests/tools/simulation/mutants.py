@@ -11,6 +11,7 @@ import pytest
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import brokers
 from parley.broker.controller import leader_choice as election
+from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
@@ -18,7 +19,7 @@ from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
-from parley.storage import compaction
+from parley.storage import checkpoints, compaction, durability, producer_snapshots, segments
 from parley.storage._offset_map import OffsetMap, note_keys
 from parley.storage.compaction_batches import Batch, with_records
 from parley.storage.log_integrity import LogIntegrity
@@ -104,6 +105,23 @@ def close_gaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "with_records", renumbered)
 
 
+def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
+    """A store that was restored to an older state is believed: who is in sync, and the leader epochs."""
+
+    async def trust(*args: Any) -> None:
+        pass
+
+    patch.setattr(StoreSetBack, "check_mark", trust)
+    patch.setattr(StoreSetBack, "check_members", trust)
+    patch.setattr(brokers, "distrust_outdated", lambda *args: [])
+
+
+def leave_names_unsynced(patch: pytest.MonkeyPatch) -> None:
+    """A flush brings the contents of files to disk, but not the names of new ones."""
+    for module in (checkpoints, durability, producer_snapshots, segments):
+        patch.setattr(module, "sync_directory", lambda path: None)
+
+
 def late_leaders(broker: int) -> list[Fault]:
     """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
@@ -118,6 +136,24 @@ def late_writes(broker: int) -> list[Fault]:
     """A broker cannot reach the store for longer than its session lasts, while another one dies."""
     other = broker % 3 + 1
     return [Fault(2.0, Kind.LOSE_STORE, broker, other, 11.0, 1.0), Fault(3.0, Kind.KILL, other, broker, 4.0, 0.0)]
+
+
+def restored_store(broker: int) -> list[Fault]:
+    """All brokers stop cleanly, so that only the store tells which of them lacks records. Then it forgets that."""
+    others = [each for each in (1, 2, 3) if each != broker]
+    return [
+        Fault(3.0, Kind.SHUT_DOWN, broker, broker, 9.0, 0.0),
+        *(Fault(6.5, Kind.SHUT_DOWN, other, other, 5.5, 0.0) for other in others),
+        Fault(8.0, Kind.RESTORE_STORE, broker, broker, 3.0, 60.0),
+    ]
+
+
+def power_cuts(broker: int) -> list[Fault]:
+    """All machines lose power soon after the start; then two at a time, while the third one is down."""
+    others = [each for each in (1, 2, 3) if each != broker]
+    cuts = [(0.4, 1), (0.4, 2), (0.4, 3), *((0.4 + turn * 3.5, other) for turn in range(1, 5) for other in others)]
+    faults = [Fault(at, Kind.CRASH, each, each, 1.0, 0.0) for at, each in cuts]
+    return sorted([*faults, Fault(2.4, Kind.KILL, broker, broker, 15.0, 0.0)], key=lambda fault: fault.at)
 
 
 @dataclass(frozen=True)
@@ -148,6 +184,8 @@ MUTANTS = (
     Mutant(forget_refusals, range(8, 60), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(serve_unverified, range(7, 60), kinds=(Kind.FLIP,)),
+    Mutant(trust_restored_store, range(1, 10), restored_store),
+    Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
 )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Settings, simulate
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.world import World
-from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt
+from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt, power_cuts, restored_store
 
 SHORT = Settings(seconds=10.0)
 ALONE = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
@@ -102,6 +103,13 @@ def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int
     away = Fault(3.0, Kind.STOP, 3, 3, 4.6, 0.0)
     frozen = Fault(7.601, Kind.STOP, second, second, 30.0, 0.0)
     outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen]))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [restored_store, power_cuts])
+def test_brokers_without_a_bug_stand_what_finds_it(schedule: Callable[[int], list[Fault]]) -> None:
+    outcome = simulate(1, Settings(seconds=20.0, faults=schedule(1)))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
 
 
