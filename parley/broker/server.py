@@ -222,6 +222,8 @@ class BrokerServer:
             listener.stop_accepting()
         await parts.store_move.abandon()
         await asyncio.gather(*(listener.close(0) for listener in serving.listeners))
+        for runtime in (parts.groups.runtime, parts.transactions.runtime):
+            runtime.resign_all()  # their timers would append to logs that are closed
         for tasks in (environment.tasks, environment.membership):
             await tasks.close()
         await parts.peers.close()

@@ -8,7 +8,6 @@ SASL = "SASL is not supported yet."
 ACLS = "Authorization is not supported yet."
 QUOTAS = "Quotas are not supported yet."
 DOWN_CONVERSION = "Batches are always converted for consumers that cannot read them."
-TRANSACTIONS = "Transactions are not supported yet."
 NEW_GROUPS = "Only consumer groups of the classic protocol are supported yet."
 METRICS_PUSH = "Metrics pushed by clients are not supported yet."
 
