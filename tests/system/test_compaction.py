@@ -19,7 +19,7 @@ from tests.system.running import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compaction")]
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 CLEANER = {
     "log.cleaner.backoff.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "200",
