@@ -20,12 +20,14 @@ from parley.storage.segment import (
     DIGEST_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
     SUFFIXES,
     SWAP,
-    TRANSACTION_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
     base_offset_of,
     file_name,
 )
+from parley.storage.segment_digest import read_digest
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 
 _log = logging.getLogger(__name__)
@@ -70,14 +72,14 @@ def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
 
 
 def _renamed_already(directory: Path, base_offset: int) -> list[str]:
-    """The names of files that may be the new segment's, renamed before its ``.log`` file: a crash keeps renames in any
-    order. A new segment with a digest has a file of each kind; otherwise its transaction index is empty."""
-    kept = [file_name(base_offset, kind) for kind in INDEX_SUFFIXES]
-    names = [name for name in kept if not (directory / (name + SWAP)).exists()]
-    digest = file_name(base_offset, DIGEST_SUFFIX)
-    if not (directory / digest).exists() and not (directory / (digest + SWAP)).exists():
-        names = [name for name in names if not name.endswith(TRANSACTION_INDEX_SUFFIX)]
-    return names
+    """The names of files that are the new segment's, renamed before its ``.log`` file: a crash keeps renames in any
+    order. A new segment with batches has a digest and a transaction index; otherwise neither is of use."""
+    size = (directory / file_name(base_offset, LOG_SUFFIX + SWAP)).stat().st_size
+    digests = [read_digest(directory / file_name(base_offset, DIGEST_SUFFIX + suffix)) for suffix in ("", SWAP)]
+    has_digest = any(digest is not None and digest.size == size for digest in digests)
+    kinds = INDEX_SUFFIXES if has_digest else (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    names = [file_name(base_offset, kind) for kind in kinds]
+    return [name for name in names if not (directory / (name + SWAP)).exists()]
 
 
 def _end_of(path: Path, base_offset: int) -> int:

@@ -59,7 +59,12 @@ def fill(log: Log, rng: Random) -> None:
         if n % 4 == 2:
             fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
         records = [
-            Record(0, NOW + n, rng.choice((b"a", b"b", b"c", b"d%d" % n)), rng.choice((b"v" * 80, b"%d" % n, None)))
+            Record(
+                0,
+                NOW + n,
+                rng.choice((b"a", b"b", b"c", b"d%d" % rng.randrange(n + 1))),
+                rng.choice((b"v" * 80, b"%d" % n, None)),
+            )
             for _ in range(rng.randint(1, 3))
         ]
         log.append_as_leader(build(records, **fields), leader_epoch=0, now_ms=NOW)
