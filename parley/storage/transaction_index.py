@@ -21,7 +21,8 @@ from pathlib import Path
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 """version, producer id, first offset, last offset, last stable offset"""
-_ENTRIES_PER_READ = 1024
+_ENTRIES_FIRST_READ, _ENTRIES_PER_READ = 8, 1024
+"""Entries read at a time. Most searches end after a few, so reads begin small and grow."""
 
 
 class CorruptTransactionIndex(ValueError):
@@ -51,6 +52,7 @@ class TransactionIndex:
         self._fd = -1
         self._size = 0
         self._last_offset = -1
+        self._last_search = (0, 0)  # an offset, and the first entry that ends there or later: readers move forward
         if path.exists():
             self._open()
 
@@ -85,7 +87,9 @@ class TransactionIndex:
         If the second value is False, the next segment's index must be searched as well. Reads the file. Raises
         ``OSError``, or ``CorruptTransactionIndex`` if an entry has an unknown version.
         """
-        found = []
+        found: list[AbortedTransaction] = []
+        if start > self._last_offset:
+            return found, False
         for aborted in self._entries(self._first_ending_at(start)):
             if aborted.first_offset < end:
                 found.append(aborted)
@@ -149,6 +153,7 @@ class TransactionIndex:
         os.ftruncate(self._fd, count * _ENTRY.size)
         self._size = count * _ENTRY.size
         self._last_offset = self._last_offset_of(count - 1) if count else -1
+        self._last_search = (0, 0)
 
     def _last_offset_of(self, index: int) -> int:
         entry = os.pread(self._fd, _ENTRY.size, index * _ENTRY.size)
@@ -158,19 +163,30 @@ class TransactionIndex:
         return last_offset
 
     def _first_ending_at(self, offset: int) -> int:
-        low, high = 0, self.count
+        """The first entry whose marker lies at ``offset`` or later, looked for near the last one that was found."""
+        before, low = self._last_search
+        if before > offset:
+            low = 0
+        high, step, count = low, 1, self.count
+        while high < count and self._last_offset_of(high) < offset:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
         while low < high:
             middle = (low + high) // 2
             if self._last_offset_of(middle) < offset:
                 low = middle + 1
             else:
                 high = middle
+        self._last_search = (offset, low)
         return low
 
     def _entries(self, first: int) -> Iterator[AbortedTransaction]:
-        position = first * _ENTRY.size
+        position, at_once = first * _ENTRY.size, _ENTRIES_FIRST_READ
         while position < self._size:
-            wanted = min(self._size - position, _ENTRIES_PER_READ * _ENTRY.size)
+            wanted = min(self._size - position, at_once * _ENTRY.size)
+            at_once = min(4 * at_once, _ENTRIES_PER_READ)
             chunk = os.pread(self._fd, wanted, position)
             if len(chunk) < wanted:
                 raise CorruptTransactionIndex(f"{self.path} became shorter")

@@ -110,26 +110,33 @@ def test_damage_is_noticed(index: TransactionIndex, path: Path, damage: object) 
     st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), max_size=50).map(
         lambda gaps: gaps if len(gaps) < 30 else gaps * 40
     ),
-    st.integers(0, 300),
-    st.integers(0, 300),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 400)), min_size=1, max_size=6),
 )
-def test_a_search_finds_what_a_scan_finds(
-    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], start: int, end: int
+def test_searches_find_what_a_scan_finds(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], searches: list[tuple[int, int, int]]
 ) -> None:
+    """Each search begins near the last one. In between, the index is truncated, or other entries are appended."""
     index = TransactionIndex(tmp_path_factory.getbasetemp() / "00000000000000000000.txnindex")
-    spans = []
-    last = 0
-    for length, gap in gaps:
-        last += gap
-        spans.append((max(0, last - length), last))
-    firsts = [first for first, _ in spans]
-    entries = [
-        AbortedTransaction(7, first, last, min([last + 1, *firsts[at + 1 : at + 10]]))
-        for at, (first, last) in enumerate(spans)
-    ]
-    for entry in entries:
-        index.append(entry)
-    found, complete = index.find(start, end)
+    entries: list[AbortedTransaction] = []
+
+    def append(gaps: list[tuple[int, int]]) -> None:
+        last = entries[-1].last_offset if entries else 0
+        spans = []
+        for length, gap in gaps:
+            last += gap
+            spans.append((max(0, last - length), last))
+        firsts = [first for first, _ in spans]
+        for at, (first, last) in enumerate(spans):
+            entries.append(AbortedTransaction(7, first, last, min([last + 1, *firsts[at + 1 : at + 10]])))
+            index.append(entries[-1])
+
+    append(gaps)
+    for start, end, cut in searches:
+        found, complete = index.find(start, end)
+        assert found == [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
+        assert complete == any(entry.last_stable_offset >= end and entry.last_offset >= start for entry in entries)
+        if cut < 300:
+            index.truncate_to(cut)
+            entries[:] = [entry for entry in entries if entry.last_offset < cut]
+            append(gaps[: cut % 7])
     index.delete()
-    assert found == [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
-    assert complete == any(entry.last_stable_offset >= end and entry.last_offset >= start for entry in entries)

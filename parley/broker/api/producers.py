@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from parley.broker.api.requested_names import once
+from parley.broker.api.requested_names import in_slices, once
 from parley.broker.api.transactions import code_for
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
@@ -19,6 +19,7 @@ from parley.protocol.messages.producers import (
     InitProducerIdResponse,
 )
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+from parley.storage.producer_snapshots import ProducerEntry
 
 KNOWS_FENCED: Final = 4
 """The first version of InitProducerId whose senders understand PRODUCER_FENCED (KIP-588)."""
@@ -61,20 +62,21 @@ class ProducersApi:
             return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
         return InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
 
-    def describe_producers(
+    async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
         """Return the producers known to each requested partition that this broker leads."""
+        named = once(((t.name, t.partition_indexes) for t in request.topics), int)
         return DescribeProducersResponse(
             topics=[
                 DescribeProducersResponse.TopicResponse(
-                    name=name, partitions=[self._producers(name, index) for index in indexes]
+                    name=name, partitions=[await self._producers(name, index) for index in indexes]
                 )
-                for name, indexes in once(((t.name, t.partition_indexes) for t in request.topics), int).items()
+                for name, indexes in named.items()
             ]
         )
 
-    def _producers(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+    async def _producers(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
         try:
             partition = self._partitions.find(topic, index)
             partition.check_leader()
@@ -84,19 +86,19 @@ class ProducersApi:
                 partition_index=index, error_code=error.code, error_message=str(error) or None, active_producers=[]
             )
         return DescribeProducersResponse.PartitionResponse(
-            partition_index=index,
-            active_producers=[
-                DescribeProducersResponse.ProducerState(
-                    producer_id=producer.producer_id,
-                    producer_epoch=producer.epoch,
-                    last_sequence=producer.last_sequence,
-                    last_timestamp=producer.timestamp,
-                    coordinator_epoch=producer.coordinator_epoch,
-                    current_txn_start_offset=producer.transaction_first_offset,
-                )
-                for producer in producers
-            ],
+            partition_index=index, active_producers=await in_slices(_described, producers)
         )
+
+
+def _described(producer: ProducerEntry) -> DescribeProducersResponse.ProducerState:
+    return DescribeProducersResponse.ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_first_offset,
+    )
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
