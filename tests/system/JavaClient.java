@@ -33,8 +33,8 @@ public class JavaClient {
             client.group(admin);
             client.groupAdministration(admin);
             client.refusals(admin);
+            client.transactions(admin);
         }
-        client.transactions();
         System.out.println("done");
     }
 
@@ -57,17 +57,66 @@ public class JavaClient {
         throw new AssertionError("not refused with " + error);
     }
 
-    private void transactions() {
-        Map<String, Object> config = Map.of("bootstrap.servers", broker, "transactional.id", group);
-        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+    private KafkaProducer<String, String> transactional(String id) {
+        Map<String, Object> config = Map.of("bootstrap.servers", broker, "transactional.id", id);
+        return new KafkaProducer<>(config, new StringSerializer(), new StringSerializer());
+    }
+
+    private void transactions(Admin admin) throws Exception {
+        String written = topic + "-written", id = topic + "-id";
+        admin.createTopics(List.of(new NewTopic(written, 2, (short) 1))).all().get();
+        TopicPartition read = new TopicPartition(written, 1);
+        List<String> expected = new ArrayList<>();
+        try (var consumer = member(null, "RangeAssignor"); var producer = transactional(id)) {
             producer.initTransactions();
-        } catch (TimeoutException e) {
-            throw e;
-        } catch (KafkaException e) {
-            check(e.getMessage().contains("Transactions are not offered"), true);
-            return;
+            check(admin.describeTransactions(List.of(id)).description(id).get().state(), TransactionState.EMPTY);
+            for (int i = 0; i < 20; i++) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(written, 0, null, "k" + i));
+                producer.send(new ProducerRecord<>(written, 1, null, "v" + i));
+                producer.sendOffsetsToTransaction(Map.of(read, new OffsetAndMetadata(i)), consumer.groupMetadata());
+                if (i % 3 == 2) {
+                    producer.abortTransaction();
+                } else {
+                    producer.commitTransaction();
+                    expected.add("v" + i);
+                }
+            }
+            consumer.assign(List.of(read));
+            check(consumer.committed(Set.of(read)).get(read).offset(), 19L);
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(written, 1, null, "of a zombie")).get();
+            TransactionDescription open = admin.describeTransactions(List.of(id)).description(id).get();
+            check(open.state(), TransactionState.ONGOING);
+            check(open.topicPartitions(), Set.of(read));
+            var ongoing = new ListTransactionsOptions().filterStates(Set.of(TransactionState.ONGOING));
+            check(admin.listTransactions(ongoing).all().get().stream().anyMatch(
+                each -> each.transactionalId().equals(id) && each.producerId() == open.producerId()), true);
+            try (var newer = transactional(id)) {
+                newer.initTransactions();
+                try {
+                    producer.commitTransaction();
+                    throw new AssertionError("a zombie commits");
+                } catch (ProducerFencedException | InvalidProducerEpochException e) {
+                    // as it must be
+                }
+                newer.beginTransaction();
+                newer.send(new ProducerRecord<>(written, 1, null, "of its successor"));
+                newer.commitTransaction();
+                expected.add("of its successor");
+            }
         }
-        throw new AssertionError("there are transactions");
+        Map<String, Object> config = Map.of("bootstrap.servers", broker, "isolation.level", "read_committed");
+        try (var reader = new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer())) {
+            reader.assign(List.of(read));
+            reader.seekToBeginning(List.of(read));
+            List<String> found = new ArrayList<>();
+            long deadline = System.nanoTime() + WAIT.toNanos();
+            while (found.size() < expected.size() && System.nanoTime() < deadline)
+                reader.poll(Duration.ofMillis(100)).forEach(record -> found.add(record.value()));
+            check(found, expected);
+        }
+        admin.deleteTopics(List.of(written)).all().get();
     }
 
     private void topics(Admin admin) throws Exception {

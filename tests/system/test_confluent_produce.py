@@ -12,7 +12,6 @@ from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
-    KafkaException,
     Message,
     Producer,
     TopicPartition,
@@ -127,13 +126,6 @@ def test_idempotent_producer_with_small_batches(broker: BrokerProcess, new_topic
         send(producer, topic, values, partition=partition)
     for partition in range(3):
         assert [message.value() for message in read(broker, topic, partition=partition)] == values
-
-
-def test_a_transactional_producer_fails_at_once_and_says_why(broker: BrokerProcess) -> None:
-    producer = producer_for(broker, transactional_id="mine")
-    with pytest.raises(KafkaException, match="Transactions are not offered") as refused:
-        producer.init_transactions(WAIT_SECONDS)
-    assert refused.value.args[0].fatal()
 
 
 def test_large_records(broker: BrokerProcess, new_topic: NewTopic) -> None:
