@@ -156,7 +156,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         partitions=partitions,
         groups=groups,
         transactions=_transaction_coordinator(
-            environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids
+            environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids, lifecycle
         ),
         connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener),
         load=Load(limits.queued_requests, limits.queued_bytes),
@@ -326,6 +326,7 @@ def _transaction_coordinator(
     peers: Peers,
     markers: TransactionMarkers,
     producer_ids: ProducerIds,
+    lifecycle: BrokerLifecycle,
 ) -> TransactionCoordinator:
     wall_ms = environment.clock.wall_ms
 
@@ -341,7 +342,9 @@ def _transaction_coordinator(
         timeout_ms=lambda: config().request_timeout_ms,
         tasks=environment.tasks,
     )
-    return TransactionCoordinator(runtime, sender, producer_ids, config)
+    return TransactionCoordinator(
+        runtime, sender, producer_ids, config, may_be_superseded=lambda: lifecycle.may_be_superseded
+    )
 
 
 def _partition_count(metadata: Metadata, topic: str) -> int:

@@ -8,6 +8,7 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
+    EPOCH_PER_TRANSACTION,
     PREPARED,
     ProducerIdentity,
     TopicPartition,
@@ -37,7 +38,9 @@ def add(
     completes, and POLICY_VIOLATION if the transaction would have too many partitions.
     """
     known = _of_producer(shard, transactional_id, producer)
-    if known.state is TransactionState.ONGOING and partitions <= known.partitions:
+    if known.state is TransactionState.ONGOING and partitions <= known.partitions and version >= EPOCH_PER_TRANSACTION:
+        # Before version 2 the epoch does not tell this transaction from an earlier one, which a superseded coordinator
+        # may have in mind: the record is stored again, since only the coordinator can append.
         return Decision(None)
     opened = known.entered(
         TransactionState.ONGOING,

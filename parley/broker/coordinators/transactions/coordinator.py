@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision
@@ -46,6 +46,9 @@ class TransactionCoordinator:
 
     Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
     does. An empty transactional id is an INVALID_REQUEST.
+
+    A coordinator that may have been superseded refuses nothing: the new one may know more. It raises NOT_COORDINATOR,
+    and the producer asks again.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class TransactionCoordinator:
         markers: MarkerSender,
         producer_ids: ProducerIds,
         config: Callable[[], BrokerConfig],
+        may_be_superseded: Callable[[], bool],
     ) -> None:
         self.runtime = runtime
+        self._may_be_superseded = may_be_superseded
         self.markers = markers
         self._producer_ids = producer_ids
         self._config = config
@@ -91,10 +96,10 @@ class TransactionCoordinator:
     async def _initialize(
         self, transactional_id: str, decide: Callable[..., Decision[ProducerIdentity | ErrorCode | None]]
     ) -> ProducerIdentity:
-        result = await self.runtime.submit(transactional_id, partial(decide, new_id=None))
+        result = await self._submit(transactional_id, partial(decide, new_id=None))
         if result is None:
             decide = partial(decide, new_id=await self._producer_ids.take())
-            result = await self.runtime.submit(transactional_id, decide)
+            result = await self._submit(transactional_id, decide)
         if not isinstance(result, ProducerIdentity):
             raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
@@ -132,15 +137,15 @@ class TransactionCoordinator:
         decide = partial(
             add, transactional_id=transactional_id, producer=producer, partitions=partitions, version=version
         )
-        return self.runtime.submit(transactional_id, decide)
+        return self._submit(transactional_id, decide)
 
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
         """Return NONE for each partition of the producer's transaction, TRANSACTION_ABORTABLE for any other."""
         _check_named(transactional_id)
-        decide = partial(verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
-        return self.runtime.submit(transactional_id, decide)
+        decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
+        return self._submit(transactional_id, decide)
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, version: int, *, committed: bool
@@ -150,10 +155,10 @@ class TransactionCoordinator:
         decide = partial(
             end, transactional_id=transactional_id, producer=producer, committed=committed, version=version
         )
-        result = await self.runtime.submit(transactional_id, partial(decide, new_id=None))
+        result = await self._submit(transactional_id, partial(decide, new_id=None))
         if result is None:
             decide = partial(decide, new_id=await self._producer_ids.take())
-            result = await self.runtime.submit(transactional_id, decide)
+            result = await self._submit(transactional_id, decide)
         if result is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
@@ -161,7 +166,7 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> asyncio.Future[Transaction]:
         """Return a transactional id. The future fails with TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
         _check_named(transactional_id)
-        return self.runtime.submit(transactional_id, partial(describe, transactional_id=transactional_id))
+        return self._submit(transactional_id, partial(describe, transactional_id=transactional_id))
 
     async def select(self, filter: Filter) -> list[tuple[str, Transaction]]:
         """Return the transactional ids of this broker that match. Raises COORDINATOR_LOAD_IN_PROGRESS."""
@@ -180,6 +185,35 @@ class TransactionCoordinator:
             for state, count in shard.counts.items():
                 counts[state] += count
         return counts
+
+    def _submit(
+        self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]
+    ) -> asyncio.Future[T]:
+        return self.runtime.submit(transactional_id, partial(self._decide, decide))
+
+    def _decide(
+        self, decide: Callable[[TransactionShard, int], Decision[T]], shard: TransactionShard, now_ms: int
+    ) -> Decision[T]:
+        try:
+            return decide(shard, now_ms)
+        except KafkaError as refusal:
+            if refusal.code.retriable or not self._may_be_superseded():
+                raise
+            raise _withheld(refusal) from refusal
+
+    def _verify(self, shard: TransactionShard, now_ms: int, **asked: Any) -> Decision[dict[TopicPartition, ErrorCode]]:
+        decision = verify(shard, now_ms, **asked)
+        if any(decision.reply.values()) and self._may_be_superseded():
+            raise _withheld(KafkaError(ErrorCode.TRANSACTION_ABORTABLE))
+        return decision
+
+
+def _withheld(refusal: KafkaError) -> KafkaError:
+    """Return the error that a possibly superseded coordinator sends instead of a refusal."""
+    return KafkaError(
+        ErrorCode.NOT_COORDINATOR,
+        f"This broker has lost touch with the controller and may no longer be the coordinator. If it is: {refusal}",
+    )
 
 
 def _check_named(transactional_id: str) -> None:

@@ -101,7 +101,9 @@ def _end_keeping_epoch(
     if producer != known.identity:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.state is not TransactionState.ONGOING:
-        return Decision(_repeated(known, committed))
+        # A coordinator that was superseded may not know the transaction, only the one before with the same epoch: the
+        # outcome is stored again, since a reply that waits for an append proves that this is still the coordinator.
+        return Decision(_repeated(known, committed), [transaction_record(transactional_id, known)])
     prepared = known.entered(_outcome(committed), now_ms, version=FIRST_VERSION)
     return _decided(shard, now_ms, transactional_id, prepared)
 

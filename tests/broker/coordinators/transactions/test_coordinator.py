@@ -72,7 +72,7 @@ class Bench:
             tasks=tasks,
         )
         some_ids: Any = ids
-        coordinator = TransactionCoordinator(runtime, sender, some_ids, lambda: config)
+        coordinator = TransactionCoordinator(runtime, sender, some_ids, lambda: config, may_be_superseded=lambda: False)
         runtime.on_elected(0, epoch)
         return coordinator
 

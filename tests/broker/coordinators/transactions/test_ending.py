@@ -86,7 +86,9 @@ def test_before_version_2_the_epoch_stays() -> None:
     assert refusal(lambda: shard.end(producer, committed=True, version=0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(lambda: shard.end(producer, committed=False, version=0)) is ErrorCode.INVALID_TXN_STATE
     shard.complete()
+    written = len(shard.log)
     assert shard.end(producer, committed=True, version=0) == producer, "a retry"
+    assert len(shard.log) == written + 1, "only a coordinator that can append may say so"
     assert refusal(lambda: shard.end(producer, committed=False, version=0)) is ErrorCode.INVALID_TXN_STATE
     shard.initialize()
     newer = shard.transaction.identity
