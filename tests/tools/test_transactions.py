@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from parley import Broker
 from parley.protocol.client import Client
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch import build
@@ -90,8 +91,14 @@ class Server(Protocol):
     def bootstrap_servers(self) -> str: ...
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["kafka", "parley"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if request.param == "parley":
+        with Broker(
+            broker_id=1, transaction_state_log_num_partitions=1, transaction_partition_verification_enable=False
+        ) as broker:
+            yield broker
+        return
     try:
         kafka_libs()
     except MissingPeer as missing:

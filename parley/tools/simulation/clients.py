@@ -19,11 +19,13 @@ from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.batch_header import headers
+from parley.protocol.records.batch_header import BatchHeader, headers
+from parley.protocol.records.control_batch import ControlType, read_marker
 from parley.protocol.records.crc import verify_crc
 from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.keyed_records import DELETED, record_of, text_of
 from parley.tools.simulation.machines import EPOCH_MS
+from parley.tools.simulation.transaction_ledger import TransactionLedger
 
 REQUEST_TIMEOUT_S = 4.0
 IN_FLIGHT_MAX = 5
@@ -199,7 +201,23 @@ def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
 
 
 class Reader(_User):
-    """Reads partitions from their beginning, and asks for their end offsets."""
+    """Reads partitions from their beginning, and asks for their end offsets.
+
+    With a ledger of transactions it reads committed records only, as KIP-98 says: up to the last stable offset, without
+    the aborted transactions that the leader names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Iterable[tuple[str, int]],
+        ledger: Ledger,
+        rng: Random,
+        transactions: TransactionLedger | None = None,
+    ) -> None:
+        super().__init__(name, bootstrap, ledger, rng)
+        self._transactions = transactions
+        self._isolation_level = 0 if transactions is None else 1
 
     async def run(self, topic: str, partitions: Iterable[int], *, until_ends: bool = False) -> None:
         """Read until ``stopping`` is set, or with ``until_ends`` up to the current ends."""
@@ -239,7 +257,8 @@ class Reader(_User):
             partition_index=partition, current_leader_epoch=epoch, timestamp=-1
         )
         topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
-        response = await self.client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=self._isolation_level, topics=topics)
+        response = await self.client.send(request, node=node)
         found = response.topics[0].partitions[0]
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code))
@@ -254,6 +273,7 @@ class Reader(_User):
             max_wait_ms=100,
             min_bytes=1,
             max_bytes=4096,
+            isolation_level=self._isolation_level,
             topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         )
         response = await self.client.send(request, node=node, version=FETCH_VERSION)
@@ -265,15 +285,39 @@ class Reader(_User):
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code))
         data = bytes(found.records or b"")
+        aborted = AbortedTransactions(found.aborted_transactions or ())
         for at, header in headers(data):
             try:
                 verify_crc(data, at, header)
             except KafkaError as error:
                 self.ledger.read_damaged(self.name, topic, partition, header.base_offset, node, str(error))
                 raise
-            for record in records(data[at : at + header.size_bytes]):
+            visible = () if aborted.skips(header, data, at) else records(data[at : at + header.size_bytes])
+            for record in visible:
                 if record.offset >= position:
                     position = record.offset + 1
-                    self.ledger.read(self.name, topic, partition, record.offset, text_of(record), node)
+                    value = text_of(record)
+                    self.ledger.read(self.name, topic, partition, record.offset, value, node)
+                    if self._transactions is not None:
+                        self._transactions.read(self.name, value)
             position = max(position, header.next_offset)  # compaction may have removed the last records of the batch
         return position
+
+
+class AbortedTransactions:
+    """The aborted transactions in a fetch response, as a consumer goes through its batches."""
+
+    def __init__(self, named: Iterable[Any]) -> None:
+        self._to_come = sorted((each.first_offset, each.producer_id) for each in named)
+        self._producers: dict[int, None] = {}
+
+    def skips(self, header: BatchHeader, data: bytes, at: int) -> bool:
+        """True if a consumer does not see the batch: a control batch, or one of an aborted transaction."""
+        while self._to_come and self._to_come[0][0] <= header.last_offset:
+            self._producers[self._to_come.pop(0)[1]] = None
+        if header.is_control:
+            marker = read_marker(data, at)
+            if marker is not None and marker.type is ControlType.ABORT:
+                self._producers.pop(header.producer_id, None)
+            return True
+        return header.is_transactional and header.producer_id in self._producers

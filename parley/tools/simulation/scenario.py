@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
@@ -17,6 +18,9 @@ from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, destructive_plan, plan
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.pauses import Pauses
+from parley.tools.simulation.replay_invariant import ReplayInvariant
+from parley.tools.simulation.transaction_ledger import TransactionLedger
+from parley.tools.simulation.transactional_clients import TransactionalProducer, committed_number
 from parley.tools.simulation.virtual_time_loop import Stuck
 from parley.tools.simulation.world import World
 
@@ -34,6 +38,10 @@ KEYED_PAUSE_S = 0.1
 COMPACTION_S = 10.0
 """How long the brokers may compact what is left at the end of a run."""
 CREATED = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+TRANSFERS = "transfers"
+"""The topic of the transactional producers."""
+COORDINATORS_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
+TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
 CHECK_EVERY_S = 0.05
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
@@ -56,6 +64,8 @@ class Settings:
     """True if there is a compacted topic, too; None: the seed decides."""
     faults: Sequence[Fault] | None = None
     """The faults to inject instead of those that the seed plans."""
+    transactions: bool | None = None
+    """True if there are transactional producers, too; None: the seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class Outcome:
     violations: Sequence[Violation]
     events: Sequence[HistoryEvent] = field(repr=False)
     records_acknowledged: int
+    transactions_committed: int
     virtual_seconds: float
     steps: int
 
@@ -98,7 +109,13 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
     if compacts is None:
         compacts = world.random("compaction").random() < 0.5
     world.properties["log.cleaner.enable"] = "true" if compacts else "false"
-    run = _Run(world, settings, flushes=flushes, compacts=compacts)
+    for topic in ("offsets.topic", "transaction.state.log"):
+        world.properties[f"{topic}.replication.factor"] = str(min(3, settings.brokers))
+    world.properties["transaction.state.log.min.isr"] = str(min(2, settings.brokers))
+    transacts = settings.transactions
+    if transacts is None:
+        transacts = world.random("transactions").random() < 0.5
+    run = _Run(world, settings, flushes=flushes, compacts=compacts, transacts=transacts)
     with world:
         try:
             world.run(run.main)
@@ -112,6 +129,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         violations=run.violations.found,
         events=world.history.events,
         records_acknowledged=run.ledger.records_acknowledged,
+        transactions_committed=run.transactions.committed,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
     )
@@ -125,13 +143,18 @@ def _planned(world: World, settings: Settings) -> list[Fault]:
 
 
 class _Run:
-    def __init__(self, world: World, settings: Settings, *, flushes: bool, compacts: bool) -> None:
+    def __init__(self, world: World, settings: Settings, *, flushes: bool, compacts: bool, transacts: bool) -> None:
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
-        self.topics = {TOPIC: settings.partitions, **({COMPACTED_TOPIC: 1} if compacts else {})}
+        self.topics = {
+            TOPIC: settings.partitions,
+            **({COMPACTED_TOPIC: 1} if compacts else {}),
+            **({TRANSFERS: settings.partitions} if transacts else {}),
+        }
         """The number of partitions of each topic."""
         self.ledger = Ledger(world.history, self.violations, compacted={COMPACTED_TOPIC})
+        self.transactions = TransactionLedger(world.history, self.violations)
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._flushes = flushes
         self._rng = world.random("crashes")
@@ -145,7 +168,8 @@ class _Run:
         self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
         self._compaction = CompactionInvariants(world, self.ledger, self.violations)
-        self._users: list[Producer | Reader] = []
+        self._replays = ReplayInvariant(self.violations)
+        self._users: list[Producer | Reader | TransactionalProducer] = []
 
     async def main(self, world: World) -> None:
         """Run the scenario. Ends early if an invariant is violated."""
@@ -162,6 +186,9 @@ class _Run:
         while not self.violations.found:
             self._invariants.check()
             self._compaction.check()
+            for machine in self.world.machines.values():
+                if machine.serves:
+                    self._replays.check(machine, self.world.loop.time())
             if self._pauses is not None:
                 if not self._must_continue():
                     self._pauses.disturbed()
@@ -181,10 +208,14 @@ class _Run:
         await self._until(lambda: all(machine.serves for machine in machines), "every broker has started")
         await self._create_topics()
         producers, readers = self._start_users()
+        if TRANSFERS in self.topics:
+            # A restored store must not be older than the topics, or it would forget that there were transactions.
+            await self._until(lambda: self._invariants.has_topics(COORDINATORS_TOPICS), "the coordinators have topics")
         begin = self._begin = world.loop.time()
         copying = asyncio.ensure_future(self._copy_store())
         if self.settings.brokers >= 3:
-            topics = [(topic, each) for topic, count in self.topics.items() for each in range(count)]
+            # Transactional producers pause as their seed says: they replace each other, and wait for markers.
+            topics = [(topic, n) for topic, count in self.topics.items() if topic != TRANSFERS for n in range(count)]
             session_s = int(world.properties["coordination.session.timeout.ms"]) / 1000
             self._pauses = Pauses(world.loop.time, self.ledger, self.violations, topics, session_s)
         tasks = []
@@ -255,6 +286,15 @@ class _Run:
             work = reader.run(COMPACTED_TOPIC, count)
             readers.append(world.client_process(reader.name).start(work, name=reader.name))
             self._users += [producer, reader]
+        for name in TRANSACTIONAL_IDS if TRANSFERS in self.topics else ():
+            writer = TransactionalProducer(name, addresses, self.ledger, self.transactions, world.random(name))
+            producers.append(world.client_process(name).start(writer.run(TRANSFERS, partitions), name=name))
+            self._users.append(writer)
+        if TRANSFERS in self.topics:
+            name = "committed-reader"
+            reader = Reader(name, addresses, self.ledger, world.random(name), self.transactions)
+            readers.append(world.client_process(name).start(reader.run(TRANSFERS, partitions), name=name))
+            self._users.append(reader)
         return producers, readers
 
     # --- Faults ---
@@ -426,15 +466,36 @@ class _Run:
             await asyncio.sleep(COMPACTION_S)
         for topic, partitions in self.topics.items():
             addresses = [machine.address for machine in machines]
-            final = Reader(FINAL_READER, addresses, self.ledger, self.world.random(f"final reader of {topic}"))
+            random = self.world.random(f"final reader of {topic}")
+            transactions = self.transactions if topic == TRANSFERS else None
+            final = Reader(FINAL_READER, addresses, self.ledger, random, transactions)
             process = self.world.client_process(f"{FINAL_READER}-{topic}")
-            task = process.start(final.run(topic, range(partitions), until_ends=True), name=FINAL_READER)
-            await self._until(task.done, "all is read")
-            task.result()
+            await self._until_done(
+                process.start(final.run(topic, range(partitions), until_ends=True), name=FINAL_READER), "all is read"
+            )
         self.ledger.judge()
+        if TRANSFERS in self.topics:
+            process = self.world.client_process(FINAL_READER)
+            await self._until_done(process.start(self._judge_transactions(), name=FINAL_READER), "offsets are read")
         self._invariants.check()
         self._compaction.check()
         self._compaction.judge()
+
+    async def _until_done(self, task: asyncio.Task[None], what: str) -> None:
+        await self._until(task.done, what)
+        task.result()
+
+    async def _judge_transactions(self) -> None:
+        offsets: dict[str, int] = {}
+        async with Client([machine.address for machine in self.world.machines.values()], timeout=10.0) as client:
+            while len(offsets) < len(TRANSACTIONAL_IDS):
+                name = TRANSACTIONAL_IDS[len(offsets)]
+                try:
+                    offsets[name] = await committed_number(client, name, TRANSFERS)
+                except KafkaError as error:
+                    self.world.history.note(FINAL_READER, f"offsets of {name}: {error}")
+                    await asyncio.sleep(0.2)
+        self.transactions.judge(offsets)
 
     def _all_in_sync(self) -> bool:
         machines = self.world.machines.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,20 +12,28 @@ import pytest
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import brokers
 from parley.broker.controller import leader_choice as election
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.shard import Shard, _complete
+from parley.broker.coordinators.transactions import coordinator as transaction_coordinator
+from parley.broker.coordinators.transactions import initialization, marker_sender
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.types import PartitionState
 from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
 from parley.storage import checkpoints, compaction, durability, producer_snapshots, segments
 from parley.storage._offset_map import OffsetMap, note_keys
 from parley.storage.compaction_batches import Batch, with_records
+from parley.storage.log import Log
 from parley.storage.log_integrity import LogIntegrity
 from parley.tools.simulation.faults import Fault, Kind
-from parley.tools.simulation.scenario import Outcome, Settings, simulate
+from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -122,6 +131,65 @@ def leave_names_unsynced(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "sync_directory", lambda path: None)
 
 
+# --- Transactions ---
+
+
+def tear_transactions(patch: pytest.MonkeyPatch) -> None:
+    """The marker of a committed transaction aborts it in one of its partitions."""
+    request_of = marker_sender._request
+
+    def torn(parts: list[Any]) -> WriteTxnMarkersRequest:
+        request = request_of(parts)
+        for marker in request.markers:
+            if any(topic.name == TRANSFERS and 0 in topic.partition_indexes for topic in marker.topics):
+                marker.transaction_result = False
+        return request
+
+    patch.setattr(marker_sender, "_request", torn)
+
+
+def reply_early(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator replies before the in-sync replicas have its records: a commit may be lost afterwards."""
+    patch.setattr(Shard, "_wait", lambda self, turn: _complete(turn.replies, turn.effects, self._failures))
+
+
+def name_no_aborted(patch: pytest.MonkeyPatch) -> None:
+    """A fetch response does not name the aborted transactions, so that consumers do not skip their records."""
+    patch.setattr(Log, "aborted_transactions", lambda *args: [])
+
+
+def ignore_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A reader of committed records is not stopped at the first open transaction."""
+    patch.setattr(Log, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def fence_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A new instance of a transactional producer gets the epoch of the one before."""
+    decide = initialization.initialize
+
+    def keep_epoch(shard: TransactionShard, now_ms: int, *, transactional_id: str, **options: Any) -> Decision[Any]:
+        known = shard.transactions.get(transactional_id)
+        if known is not None and known.state in AT_REST:
+            return Decision(known.identity)
+        return decide(shard, now_ms, transactional_id=transactional_id, **options)
+
+    patch.setattr(transaction_coordinator, "initialize", keep_epoch)
+
+
+def forget_markers(patch: pytest.MonkeyPatch) -> None:
+    """A group coordinator appends the marker of a transaction to its log, and does not apply it to its state."""
+    append = Shard._append_marker
+
+    def append_only(self: Any, *args: Any) -> None:
+        state, self.state = self.state, SimpleNamespace(replay_marker=lambda *args: None)
+        try:
+            append(self, *args)
+        finally:
+            self.state = state
+
+    patch.setattr(Shard, "_append_marker", append_only)
+
+
 def late_leaders(broker: int) -> list[Fault]:
     """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
@@ -156,6 +224,12 @@ def power_cuts(broker: int) -> list[Fault]:
     return sorted([*faults, Fault(2.4, Kind.KILL, broker, broker, 15.0, 0.0)], key=lambda fault: fault.at)
 
 
+def without_followers(broker: int) -> list[Fault]:
+    """A broker cannot reach the two others, but clients can reach it. It is replaced after a while."""
+    others = [broker % 3 + 1, (broker + 1) % 3 + 1]
+    return [Fault(at, Kind.PART, broker, other, 8.0, 0.0) for at in (2.0, 12.0) for other in others]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A bug, and how it is to be found: with the faults of these seeds in turn, or with those given.
@@ -171,8 +245,15 @@ class Mutant:
     """The kinds of faults; empty: the seed chooses them."""
     compacts: bool = False
     """True if there is a compacted topic, too."""
+    transactions: bool = False
+    """True if there are transactional producers, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
+
+
+def no_faults(broker: int) -> list[Fault]:
+    """The bug shows without any fault."""
+    return []
 
 
 MUTANTS = (
@@ -188,6 +269,12 @@ MUTANTS = (
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
+    Mutant(tear_transactions, range(1, 10), no_faults, transactions=True, invariant="AtomicVisibility"),
+    Mutant(reply_early, range(1, 40), without_followers, transactions=True, invariant="AtomicVisibility"),
+    Mutant(name_no_aborted, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
+    Mutant(ignore_open_transactions, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
+    Mutant(fence_nobody, range(1, 10), no_faults, transactions=True, invariant="FencedZombie"),
+    Mutant(forget_markers, range(1, 10), no_faults, transactions=True, invariant="ReplayEqualsLive"),
 )
 
 
@@ -196,9 +283,14 @@ def hunt(mutant: Mutant) -> Outcome | None:
     for seed in mutant.seeds:
         for broker in (1, 2, 3) if mutant.faults else (0,):
             faults = mutant.faults(broker) if mutant.faults else None
-            outcome = simulate(
-                seed, Settings(seconds=20.0, compacts=mutant.compacts, faults=faults, kinds=mutant.kinds)
+            settings = Settings(
+                seconds=20.0,
+                compacts=mutant.compacts,
+                faults=faults,
+                kinds=mutant.kinds,
+                transactions=mutant.transactions,
             )
+            outcome = simulate(seed, settings)
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):
                 return outcome
     return None

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -97,12 +98,20 @@ def test_the_brokers_keep_their_promises(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_transactions_are_atomic(seed: int) -> None:
+    outcome = simulate(seed, replace(SHORT, transactions=True))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.transactions_committed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [1, 2])
 def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
     """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
     away = Fault(3.0, Kind.STOP, 3, 3, 4.6, 0.0)
     frozen = Fault(7.601, Kind.STOP, second, second, 30.0, 0.0)
-    outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen]))
+    outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen], transactions=False))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
 
 
@@ -140,4 +149,4 @@ def test_the_brokers_keep_their_promises_for_long(seed: int) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.mutate.__name__)
 def test_a_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.mutate(monkeypatch)
-    assert hunt(mutant) is not None
+    assert hunt(mutant) is not None, "no seed violates the invariant"

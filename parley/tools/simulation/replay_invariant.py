@@ -1,0 +1,83 @@
+"""The invariant about coordinators' shards, which are rebuilt from their records after an election.
+
+* **ReplayEqualsLive**: the state that a coordinator works with is the one that its log gives when it is read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.internal_topic import _read
+from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.storage.log import Log
+from parley.tools.simulation.client_invariants import Violations
+from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.processes import Process
+
+EVERY_S = 1.0
+"""How often each shard is compared at most: it reads the whole log."""
+
+
+class ReplayInvariant:
+    """Compares the shards of coordinators with their logs, and reports to the violations of a run."""
+
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
+        self._compared: dict[tuple[Process, str, int], tuple[float, int]] = {}
+
+    def check(self, machine: Machine, now: float) -> None:
+        """Compare the shards of a broker that have changed."""
+        assert machine.process is not None
+        for runtime in _runtimes(machine):
+            for partition, live in runtime.states():
+                log = _log(machine, runtime.topic, partition)
+                at = (machine.process, runtime.topic, partition)
+                since, end = self._compared.get(at, (now - EVERY_S, -1))
+                if log is not None and log.log_end_offset != end and now - since >= EVERY_S:
+                    self._compared[at] = now, log.log_end_offset
+                    self._compare(machine, runtime, partition, log, live)
+
+    def _compare(self, machine: Machine, runtime: CoordinatorRuntime[Any], partition: int, log: Log, live: Any) -> None:
+        replayed = runtime._make_state(partition)
+        _read(log, replayed)
+        expected, found = lasting(replayed), lasting(live)
+        for name in sorted(expected.keys() | found.keys()):
+            if expected.get(name) != found.get(name):
+                text = (
+                    f"{machine.host} has for {name} in {runtime.topic}-{partition} {found.get(name)}; "
+                    f"its log says {expected.get(name)}"
+                )
+                self._violations.report("ReplayEqualsLive", text)
+
+
+def lasting(state: Any) -> dict[str, Any]:
+    """What a shard knows from its records, by the name of a group or transactional id."""
+    match state:
+        case GroupShard():
+            known = {
+                name: (group.stored, dict(group.offsets), dict(group.pending_offsets))
+                for name, group in state.groups.items()
+            }
+            return {name: each for name, each in known.items() if any(each)}
+        case TransactionShard():
+            return {
+                name: (transaction, name in state.ongoing, name in state.prepared)
+                for name, transaction in state.transactions.items()
+            }
+    raise TypeError(f"the simulation does not know what lasts of a {type(state).__name__}")
+
+
+def _runtimes(machine: Machine) -> Iterator[CoordinatorRuntime[Any]]:
+    assert machine.server is not None
+    parts = machine.server.parts
+    yield parts.groups.runtime
+    yield parts.transactions.runtime
+
+
+def _log(machine: Machine, topic: str, partition: int) -> Log | None:
+    assert machine.server is not None
+    replica = machine.server.parts.partitions.by_topic.get(topic, {}).get(partition)
+    return replica.log if replica is not None and replica.is_open else None

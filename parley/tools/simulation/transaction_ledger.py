@@ -1,0 +1,149 @@
+"""The ledger of transactions in a simulation, and the invariants that it checks.
+
+* **AtomicVisibility**: of a transaction that was committed, every record is read in the end and its offsets are those
+  of the group. Of a transaction whose end is unknown, all of that holds, or nothing.
+* **NoAbortedRead**: a reader of committed records reads nothing of a transaction before its commit was requested, nor
+  of one that is aborted.
+* **FencedZombie**: after a newer instance of a producer has its epoch, no request of an older one succeeds. No
+  instance is fenced unless there is a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from parley.protocol.errors import ErrorCode
+from parley.tools.simulation.client_invariants import Violations
+from parley.tools.simulation.event_history import History
+
+
+class State(Enum):
+    """The state of a transaction, as its producer knows it."""
+
+    OPEN = auto()
+    COMMITTING = auto()
+    """The commit was requested. It stays so for ever if the producer dies before the response."""
+    COMMITTED = auto()
+    ABORTED = auto()
+    """The abort was requested, or will be by the next instance: the producer has not requested a commit."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction: its number among those of its transactional id, and the values of its records."""
+
+    transactional_id: str
+    number: int
+    values: list[str] = field(default_factory=list)
+    state: State = State.OPEN
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.transactional_id}"
+
+
+class TransactionLedger:
+    """What the clients of a run know about each transaction."""
+
+    def __init__(self, history: History, violations: Violations) -> None:
+        self._history = history
+        self._violations = violations
+        self._transactions: list[Transaction] = []
+        self._of_value: dict[str, Transaction] = {}
+        self._read: dict[str, None] = {}
+        self._requested: dict[str, int] = {}
+        self._in_charge: dict[str, int] = {}
+
+    @property
+    def committed(self) -> int:
+        """The number of transactions whose commit was acknowledged."""
+        return sum(each.state is State.COMMITTED for each in self._transactions)
+
+    # --- Reports of producers ---
+
+    def takes_over(self, transactional_id: str, instance: int) -> None:
+        """An instance is about to ask for its producer id and epoch."""
+        self._requested[transactional_id] = instance
+
+    def is_in_charge(self, transactional_id: str, instance: int) -> None:
+        """An instance has its producer id and epoch. From now on no request of an older one may succeed."""
+        self._history.note(transactional_id, f"instance {instance} is in charge")
+        self._in_charge[transactional_id] = instance
+
+    def is_zombie(self, transactional_id: str, instance: int) -> bool:
+        """True if a newer instance is in charge."""
+        return self._in_charge.get(transactional_id, 0) > instance
+
+    def began(self, transactional_id: str, number: int) -> Transaction:
+        """A transaction begins."""
+        begun = Transaction(transactional_id, number)
+        self._transactions.append(begun)
+        return begun
+
+    def sent(self, transaction: Transaction, topic: str, partition: int, values: list[str]) -> None:
+        """Records of a transaction are sent."""
+        transaction.values += values
+        self._of_value |= dict.fromkeys(values, transaction)
+        self._history.note(transaction.transactional_id, f"sends {topic}-{partition} {' '.join(values)}")
+
+    def ends(self, transaction: Transaction, *, commit: bool) -> None:
+        """The end of a transaction is about to be requested."""
+        self._history.note(transaction.transactional_id, f"{'commits' if commit else 'aborts'} {transaction.number}")
+        transaction.state = State.COMMITTING if commit else State.ABORTED
+
+    def ended(self, transaction: Transaction) -> None:
+        """The end that was requested is acknowledged."""
+        self._history.note(transaction.transactional_id, f"  ended {transaction.number}")
+        if transaction.state is State.COMMITTING:
+            transaction.state = State.COMMITTED
+
+    def abandoned(self, transaction: Transaction) -> None:
+        """The producer was fenced, or has died. Unless it has requested a commit the transaction is aborted."""
+        if transaction.state is State.OPEN:
+            transaction.state = State.ABORTED
+
+    def served_zombie(self, transactional_id: str, instance: int, what: str) -> None:
+        """A request succeeded that an instance sent when it was a zombie already."""
+        text = f"{what} of instance {instance} of {transactional_id} succeeded after a newer one was in charge"
+        self._violations.report("FencedZombie", text)
+
+    def refused(self, transactional_id: str, instance: int, what: str, code: ErrorCode) -> None:
+        """A request failed with an error that only a newer instance may cause."""
+        self._history.note(transactional_id, f"  {what} of instance {instance}: {code.name}")
+        if self._requested.get(transactional_id, 0) <= instance:
+            text = f"{what} of instance {instance} of {transactional_id}, the newest one, failed with {code.name}"
+            self._violations.report("FencedZombie", text)
+
+    # --- Reports of readers ---
+
+    def read(self, who: str, value: str) -> None:
+        """A reader of committed records has read a value, perhaps of no transaction."""
+        transaction = self._of_value.get(value)
+        if transaction is not None:
+            self._read[value] = None
+            if transaction.state in (State.OPEN, State.ABORTED):
+                text = f"{who} read {value} of {transaction}, which is {transaction.state.name.lower()}"
+                self._violations.report("NoAbortedRead", text)
+
+    # --- The end of the run ---
+
+    def judge(self, offsets: dict[str, int]) -> None:
+        """Compare with all that was read, and with the transaction that the offsets of each group are of."""
+        for each in self._transactions:
+            missing = [value for value in each.values if value not in self._read]
+            text = f"{each} is {each.state.name.lower()}, and these of its records are not read: {' '.join(missing)}"
+            is_torn = each.state is State.COMMITTING and 0 < len(missing) < len(each.values)
+            if is_torn or (each.state is State.COMMITTED and missing):
+                self._violations.report("AtomicVisibility", text)
+        for transactional_id, number in offsets.items():
+            newest = max(self._visible(transactional_id), default=-1)
+            if number != newest:
+                text = f"the newest transaction of {transactional_id} is {newest}, its offsets are those of {number}"
+                self._violations.report("AtomicVisibility", text)
+
+    def _visible(self, transactional_id: str) -> Iterator[int]:
+        """The numbers of the transactions of a transactional id that readers have seen."""
+        for each in self._transactions:
+            if each.transactional_id == transactional_id and any(value in self._read for value in each.values):
+                yield each.number
