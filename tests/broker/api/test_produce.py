@@ -471,17 +471,43 @@ async def test_the_broker_asks_again_for_a_bounded_time(bench: ProduceBench) -> 
     assert outcome.error_code == ErrorCode.CONCURRENT_TRANSACTIONS, "it continues the rejected one"
 
 
-async def test_a_transaction_that_ends_during_the_verification_is_not_begun_again(bench: ProduceBench) -> None:
-    await bench.create("t")
-    producing = bench.begin(("t", 0, in_transaction()), transactional_id="x")
-    task = asyncio.ensure_future(producing)
+async def marker_during_verification(bench: ProduceBench, version: int) -> Outcome:
+    task = asyncio.ensure_future(bench.begin(("t", 0, in_transaction()), transactional_id="x", version=version))
     while not bench.asked:
         await bench.idle()
     bench.end_transaction("t", committed=False)
     bench.verifications.settle(bench.partition("t"), 7)
     (outcome,) = outcomes(await task)
-    assert outcome.error_code == ErrorCode.INVALID_TXN_STATE
+    return outcome
+
+
+async def test_a_transaction_that_ends_during_the_verification_is_not_begun_again(bench: ProduceBench) -> None:
+    """The coordinator had confirmed it, and is asked again because of the marker."""
+    await bench.create("t")
+    bench.refusals = [{}, {("t", 0): ErrorCode.TRANSACTION_ABORTABLE}]
+    assert (await marker_during_verification(bench, 9)).error_code == ErrorCode.INVALID_TXN_STATE
     assert bench.partition("t").log.last_stable_offset == 1
+
+
+async def test_the_marker_of_the_transaction_before_does_not_disturb_the_next_one(bench: ProduceBench) -> None:
+    await bench.create("t")
+    assert (await marker_during_verification(bench, 12)).error_code == ErrorCode.NONE
+    assert len(bench.asked) == 2
+
+
+async def test_a_producer_whose_verifications_never_count_is_refused(bench: ProduceBench) -> None:
+    await bench.create("t")
+    ask = bench.ask
+
+    async def ask_and_end(*args: Any, **options: Any) -> Errors:
+        errors = await ask(*args, **options)
+        bench.verifications.settle(bench.partition("t"), 7)
+        return errors
+
+    bench.ask = ask_and_end  # type: ignore[method-assign]
+    (outcome,) = await bench.produce(("t", 0, in_transaction()), transactional_id="x", version=12)
+    assert outcome.error_code == ErrorCode.INVALID_TXN_STATE
+    assert len(bench.asked) == 4
 
 
 async def test_verification_can_be_switched_off_for_clients_that_add_partitions_themselves(bench: ProduceBench) -> None:

@@ -95,6 +95,11 @@ class Verifications:
         """Note that the coordinator has responded, or that the request has failed."""
         verification.requests -= 1
 
+    def is_current(self, partition: Partition, producer_id: int, verification: Verification) -> bool:
+        """True if neither a marker nor another leader epoch has ended the verification."""
+        known = self._known.get((partition.topic_id, partition.index, producer_id))
+        return known is verification and known.leader_epoch == partition.leader_epoch
+
     def check(
         self,
         partition: Partition,
@@ -118,9 +123,7 @@ class Verifications:
         if producers.has_open_transaction(producer_id, epoch):
             return
         known = self._known.get((partition.topic_id, partition.index, producer_id))
-        if is_required and (
-            verification is None or known is not verification or known.leader_epoch != partition.leader_epoch
-        ):
+        if is_required and (verification is None or not self.is_current(partition, producer_id, verification)):
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {producer_id} has no open transaction with {partition.topic}-{partition.index}.",

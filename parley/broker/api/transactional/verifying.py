@@ -16,6 +16,9 @@ from parley.broker.config import BrokerConfig
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 
+VOIDED_MAX = 3
+"""How often a request is verified again because a marker has arrived meanwhile. A transaction has one marker."""
+
 
 class ClientSupport(Enum):
     """What a version of Produce or TxnOffsetCommit can do with transactions."""
@@ -82,17 +85,28 @@ class Verifying:
 
         Returns for each partition the verification to check before the append, None if none is needed, or the error for
         the client. While the producer's previous transaction ends, adding is tried again for
-        ``add.partitions.to.txn.retry.backoff.max.ms``: the client would have to send its records again.
+        ``add.partitions.to.txn.retry.backoff.max.ms``: the client would have to send its records again. A marker that
+        arrives during the verification may belong to that transaction, so it is verified again.
         """
         loop = asyncio.get_running_loop()
         config = self._config()
         ends_at = loop.time() + min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms) / 1000
+        voided = 0
         while True:
             outcomes, errors = await self._verify_once(transactional_id, producer_id, epoch, partitions, support)
-            is_early = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-            if not (is_early and support.adds and loop.time() < ends_at):
+            if ErrorCode.CONCURRENT_TRANSACTIONS in errors.values() and support.adds and loop.time() < ends_at:
+                await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+            elif voided < VOIDED_MAX and self._is_one_voided(producer_id, outcomes):
+                voided += 1
+            else:
                 return outcomes
-            await asyncio.sleep(config.add_partitions_to_txn_retry_backoff_ms / 1000)
+
+    def _is_one_voided(self, producer_id: int, outcomes: Mapping[Partition, Verification | KafkaError | None]) -> bool:
+        """True if a marker has ended one of the verifications since it began."""
+        return any(
+            isinstance(outcome, Verification) and not self.verifications.is_current(partition, producer_id, outcome)
+            for partition, outcome in outcomes.items()
+        )
 
     async def _verify_once(
         self,
