@@ -104,7 +104,9 @@ class TransactionsApi:
     async def _add_partitions(
         self, version: int, request: AddPartitionsToTxnRequest, *, waits: bool
     ) -> AddPartitionsToTxnResponse:
-        asked = request.transactions if version >= BATCHED else [_single(request)]
+        # As for topics, one result is enough for a transactional id that is named several times.
+        named = {each.transactional_id: each for each in request.transactions}
+        asked = list(named.values()) if version >= BATCHED else [_single(request)]
         pending = await in_slices(partial(self._add_or_verify, version, waits), asked)
         outcomes = [await _outcome(version, each) for each in pending]
         if version < BATCHED:

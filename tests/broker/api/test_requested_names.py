@@ -24,6 +24,7 @@ from parley.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
+from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, DescribeTransactionsRequest
 from parley.protocol.schema import Request
 
 TIMES = 15_000
@@ -45,6 +46,7 @@ LISTED = made(ListOffsetsRequest.ListOffsetsPartition, timestamp=-1)
 BY_TIME = made(ListOffsetsRequest.ListOffsetsPartition, timestamp=1)
 FETCHED = made(FetchRequest.FetchPartition, partition_max_bytes=1)
 EPOCH = made(OffsetForLeaderEpochRequest.OffsetForLeaderPartition)
+ADDED = made(AddPartitionsToTxnRequest.AddPartitionsToTxnTopic, name="t", partitions=[0])
 NAMINGS: list[tuple[type[Any], int, str, Any]] = [
     (MetadataRequest, 12, "topics", made(MetadataRequest.MetadataRequestTopic, name="t")),
     (MetadataRequest, 12, "topics", made(MetadataRequest.MetadataRequestTopic, name="none")),
@@ -76,6 +78,14 @@ NAMINGS: list[tuple[type[Any], int, str, Any]] = [
     ),
     (FindCoordinatorRequest, 4, "coordinator_keys", "g"),
     (DescribeGroupsRequest, 5, "groups", "g"),
+    (DescribeTransactionsRequest, 0, "transactional_ids", "x"),
+    (
+        AddPartitionsToTxnRequest,
+        5,
+        "transactions",
+        made(AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction, transactional_id="x", topics=[ADDED]),
+    ),
+    (AddPartitionsToTxnRequest, 3, "v3_and_below_topics", ADDED),
     (DeleteGroupsRequest, 2, "groups_names", "g"),
     (
         DescribeProducersRequest,
