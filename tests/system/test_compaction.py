@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -16,6 +16,7 @@ from tests.support.kafka_tools import output_of_tool
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
+from tests.system.test_cluster import DISKS, FREEZES, KILLS, Hurt, kill_leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compaction")]
 
@@ -138,24 +139,43 @@ def dumped_table(broker: BrokerProcess, topic: str) -> dict[bytes, bytes]:
     return table
 
 
-def test_what_is_read_equals_a_dictionary_while_brokers_die(cluster: ClusterOfProcesses) -> None:
-    topic = cluster.create_topic("keyed", 1, **COMPACTED)
-    writer = Writer(cluster.bootstrap_servers, topic)
-    writer.write(1500)
-    for _ in range(3):
-        leader = cluster.leader(topic, PARTITION)
-        writing = threading.Thread(target=writer.write, args=(1500,))
-        writing.start()
-        cluster.brokers[leader].kill()
-        writing.join()
-        cluster.start_all()
-        cluster.wait_until_in_sync()
+def hurt_while_writing(cluster: ClusterOfProcesses, writer: Writer, topic: str, hurt: Hurt) -> None:
+    """Hurt the cluster while records are written, and heal it."""
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(writer.write, 1500)
+        hurt(cluster, topic)
+        cluster.heal()
+        writing.result()
+
+
+def check_compacted(cluster: ClusterOfProcesses, writer: Writer, topic: str) -> None:
+    """Check that all logs are compacted, and that a reader finds the last values."""
     for broker in cluster.brokers.values():
         wait_until_compacted(broker, writer, topic)
     table, count = read_table(cluster.bootstrap_servers, topic)
     assert table == writer.table
     assert count < writer.written / 4
+
+
+def test_what_is_read_equals_a_dictionary_while_brokers_die(cluster: ClusterOfProcesses) -> None:
+    topic = cluster.create_topic("keyed", 1, **COMPACTED)
+    writer = Writer(cluster.bootstrap_servers, topic)
+    writer.write(1500)
+    for _ in range(3):
+        hurt_while_writing(cluster, writer, topic, kill_leader)
+    check_compacted(cluster, writer, topic)
     for broker in cluster.brokers.values():
         assert broker.stop() == 0
         assert dumped_table(broker, topic) == writer.table
         assert "set aside" not in broker.log()
+
+
+@pytest.mark.soak
+def test_chaos(cluster: ClusterOfProcesses, request: pytest.FixtureRequest) -> None:
+    rng = Random(request.config.getoption("--chaos-seed"))
+    topic = cluster.create_topic("keyed", 1, **COMPACTED)
+    writer = Writer(cluster.bootstrap_servers, topic)
+    writer.write(1500)
+    for _ in range(request.config.getoption("--chaos-rounds")):
+        hurt_while_writing(cluster, writer, topic, rng.choice([*KILLS, *FREEZES, *DISKS]))
+    check_compacted(cluster, writer, topic)
