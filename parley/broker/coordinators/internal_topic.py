@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from parley.broker.coordinators.decision import ProducerStamp, ShardState
@@ -24,10 +25,15 @@ from parley.storage.log import Log, Origin
 READ_BYTES: Final = 5 * 1024 * 1024
 """Bytes that one read takes while a shard is loaded (Kafka's default for ``*.load.buffer.size``)."""
 
+KEYS_MAX: Final = 1_000
+"""The keys whose partitions are remembered, since each request asks for that of its key several times. Clients choose
+the keys: they take 32 MB at most."""
+
 BATCH_BYTES_MAX: Final = 256 << 20
 """The size of a batch after decompression at most. Only an administrator's client could write a larger one."""
 
 
+@lru_cache(maxsize=KEYS_MAX)
 def partition_of(key: str, partitions: int) -> int:
     """Return the partition that stores a key: Java's ``String.hashCode`` without its sign, modulo the partitions."""
     units = key.encode("utf-16-be", "surrogatepass")
