@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -84,18 +84,18 @@ def test_the_options_are_kafkas() -> None:
         assert theirs <= set(re.findall(r"--[a-zA-Z][a-zA-Z-]*", help_of("transactions", name)))
 
 
-class Server(Protocol):
-    """A broker that checks no transactional batch with its coordinator, so that a transaction can hang."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
+Server = Broker | Kafka4
+"""A broker that checks no transactional batch with its coordinator, so that a transaction can hang."""
 
 
 @pytest.fixture(scope="module", params=["kafka", "parley"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if request.param == "parley":
         with Broker(
-            broker_id=1, transaction_state_log_num_partitions=1, transaction_partition_verification_enable=False
+            broker_id=1,
+            offsets_topic_num_partitions=1,
+            transaction_state_log_num_partitions=1,
+            transaction_partition_verification_enable=False,
         ) as broker:
             yield broker
         return
@@ -236,6 +236,32 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
         "1",
     )
     assert (typed.code, "No open transaction starts at offset 1 in hung-0" in typed.err) == (1, True)
+
+
+@pytest.mark.system
+def test_logs_with_transactions_are_dumped_as_kafka_does(tool: Tool, server: Server) -> None:
+    producer = begin(server, "dumped", "id-dumped")
+    consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "of-dumped"})
+    producer.send_offsets_to_transaction([TopicPartition("dumped", 0, 1)], consumer.consumer_group_metadata(), 30)
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce("dumped", b"aborted", partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    consumer.close()
+    folder = server.server.parts.logs.directories[0].path if isinstance(server, Broker) else server.log_dir
+    for name, option, texts in (
+        ("__transaction_state-0/*.log", "--transaction-log-decoder", ["id-dumped", "transactionPartitions"]),
+        ("__consumer_offsets-0/*.log", "--offsets-decoder", ["of-dumped", "endTxnMarker: COMMIT"]),
+        ("dumped-0/*.log", "--print-data-log", ["payload: aborted", "endTxnMarker: ABORT"]),
+        ("dumped-0/*.txnindex", "--print-data-log", ["lastStableOffset"]),
+    ):
+        (path,) = folder.glob(name)
+        words = ("--files", str(path), option)
+        ours = tool.parley("dump-log", *words)
+        assert ours.code == 0, ours.err
+        assert ours.lines == run_tool("org.apache.kafka.tools.DumpLogSegments", *words).out.splitlines()
+        assert all(text in ours.out for text in texts)
 
 
 @pytest.mark.system
