@@ -94,8 +94,9 @@ class TransactionsApi:
     ) -> AddPartitionsToTxnResponse:
         """Add partitions to a transaction, or verify for other brokers that they were added."""
         version = context.api_version
-        # A request of another broker does not wait for one transaction's markers: the others in it would wait, too.
-        return await self._add_partitions(version, request, waits=version < BATCHED)
+        # A request about several transactions does not wait for one's markers: the others in it would wait, too.
+        is_single = version < BATCHED or len(request.transactions) == 1
+        return await self._add_partitions(version, request, waits=is_single)
 
     async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Handle a request about one transaction that this broker sends to itself, as the leader of partitions."""

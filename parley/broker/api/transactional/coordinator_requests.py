@@ -1,13 +1,14 @@
 """AddPartitionsToTxn, as the leaders of partitions send it to the transaction coordinators (KIP-890).
 
-A leader verifies that a partition was added to a transaction, or adds it. Requests for one coordinator that arrive
-while another one is under way are sent together when that has ended.
+A leader verifies that a partition was added to a transaction, or adds it. Questions for one coordinator that arrive
+while several requests are under way are sent together when one of them has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ _log = logging.getLogger(__name__)
 PURPOSE = "transactions"
 BROKERS_VERSION = 5
 """The version that brokers send: several transactions at once, and TRANSACTION_ABORTABLE."""
+REQUESTS_IN_FLIGHT = 5
+"""Requests to one coordinator at a time, each on a connection of its own: the coordinator may hold one back until the
+markers of the transaction before are written."""
 PARTITIONS_MAX = 10_000
 """The most partitions in one request; the others wait for the next one."""
 
@@ -57,7 +61,9 @@ class CoordinatorRequests:
         self._peers = peers
         self._local = local
         self._tasks = tasks
-        self._waiting: dict[int, list[_Asked]] = {}  # broker -> what its next request will ask; a key: one is under way
+        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> what its next request will ask
+        self._free: defaultdict[int, list[int]] = defaultdict(lambda: list(range(REQUESTS_IN_FLIGHT)))
+        # broker -> the numbers of its connections without a request
 
     async def ask(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], *, adds: bool
@@ -80,12 +86,8 @@ class CoordinatorRequests:
         if coordinator == self._broker_id:
             return await self._ask_here(transaction)
         asked = _Asked(transaction, asyncio.get_running_loop().create_future())
-        waiting = self._waiting.get(coordinator)
-        if waiting is None:
-            self._waiting[coordinator] = [asked]
-            self._tasks.start(self._send_to(coordinator), name=f"add partitions at {coordinator}")
-        else:
-            waiting.append(asked)
+        self._waiting[coordinator].append(asked)
+        self._send_next(coordinator)
         return await asked.errors
 
     def _coordinator_of(self, transactional_id: str) -> int:
@@ -102,41 +104,41 @@ class CoordinatorRequests:
             return _all_fail(transaction, error.code)
         return _errors_of(transaction, response)
 
-    async def _send_to(self, broker: int) -> None:
-        """Send requests to a coordinator, one after another, until nothing waits."""
-        asked: list[_Asked] = []
-        try:
-            while self._waiting[broker]:
-                asked, self._waiting[broker] = _next_request(self._waiting[broker])
-                response = await self._response(broker, asked)
-                for each in asked:
-                    errors = (
-                        _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION)
-                        if response is None
-                        else _errors_of(each.transaction, response)
-                    )
-                    _give(each, errors)
-        finally:
-            for each in (*asked, *self._waiting.pop(broker)):
-                _give(each, _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION))
+    def _send_next(self, broker: int) -> None:
+        """Send what waits for a coordinator, unless enough requests are under way."""
+        if self._waiting[broker] and self._free[broker]:
+            asked, self._waiting[broker] = _next_request(self._waiting[broker])
+            connection = self._free[broker].pop()
+            self._tasks.start(self._send(broker, connection, asked), name=f"add partitions at {broker}")
 
-    async def _response(self, broker: int, asked: list[_Asked]) -> AddPartitionsToTxnResponse | None:
+    async def _send(self, broker: int, connection: int, asked: list[_Asked]) -> None:
+        response = None
+        try:
+            response = await self._response(broker, connection, asked)
+        finally:
+            for each in asked:
+                errors = (
+                    _all_fail(each.transaction, ErrorCode.NETWORK_EXCEPTION)
+                    if response is None
+                    else _errors_of(each.transaction, response)
+                )
+                if not each.errors.done():  # the client has disconnected
+                    each.errors.set_result(errors)
+            self._free[broker].append(connection)
+            self._send_next(broker)
+
+    async def _response(self, broker: int, connection: int, asked: list[_Asked]) -> AddPartitionsToTxnResponse | None:
         """Return the coordinator's response, None if it cannot be reached."""
         request = AddPartitionsToTxnRequest(transactions=[each.transaction for each in asked])
         try:
             response: AddPartitionsToTxnResponse = await self._peers.ask(
-                broker, request, version=BROKERS_VERSION, purpose=PURPOSE
+                broker, request, version=BROKERS_VERSION, purpose=f"{PURPOSE}-{connection}"
             )
         except KafkaError as error:
             facts = {"broker": broker, "error": error.code.name}
             _log.warning("a transaction coordinator cannot be asked about partitions", extra=facts)
             return None
         return response
-
-
-def _give(asked: _Asked, errors: Errors) -> None:
-    if not asked.errors.done():  # else it has them already, or its client has disconnected
-        asked.errors.set_result(errors)
 
 
 def _next_request(waiting: list[_Asked]) -> tuple[list[_Asked], list[_Asked]]:

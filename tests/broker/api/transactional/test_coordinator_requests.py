@@ -105,7 +105,10 @@ async def test_without_a_coordinator_every_partition_is_refused(bench: RequestsB
     assert await bench.ask() == dict.fromkeys([PLACE, ("t", 1), ("u", 0)], ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-async def test_what_arrives_while_a_request_is_under_way_is_asked_together(bench: RequestsBench) -> None:
+async def test_what_arrives_while_requests_are_under_way_is_asked_together(
+    bench: RequestsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.broker.api.transactional.coordinator_requests.REQUESTS_IN_FLIGHT", 1)
     await bench.create(TRANSACTIONS_TOPIC, replicas=(OTHER,), leader=OTHER)
     bench.there.may_respond.clear()
     asking = [bench.ask("a")]
@@ -115,7 +118,20 @@ async def test_what_arrives_while_a_request_is_under_way_is_asked_together(bench
     await bench.idle()
     bench.there.may_respond.set()
     assert await asyncio.gather(*asking) == [{}] * 5
-    assert bench.there.ids() == [["a"], ["b", "c", "d"], ["b"]], "one transaction at a time of each id"
+    assert bench.there.ids() == [["a"], ["b", "c", "d"], ["b"]], "a request names each id once"
+
+
+async def test_a_request_that_the_coordinator_holds_back_does_not_hold_up_others(bench: RequestsBench) -> None:
+    await bench.create(TRANSACTIONS_TOPIC, replicas=(OTHER,), leader=OTHER)
+    bench.there.may_respond.clear()
+    asking = [bench.ask(each) for each in "abcdefg"]
+    while len(bench.there.requests) < 5:
+        await bench.idle()
+    await bench.idle()
+    assert bench.there.ids() == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    bench.there.may_respond.set()
+    assert await asyncio.gather(*asking) == [{}] * 7
+    assert bench.there.ids()[5:] == [["f", "g"]]
 
 
 async def test_a_client_that_disconnects_does_not_hold_up_the_others(bench: RequestsBench) -> None:
@@ -130,9 +146,10 @@ async def test_a_large_request_leaves_partitions_to_the_next_one(
     bench: RequestsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.broker.api.transactional.coordinator_requests.PARTITIONS_MAX", 4)
+    monkeypatch.setattr("parley.broker.api.transactional.coordinator_requests.REQUESTS_IN_FLIGHT", 1)
     await bench.create(TRANSACTIONS_TOPIC, replicas=(OTHER,), leader=OTHER)
-    assert await asyncio.gather(*(bench.ask(each) for each in "abc")) == [{}] * 3
-    assert bench.there.ids() == [["a", "b"], ["c"]]
+    assert await asyncio.gather(*(bench.ask(each) for each in "abcd")) == [{}] * 4
+    assert bench.there.ids() == [["a"], ["b", "c"], ["d"]]
 
 
 async def test_a_coordinator_that_cannot_be_reached_refuses_every_partition(bench: RequestsBench) -> None:
