@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(home), name)
     except ModuleNotFoundError as missing:
-        if missing.name in ("pyarrow", "numpy", "librt"):
+        if missing.name in ("pyarrow", "numpy"):
             needed = f"{missing.name} is not installed: pip install 'parley-broker[arrow]'"
             raise ModuleNotFoundError(needed, name=missing.name) from missing
         raise

@@ -7,8 +7,8 @@ Rules:
    records before.
 2. The last batch of a producer stays, if need be without its records: a log that is read back has its last sequence. A
    producer whose latest epoch has only a marker keeps the marker, which fences older epochs.
-3. The last batch of all that is compacted stays, if need be without its records: otherwise a replica that copies the
-   log from the beginning would not reach its end.
+3. The last batch of each new segment stays, if need be without its records. Otherwise a replica that copies the log
+   from the beginning might not reach its end, and a recovery could take what is missing for lost.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class _Compaction:
     def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
         """Write what is kept of a group of segments; return the base offsets of the new ones, none if all is kept."""
         request = self._request
-        last = request.segments[-1]
+        last = next((each for each in reversed(group) if each.size), None)
         config = LogConfig(
             segment_bytes=request.segment_bytes,
             segment_index_bytes=request.segment_index_bytes,
