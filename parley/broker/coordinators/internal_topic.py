@@ -20,7 +20,9 @@ from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.control_batch import ControlType, read_marker
 from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
+from parley.storage.damage import DamagedRange
 from parley.storage.log import Log, Origin
+from parley.storage.log_integrity import DamagedOffset
 
 READ_BYTES: Final = 5 * 1024 * 1024
 """Bytes that one read takes while a shard is loaded (Kafka's default for ``*.load.buffer.size``)."""
@@ -129,10 +131,15 @@ class InternalTopic:
         self._now_ms = now_ms
 
     async def read(self, partition: int, state: ShardState) -> ReadBack:
-        """Apply every record of a partition, up to the end of its log, to ``state``, in a thread. Raises KafkaError."""
+        """Apply every record of a partition, up to the end of its log, to ``state``, in a thread.
+
+        A damaged range is skipped if no live replica has a copy. Raises KafkaError, also while a range may be healed.
+        """
         await self._partitions.opened()
-        log = self._partitions.find(self.name, partition).log
-        return await asyncio.get_running_loop().run_in_executor(None, _read, log, state)
+        replica = self._partitions.find(self.name, partition)
+        return await asyncio.get_running_loop().run_in_executor(
+            None, read_back, replica.log, state, replica.has_no_copy
+        )
 
     def open(self, partition: int) -> InternalPartition:
         """Return the log of a partition that this broker leads. Raises KafkaError if it is not hosted here."""
@@ -211,12 +218,23 @@ class InternalPartition:
         self._purgatory.unsubscribe(self._replica, subscriber)
 
 
-def _read(log: Log, state: ShardState) -> ReadBack:
+def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:
+    """Apply every record of a log to ``state``. Blocks for the disk.
+
+    A damaged range is skipped if ``has_no_copy`` says that it cannot be healed. Raises KafkaError.
+    """
     found = ReadBack()
     offset, end = log.log_start_offset, log.log_end_offset
     found.end_offset = end
     while offset < end:
-        data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
+        try:
+            data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
+        except DamagedOffset as error:
+            if not has_no_copy(error.damaged):
+                raise
+            found.skip(offset, error)
+            offset = error.damaged.last_offset + 1
+            continue
         if not data:
             break  # compaction has removed all records up to the end
         for position, header in headers(data):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.internal_topic import _read
+from parley.broker.coordinators.internal_topic import read_back
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.storage.log import Log
@@ -42,7 +42,7 @@ class ReplayInvariant:
 
     def _compare(self, machine: Machine, runtime: CoordinatorRuntime[Any], partition: int, log: Log, live: Any) -> None:
         replayed = runtime._make_state(partition)
-        _read(log, replayed)
+        read_back(log, replayed, has_no_copy=lambda damaged: False)
         expected, found = lasting(replayed), lasting(live)
         for name in sorted(expected.keys() | found.keys()):
             if expected.get(name) != found.get(name):

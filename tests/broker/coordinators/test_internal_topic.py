@@ -19,7 +19,7 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.crc import seal
 from parley.protocol.records.record import Record
-from parley.storage.log import Log, Origin
+from parley.storage.log import LastKnown, Log, Origin
 from parley.storage.log_config import LogConfig
 from tests.broker.coordinators.shards import Values
 from tests.support.virtual_time import run
@@ -168,18 +168,21 @@ def test_a_partition_whose_disk_has_failed_says_so() -> None:
 # --- Reading ---
 
 
-async def read_back(log: Log, state: Values) -> ReadBack:
+async def read_back(log: Log, state: Values, *, has_no_copy: bool = True) -> ReadBack:
     """Read a log as the partition of an internal topic."""
 
     async def opened() -> None:
         pass
 
-    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
+    replica = SimpleNamespace(log=log, has_no_copy=lambda damaged: has_no_copy)
+    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: replica)
     return await InternalTopic("__topic", partitions, Purgatory(), lambda: 0).read(0, state)
 
 
-def filled(path: Path, *batches: bytearray) -> Log:
-    log = Log.open(path, "__topic", 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))
+def filled(path: Path, *batches: bytearray, known: LastKnown | None = None) -> Log:
+    log = Log.open(
+        path, "__topic", 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1), known=known or LastKnown()
+    )
     for batch in batches:
         log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
     return log
@@ -207,6 +210,28 @@ async def test_an_unreadable_batch_or_record_does_not_affect_the_others(
     found = await read_back(log, state)
     assert sorted(state.values) == [b"a", b"b"]
     assert (found.skipped, found.end_offset) == (4, log.log_end_offset)
+    assert found.first_skipped.startswith("offset 1: ")
+    log.close()
+
+
+def damaged(path: Path) -> Log:
+    """Return a log of three batches, the second of which is damaged on disk."""
+    batches = [batch_of(key) for key in (b"a", b"b", b"c")]
+    filled(path, *batches).close()
+    (segment,) = path.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(batches[0]) + len(batches[1]) - 3] ^= 1
+    segment.write_bytes(data)
+    return filled(path, known=LastKnown(clean=True, recovery_point=3))
+
+
+async def test_damaged_records_are_skipped_once_no_replica_can_have_them(tmp_path: Path) -> None:
+    log = damaged(tmp_path)
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+        await read_back(log, Values(), has_no_copy=False)
+    state = Values()
+    found = await read_back(log, state)
+    assert (sorted(state.values), found.skipped, found.end_offset) == ([b"a", b"c"], 1, 3)
     assert found.first_skipped.startswith("offset 1: ")
     log.close()
 

@@ -17,6 +17,7 @@ async def test_partitions_and_commits_are_counted() -> None:
         await groups.create("t")
         await groups.find_coordinator()
         await groups.commit(5)
+        await parts.groups.runtime.until_loaded(60)
         runtimes = (parts.groups.runtime, parts.transactions.runtime)
         partitions: Any = coordinator_partitions(runtimes)
         counted = {labels: numbers.partitions for labels, numbers in partitions}
