@@ -41,12 +41,14 @@ class Turns:
 
     def _continue(self) -> None:
         self._used_s, self.are_over, self._is_scheduled = 0.0, False, False
-        for _ in range(len(self._waiting)):
-            if self.are_over:
-                break
-            self._waiting.popleft()()
-        if self._waiting:
-            self._schedule()
+        try:
+            for _ in range(len(self._waiting)):
+                if self.are_over:
+                    break
+                self._waiting.popleft()()
+        finally:  # an error in one connection must not make the others wait for ever
+            if self._waiting:
+                self._schedule()
 
 
 class Load:

@@ -20,7 +20,7 @@ from parley.broker.network.connection import TURN_S, UNSENT_MAX, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
-from parley.broker.network.load import SHARE_S
+from parley.broker.network.load import SHARE_S, Turns
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
@@ -130,6 +130,19 @@ async def test_many_clients_do_not_keep_the_event_loop_from_other_work() -> None
         for client in clients:
             assert [(await client.answer(MetadataRequest, 1))[0] for _ in range(2)] == [1, 1]
             await client.close()
+
+
+async def test_an_error_in_one_turn_does_not_hold_up_the_others() -> None:
+    turns, begun, errors = Turns(), asyncio.Event(), []
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+    turns.wait(fail)
+    turns.wait(begun.set)
+    await begun.wait()
+    assert [type(error) for error in errors] == [ValueError]
 
 
 async def test_unsupported_api_versions_is_answered_in_version_0() -> None:
