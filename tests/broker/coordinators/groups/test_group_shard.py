@@ -24,6 +24,7 @@ from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.protocol.schema import ZERO_UUID
 from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, NoMembers, at
+from tests.broker.coordinators.shards import now_ms
 from tests.broker.coordinators.test_shard import code_of, turn
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
@@ -178,10 +179,12 @@ def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
 
 def test_a_generation_that_cannot_be_stored_fails_with_an_error_that_members_understand() -> None:
     async def scenario() -> None:
-        bench = Coordinated(follows=False)
+        bench = Coordinated(follows=False, properties={"offsets.commit.timeout.ms": "3000"})
         shard = await bench.begin()
         group = shard.find_or_create("g")
+        began_ms = now_ms()
         assert await code_of(bench.groups.store_group(group)) is ErrorCode.REBALANCE_IN_PROGRESS, "the time is up"
+        assert now_ms() - began_ms == 3_000
         assert group.stored is not None, "the log has it nevertheless"
         bench.log.batch_bytes_max = 10
         assert await code_of(bench.groups.store_group(group)) is ErrorCode.UNKNOWN_SERVER_ERROR
