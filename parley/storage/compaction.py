@@ -18,7 +18,7 @@ from typing import Final
 
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import payload
-from parley.protocol.records.batch_header import HEADER_SIZE
+from parley.protocol.records.batch_header import COMPRESSION_MASK, HEADER_SIZE
 from parley.protocol.records.control_batch import read_marker
 from parley.storage._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
 from parley.storage.batch_retention import (
@@ -337,6 +337,9 @@ class _Compaction:
     # --- Reading ---
 
     def _payload(self, batch: Batch) -> bytes:
+        """The records of a batch, decompressed."""
+        if not batch.header.attributes & COMPRESSION_MASK:
+            return bytes(memoryview(batch.data)[HEADER_SIZE:])
         return payload(batch.data, 0, batch.header, self._request.decompressed_bytes_max)
 
     def _batches(self, source: SourceSegment) -> Iterator[Batch]:
