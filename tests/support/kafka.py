@@ -165,6 +165,10 @@ class JavaServer:
             if text in line:
                 return
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Stop the process where it is, and let it go on afterwards."""

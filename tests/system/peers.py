@@ -93,6 +93,9 @@ MIRROR_MAKER: Final[tuple[Artifact, ...]] = (
 )
 """Apache Kafka's MirrorMaker 2; what else it needs, Kafka of the same version has."""
 
+KAFKA_STREAMS: Final[tuple[Artifact, ...]] = (("org.apache.kafka", "kafka-streams", "4.3.1"),)
+"""Kafka Streams; what else it needs, Kafka of the same version has. RocksDB is absent: tests keep state in memory."""
+
 CONSUL: Final = "1.8.7"
 CONSUL_RELEASE: Final = "bullseye"
 """Consul's server, and the release of Debian that has it."""
@@ -113,6 +116,7 @@ def main(store: str | None = None) -> int:
             install_kafka(version, artifacts)
         install_artifacts(f"spark-kafka-{SPARK}", SPARK_KAFKA)
         install_artifacts("mirror-maker", MIRROR_MAKER)
+        install_artifacts("kafka-streams-4.3.1", KAFKA_STREAMS)
         install_consul()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)

@@ -270,7 +270,7 @@ MUTANTS = (
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
     Mutant(tear_transactions, range(1, 10), no_faults, transactions=True, invariant="AtomicVisibility"),
-    Mutant(reply_early, range(1, 40), without_followers, transactions=True, invariant="AtomicVisibility"),
+    Mutant(reply_early, range(2, 40), without_followers, transactions=True),
     Mutant(name_no_aborted, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(ignore_open_transactions, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(fence_nobody, range(1, 10), no_faults, transactions=True, invariant="FencedZombie"),
