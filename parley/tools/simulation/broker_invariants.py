@@ -89,6 +89,16 @@ class Invariants:
         """True if all of these topics exist."""
         return {key[1] for key in self._stored}.issuperset(names)
 
+    def no_transaction_is_open(self) -> bool:
+        """True if no partition has an open transaction at its leader."""
+        logs = [
+            log_of(partition)
+            for machine in self._world.machines.values()
+            for partition in (partitions_of(machine) if machine.serves else ())
+            if partition.is_leader
+        ]
+        return all(log is None or log.last_stable_offset >= log.high_watermark for log in logs)
+
     def is_out_of_sync(self, broker_id: int) -> bool:
         """True if the broker is in no ISR."""
         return not any(broker_id in state.isr for state in self._stored.values())

@@ -462,6 +462,7 @@ class _Run:
         await self._until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
         for task in (*producers, *readers):
             task.result()
+        await self._until(self._invariants.no_transaction_is_open, "every transaction has its markers")
         if COMPACTED_TOPIC in self.topics:
             await asyncio.sleep(COMPACTION_S)
         for topic, partitions in self.topics.items():

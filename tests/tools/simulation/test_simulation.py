@@ -124,14 +124,14 @@ def test_brokers_without_a_bug_stand_what_finds_it(schedule: Callable[[int], lis
 
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
-    code = "from parley.tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0)).digest)"
+    code = "from parley.tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0, transactions=True)).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert digests == {f"{simulate(4, Settings(seconds=5.0)).digest}\n"}
+    assert digests == {f"{simulate(4, Settings(seconds=5.0, transactions=True)).digest}\n"}
 
 
 SEEDS = range(1, 5)

@@ -110,7 +110,7 @@ class MarkerSender:
             self._drop(known)
         ending = _Ending(shard, transactional_id, transaction, set(transaction.partitions))
         self._endings[key] = ending
-        self._enqueue(ending, list(transaction.partitions))
+        self._enqueue(ending, sorted(transaction.partitions))
 
     def stop(self, shard: TransactionShard) -> None:
         """Stop writing markers on behalf of a shard."""
