@@ -124,7 +124,8 @@ def test_brokers_without_a_bug_stand_what_finds_it(schedule: Callable[[int], lis
 
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
-    code = "from parley.tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0, transactions=True)).digest)"
+    run = "simulate(4, Settings(seconds=5.0, transactions=True)).digest"
+    code = f"from parley.tools.simulation.scenario import *; print({run})"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
