@@ -32,8 +32,9 @@ COMPACTION: Mapping[str, str] = {
     "delete.retention.ms": "3000",
 }
 """The configuration of the compacted topic."""
-KEYS = 8
-"""The keys of each producer to the compacted topic: few, so that most records are superseded."""
+KEYS = 40
+"""The keys of the producer to the compacted topic: few enough that most records are superseded, and more than are in
+the active segment, which is not compacted."""
 KEYED_PAUSE_S = 0.1
 COMPACTION_S = 10.0
 """How long the brokers may compact what is left at the end of a run."""
