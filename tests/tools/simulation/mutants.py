@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(join_early, range(7, 50)),
     Mutant(forget_refusals, range(8, 60), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
-    Mutant(serve_unverified, range(7, 60), kinds=(Kind.FLIP,)),
+    Mutant(serve_unverified, range(31, 150), kinds=(Kind.FLIP,)),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
