@@ -543,9 +543,15 @@ class Log:
 
     # --- Lookups ---
 
+    @property
+    def removals(self) -> int:
+        """How often batches or segments of the log were removed or replaced."""
+        return self._durability.removals
+
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
 
+        They belong to records that were located before, unless ``removals`` has changed since then.
         Reads the transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         found: list[AbortedTransaction] = []

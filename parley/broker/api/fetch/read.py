@@ -4,6 +4,8 @@ Rules of this module:
 
 * The batches of all partitions are found first (in memory, if possible), and read when the response is due.
 * Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
+* Aborted transactions are looked up when the response is due. A read whose segments were replaced meanwhile is
+  located again: a compaction drops the index entries of the aborted records that it removes.
 * Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 also runs there.
 """
 
@@ -37,12 +39,13 @@ Found = dict[FetchTarget, PartitionData]
 class FetchReads:
     """The reads of one fetch."""
 
-    __slots__ = ("_params", "_parts", "_reads", "_unlocated", "bytes", "max_bytes")
+    __slots__ = ("_params", "_parts", "_reads", "_removals", "_unlocated", "bytes", "max_bytes")
 
     def __init__(self, params: FetchParams, parts: FetchParts) -> None:
         self._params = params
         self._parts = parts
         self._reads: dict[FetchTarget, LogRead] = {}
+        self._removals: dict[FetchTarget, int] = {}  # what ``Log.removals`` was just before the partition was read
         self._unlocated: list[FetchTarget] = []
         self.bytes = 0
         """The size of all reads together."""
@@ -54,6 +57,7 @@ class FetchReads:
 
         Raises KafkaError OFFSET_OUT_OF_RANGE, and what ``Partition.log`` raises.
         """
+        self._removals[target] = partition.log.removals
         try:
             located = partition.read(
                 target.offset,
@@ -81,6 +85,8 @@ class FetchReads:
 
     def fill(self, found: Found) -> Coroutine[Any, Any, None] | None:
         """Add the records to ``found``. Returns None if that is done, else the work that waits for a thread."""
+        if self._params.isolation is Isolation.READ_COMMITTED:
+            self._look_up_aborted(found)
         if self._unlocated:
             return self._locate_and_fill(found)
         if not self._reads:
@@ -106,6 +112,7 @@ class FetchReads:
                 min_one_batch=read.min_one_batch,
             )
             try:
+                self._removals[target] = partition.log.removals
                 self._add(target, await loop.run_in_executor(self._parts.threads.reads, locate))
             except KafkaError as error:
                 found[target] = error_data(target, error, self._params, self._parts)
@@ -135,8 +142,6 @@ class FetchReads:
         cold: dict[FetchTarget, FileSlice | None] = {}
         for target, read in self._reads.items():
             data = found[target]
-            if self._params.isolation is Isolation.READ_COMMITTED:
-                data.aborted_transactions = self._aborted(target, read)
             if read.size < SENT_FROM_FILE_BYTES:
                 try:
                     data.records = read.try_read()
@@ -148,6 +153,16 @@ class FetchReads:
             if not part.is_cached():
                 cold[target] = part
         return cold
+
+    def _look_up_aborted(self, found: Found) -> None:
+        """Add the aborted transactions, and set aside the reads that must be located again."""
+        for target, read in list(self._reads.items()):
+            partition = target.partition
+            assert partition is not None
+            found[target].aborted_transactions = self._aborted(target, read)
+            if partition.log.removals != self._removals[target]:
+                self.drop(target)
+                self._unlocated.append(target)
 
     def _aborted(self, target: FetchTarget, read: LogRead) -> list[FetchResponse.AbortedTransaction]:
         partition = target.partition

@@ -21,8 +21,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
+from parley.storage.log_config import LogConfig
 from parley.storage.shortage import MEMORY, no_memory
-from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
+from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
+from tests.storage.compactions import compacted
 from tests.support.memory import nothing_is_in_memory
 
 MAX = 1 << 30
@@ -642,6 +644,22 @@ async def test_readers_of_committed_records_learn_the_aborted_transactions_of_th
 
     assert [await aborted(offset) for offset in range(6)] == [[(1, 0)], [(1, 0)], [], [], [(3, 4)], [(3, 4)]]
     assert await aborted(0, isolation_level=0) is None
+
+
+async def test_a_compaction_during_the_wait_shows_readers_no_aborted_record(bench: FetchBench) -> None:
+    """It removes the records and their entry in the transaction index; the fetch has found the old records before."""
+    await bench.create("t", config=LogConfig(cleanup_policy=frozenset({"compact"})))
+    await bench.create("u")
+    bench.write_in_transaction("t", 1)
+    bench.end_transaction("t", 1, committed=False)
+    log = bench.partition("t").log
+    log.roll()
+    answer = bench.begin(ask("t"), ask("u"), isolation_level=1, max_wait_ms=60_000, min_bytes=1000)
+    compacted(log, now_ms=NOW_MS)
+    bench.write("u", size=1000)
+    while not isinstance(answer, FetchResponse):
+        answer = await answer
+    assert 0 not in found(answer)[0][3]
 
 
 async def test_a_follower_serves_committed_records_as_its_leader_does(bench: FetchBench) -> None:
