@@ -98,7 +98,7 @@ def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) ->
     """
     buffer = bytearray(READ)
     view, first, filled = memoryview(buffer), 0, 0  # the bytes from ``first`` on, ``filled`` of them
-    position = segment.offset_index.lookup_position(begin).position
+    position = max(0, segment.offset_index.lookup_position(begin).position)  # a damaged index may say anything
     block, sum_of_headers, block_ends = begin // digest.block, 0, begin - begin % digest.block + digest.block
     while position < end:
         at = position - first
@@ -222,13 +222,13 @@ def _next_offset(found: CheckedBatch | DamagedBytes) -> int:
 def _walk(segment: Segment, begin: int, end: int, extent: Extent) -> Iterator[CheckedBatch | DamagedBytes]:
     """The batches and the damage from the last indexed batch before ``begin`` that is good, up to ``end``."""
     checked = CheckedBatches(segment.file, extent.size, segment.base_offset, extent.end_offset)
-    at = segment.offset_index.lookup_position(begin).position
+    at = max(0, segment.offset_index.lookup_position(begin).position)
     while True:
         walk = checked.walk(at, end, segment.base_offset)
         first = next(walk, None)
         if at <= 0 or isinstance(first, CheckedBatch):
             break
-        at = segment.offset_index.lookup_position(at - 1).position
+        at = max(0, segment.offset_index.lookup_position(at - 1).position)
     if first is not None:
         yield first
         yield from walk

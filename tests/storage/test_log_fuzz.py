@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -89,6 +89,7 @@ def open_damaged(filled: Path, directory: Path, seed: int, *, clean: bool, hints
 @pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), clean=st.booleans())
+@example(seed=97350915, clean=True)  # the index has a negative position
 def test_no_damage_to_hints_changes_a_record(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
 ) -> None:
