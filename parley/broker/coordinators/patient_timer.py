@@ -17,12 +17,17 @@ GRACE_MAX_S: Final = 10.0
 
 
 class PatientTimer:
-    """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled."""
+    """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled.
 
-    __slots__ = ("_call", "_timer", "at")
+    While the loop stays late, the timer is postponed again and again; with ``once``, it is postponed once at most.
+    """
 
-    def __init__(self, delay_s: float, call: Callable[[], None]) -> None:
+    __slots__ = ("_call", "_may_postpone", "_once", "_timer", "at")
+
+    def __init__(self, delay_s: float, call: Callable[[], None], *, once: bool = False) -> None:
         self._call = call
+        self._once = once
+        self._may_postpone = True
         self._start(delay_s)
 
     def _start(self, delay_s: float) -> None:
@@ -37,7 +42,8 @@ class PatientTimer:
 
     def _reached(self) -> None:
         late = asyncio.get_running_loop().time() - self.at
-        if late > LATE_S:
+        if late > LATE_S and self._may_postpone:
+            self._may_postpone = not self._once
             self._start(min(late, GRACE_MAX_S))
         else:
             self._call()

@@ -423,13 +423,16 @@ class Shard(Generic[S]):
     # --- Timers ---
 
     def set_timers(self, timers: Mapping[Hashable, Timer | None]) -> None:
-        """Set timers, or cancel those that are None, by key."""
+        """Set timers, or cancel those that are None, by key.
+
+        A timer fires however long the loop stays late: other producers and readers wait for what it ends.
+        """
         for key, timer in timers.items():
             running = self._timers.pop(key, None)
             if running is not None:
                 running.cancel()
             if timer is not None:
-                self._timers[key] = PatientTimer(timer.delay_ms / 1000, partial(self._fire, key, timer))
+                self._timers[key] = PatientTimer(timer.delay_ms / 1000, partial(self._fire, key, timer), once=True)
 
     def _fire(self, key: Hashable, timer: Timer) -> None:
         del self._timers[key]

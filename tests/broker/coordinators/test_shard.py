@@ -403,6 +403,20 @@ def test_a_timer_forgives_a_busy_loop() -> None:
     run(scenario())
 
 
+def test_a_timer_fires_although_the_loop_stays_late() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.shard.set_timers({"t": Timer(1_000, write(b"fired", b"1"))})
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        for _ in range(3):
+            loop.now += 6
+            await turn()
+        assert bench.state.values == {b"fired": b"1"}
+
+    run(scenario())
+
+
 def test_an_effect_that_fails_does_not_stop_the_shard(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ZeroDivisionError
