@@ -112,7 +112,9 @@ class Group:
     """Member ids given to clients that have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    """Offsets committed in transactions that no marker has ended, by producer id."""
+    """Offsets committed in transactions that no marker has ended, by producer id. See ``add_pending_offset``."""
+    pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """The producers that have a pending offset for a partition: there may be thousands of open transactions."""
     stored: GroupMetadataValue | None = None
     """The latest generation that the log has; None if it has none. Membership is ahead of it during a rebalance."""
     rebalance_timer: PatientTimer | None = None
@@ -189,11 +191,27 @@ class Group:
 
     def partitions_in_log(self) -> set[TopicPartition]:
         """Return the partitions for which the log has offsets, pending ones included."""
-        return set(self.offsets).union(*self.pending_offsets.values())
+        return set(self.offsets) | self.pending_producers.keys()
 
     def has_pending_offset(self, partition: TopicPartition) -> bool:
         """True if an open transaction has committed an offset for the partition (KIP-447)."""
-        return any(partition in pending for pending in self.pending_offsets.values())
+        return partition in self.pending_producers
+
+    def add_pending_offset(self, producer_id: int, partition: TopicPartition, offset: CommittedOffset) -> None:
+        """Add an offset that a producer commits in a transaction."""
+        self.pending_offsets.setdefault(producer_id, {})[partition] = offset
+        self.pending_producers.setdefault(partition, set()).add(producer_id)
+
+    def remove_pending_offset(self, producer_id: int, partition: TopicPartition) -> None:
+        """Remove an offset of an open transaction; the last one removes the transaction, too."""
+        pending = self.pending_offsets[producer_id]
+        del pending[partition]
+        if not pending:
+            del self.pending_offsets[producer_id]
+        producers = self.pending_producers[partition]
+        producers.remove(producer_id)
+        if not producers:
+            del self.pending_producers[partition]
 
     def all_joined(self) -> bool:
         """True if every member has joined the rebalance in progress."""

@@ -89,7 +89,7 @@ class GroupShard:
             if producer is None:
                 group.offsets[partition] = committed
             else:
-                group.pending_offsets.setdefault(producer.producer_id, {})[partition] = committed
+                group.add_pending_offset(producer.producer_id, partition, committed)
                 self.open_transactions.setdefault(producer.producer_id, set()).add(group_id)
         elif version == GROUP_KEY_VERSION:
             self._replay_group(decode_group_key(key), value)
@@ -102,14 +102,13 @@ class GroupShard:
         if group is None:
             return
         group.offsets.pop(partition, None)
-        for producer_id, pending in list(group.pending_offsets.items()):
-            pending.pop(partition, None)
-            if not pending:
+        for producer_id in list(group.pending_producers.get(partition, ())):
+            group.remove_pending_offset(producer_id, partition)
+            if producer_id not in group.pending_offsets:
                 self._end_transaction(producer_id, group)
         self.drop_unused(group)
 
     def _end_transaction(self, producer_id: int, group: Group) -> None:
-        del group.pending_offsets[producer_id]
         groups = self.open_transactions[producer_id]
         groups.discard(group.group_id)
         if not groups:
@@ -132,13 +131,12 @@ class GroupShard:
         """End a transaction. Its offsets count if it was committed, unless the log has a later commit."""
         for group_id in list(self.open_transactions.get(producer_id, ())):
             group = self.groups[group_id]
-            pending = group.pending_offsets[producer_id]
+            for partition, found in list(group.pending_offsets[producer_id].items()):
+                group.remove_pending_offset(producer_id, partition)
+                known = group.offsets.get(partition)
+                if committed and (known is None or known.log_offset < found.log_offset):
+                    group.offsets[partition] = found
             self._end_transaction(producer_id, group)
-            if committed:
-                for partition, found in pending.items():
-                    known = group.offsets.get(partition)
-                    if known is None or known.log_offset < found.log_offset:
-                        group.offsets[partition] = found
             self.drop_unused(group)
 
     # --- Serving ---

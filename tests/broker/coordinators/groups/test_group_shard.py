@@ -441,6 +441,13 @@ def lasting(shard: GroupShard) -> Lasting:
     return {name: kept for name, kept in found.items() if any(kept)}
 
 
+def producers_by_partition(group: Group) -> dict[Any, set[int]]:
+    pending = group.pending_offsets.items()
+    return {
+        place: {producer for producer, places in pending if place in places} for _, some in pending for place in some
+    }
+
+
 class Model:
     """The offsets as the rules of KIP-98 say, computed from the history alone."""
 
@@ -513,6 +520,8 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
         assert bench.log.replay(again).skipped == 0
         assert lasting(again) == lasting(shard)
         assert again.open_transactions == shard.open_transactions
+        for group in shard.groups.values():
+            assert group.pending_producers == producers_by_partition(group)
         found = {
             (name, place): kept.offset
             for name, (_, offsets, _) in lasting(shard).items()

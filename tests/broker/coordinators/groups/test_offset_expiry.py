@@ -122,7 +122,7 @@ def test_offsets_expire_in_each_round_and_in_the_end_the_group() -> None:
 
 def test_an_offset_does_not_expire_while_a_transaction_commits_another() -> None:
     committing = group(GroupState.EMPTY)
-    committing.pending_offsets[7] = {("t", 0): committed()}
+    committing.add_pending_offset(7, ("t", 0), committed())
     assert expires_at(committing) is None
 
 
