@@ -43,7 +43,7 @@ EVENTS_PER_TURN: Final = 1_000
 TIMER_RETRY_MS: Final = 500
 """The pause before a timer's event that failed is submitted again, as in Kafka."""
 
-_RECORD_BYTES: Final = 24
+RECORD_BYTES: Final = 24
 """The most bytes that a record of a batch adds to its key and its value."""
 
 _UNAVAILABLE: Final = {
@@ -267,7 +267,7 @@ class Shard(Generic[S]):
             for index, (key, value) in enumerate(decision.records):
                 self._replay(key, value, decision, base + index)
             return
-        size = sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in decision.records)
+        size = sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in decision.records)
         if size + HEADER_SIZE > turn.batch_bytes_max:
             self._batch(decision.records, turn, decision)  # raises if it is really too large
         if turn.records and turn.size + size > turn.batch_bytes_max:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_MAX,
@@ -32,9 +33,6 @@ _log = logging.getLogger(__name__)
 
 TIMED_OUT: Final = "timed out"
 """The key of the timer that looks for transactions that have timed out."""
-
-ABORTED_BYTES_MAX: Final = 256 * 1024
-"""Bytes of records at which one look for timed-out transactions stops, so that they fit in a batch."""
 
 Ended = ProducerIdentity | None
 """The identity for the producer's next transaction, or None: the decision needs a new producer id."""
@@ -206,13 +204,14 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
         known = shard.transactions[transactional_id]
         if known.timeout_ms == NO_TIMEOUT_MS or now_ms <= known.started_ms + known.timeout_ms:
             continue
-        if size > ABORTED_BYTES_MAX:
+        transaction = aborted_by_coordinator(known, now_ms)
+        key, value = transaction_record(transactional_id, transaction)
+        size += len(key) + len(value) + RECORD_BYTES
+        if records and not shard.has_room(size):
             pause_ms = 0
             break
-        aborted[transactional_id] = aborted_by_coordinator(known, now_ms)
-        key, value = transaction_record(transactional_id, aborted[transactional_id])
         records.append((key, value))
-        size += len(key) + len(value)
+        aborted[transactional_id] = transaction
     prepared = {each: shard.transactions[each] for each in shard.prepared}
     return Decision(
         None,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.coordinators.transactions.transaction_records import transaction_tombstone
 
 EXPIRED: Final = "expired"
 """The key of the timer that looks for expired transactional ids."""
-
-EXPIRED_BYTES_MAX: Final = 256 * 1024
-"""Bytes of tombstones at which one look for expired ids stops, so that they fit in a batch."""
 
 
 def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
@@ -26,10 +24,10 @@ def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
     for transactional_id, transaction in shard.transactions.items():
         if transaction.state not in AT_REST or transaction.updated_ms > expired_before_ms:
             continue
-        if size > EXPIRED_BYTES_MAX:
+        key, value = transaction_tombstone(transactional_id)
+        size += len(key) + RECORD_BYTES
+        if records and not shard.has_room(size):
             pause_ms = 0
             break
-        key, value = transaction_tombstone(transactional_id)
         records.append((key, value))
-        size += len(key)
     return Decision(None, records, timers={EXPIRED: Timer(pause_ms, expire)})

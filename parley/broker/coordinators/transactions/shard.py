@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
 from parley.broker.coordinators.transactions.transaction import PREPARED, Transaction, TransactionState
 from parley.broker.coordinators.transactions.transaction_records import read_key, read_value
+from parley.protocol.records.batch_header import HEADER_SIZE
+
+PERIODIC_BYTES_MAX: Final = 256 * 1024
+"""The largest batch that a periodic event writes, unless a single record is larger."""
 
 
 class Markers(Protocol):
@@ -72,6 +76,10 @@ class TransactionShard:
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
         """Return the timers of the periodic events. The first of each is due at once: markers may be missing."""
         return {key: Timer(0, event) for key, event in self._periodic.items()}
+
+    def has_room(self, size: int) -> bool:
+        """True if a periodic event may write records of ``size`` bytes in total: they must fit in one batch."""
+        return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.config().message_max_bytes)
 
     def unloaded(self) -> None:
         """Stop writing markers."""

@@ -195,3 +195,17 @@ def test_many_transactions_that_time_out_together_are_aborted_in_batches() -> No
     assert 0 < len(shard.state.ongoing) < 3000
     while shard.state.ongoing:
         shard.abort_timed_out()
+
+
+def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_the_topic_accepts() -> None:
+    shard = DrivenShard()
+    for name, partitions in (("small", 500), ("large", 4800), ("last", 500)):
+        producer = shard.initialize(transactional_id=name)
+        shard.add(producer, *((f"{number:0200}", 0) for number in range(partitions)), transactional_id=name)
+    shard.now_ms += 60_001
+    for aborted in (1, 2, 3):
+        before = len(shard.log)
+        shard.abort_timed_out()
+        assert sum(len(key) + len(value or b"") for key, value in shard.log[before:]) < shard.config.message_max_bytes
+        assert len(shard.markers.sent) >= aborted
+        assert len(shard.state.ongoing) == 3 - aborted

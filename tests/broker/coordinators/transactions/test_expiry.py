@@ -32,3 +32,14 @@ def test_many_ids_expire_in_batches() -> None:
     assert 0 < len(shard.state.transactions) < 2000
     shard.expire()
     assert not shard.state.transactions
+
+
+def test_ids_expire_in_batches_that_a_small_message_max_bytes_allows() -> None:
+    shard = DrivenShard(**{"message.max.bytes": 5_000})
+    for number in range(100):
+        shard.initialize(transactional_id=f"{number}-{'x' * 100}")
+    shard.now_ms += WEEK_MS
+    while shard.state.transactions:
+        before = len(shard.log)
+        shard.expire()
+        assert 0 < sum(len(key) for key, _ in shard.log[before:]) < 5_000
