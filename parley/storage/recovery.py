@@ -147,7 +147,7 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
     try:
         begin = segment.find(offset)
         for position, header in segment.batches(begin[0]) if begin is not None else ():
-            if header.producer_id >= 0 and header.base_offset >= offset:
+            if header.producer_id >= 0:  # the first one may begin before the log start, which lies inside it
                 marker = None
                 if header.is_control:
                     marker = marker_of(header, read_batch(segment.file, position, header), 0)

@@ -152,6 +152,7 @@ class LogModel(RuleBasedStateMachine):
         for path in self.log.delete_old_segments(NOW):
             path.unlink()
         first = self.log.segments[0].base_offset
+        self.flushed = max(self.flushed, first)  # nothing below the first segment has to be on disk
         assert self.start >= first or first <= self.log.high_watermark
         self.start = max(self.start, first)
         self.batches = [batch for batch in self.batches if batch.next > first]
