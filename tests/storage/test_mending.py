@@ -17,14 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.crc import seal
+from parley.protocol.records.record import Record
 from parley.storage import checkpoints
 from parley.storage.damage import DamagedRange
 from parley.storage.log import Log, Origin
 from parley.storage.segment import Segment
 from parley.tools.simulation.disk import Disks
+from tests.storage.compactions import compacted
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.proportion import examples
 
@@ -416,3 +419,27 @@ def test_a_segment_removed_from_a_running_log_is_mended(intact: Path, tmp_path: 
     ]
     mend_all(log, source)
     assert everything(tmp_path) == everything(intact)
+
+
+def test_a_tombstone_is_mended_although_each_replica_dates_its_removal_itself(tmp_path: Path) -> None:
+    """The delete horizon (KIP-534) is in the header of the batch, and it is the time of a replica's own compaction."""
+    replicas = []
+    for number, name in enumerate(("one", "other")):
+        (tmp_path / name).mkdir()
+        log = open_log(tmp_path / name, replace(CONFIG, cleanup_policy=frozenset({"compact"})))
+        for key in range(60):
+            value = None if key % 3 == 0 else b"v" * 20
+            log.append_as_leader(build([Record(0, NOW, b"%d" % key, value)]), leader_epoch=0, now_ms=NOW)
+        log.roll()
+        compacted(log, now_ms=NOW + number)
+        replicas.append(log)
+    damaged, source = replicas
+    assert everything(damaged.directory) != everything(source.directory)
+    damaged.close()
+    flip_in(sorted(damaged.directory.glob("*.log")))
+    damaged = open_log(damaged.directory, damaged.config, clean=True, recovery_point=60, knows_log_start=True)
+    verify(damaged)
+    assert mend_all(damaged, source) == 1
+    assert values_of(damaged) == values_of(source)
+    verify(damaged)
+    assert not damaged.damage
