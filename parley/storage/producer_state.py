@@ -201,10 +201,9 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
-    @property
-    def highest_id(self) -> int:
-        """The highest id of a known producer; -1 if none is known."""
-        return max(list(self._producers), default=-1)
+    def highest_id(self, below: int) -> int:
+        """Return the highest id of a known producer that is less than ``below``; -1 if there is none."""
+        return max((producer_id for producer_id in list(self._producers) if producer_id < below), default=-1)
 
     @property
     def entries(self) -> list[ProducerEntry]:

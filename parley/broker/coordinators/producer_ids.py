@@ -1,7 +1,7 @@
 """Producer ids (KIP-98): each is allocated once in the life of a cluster.
 
 A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of its
-block is lost; there are 2^63 ids. The end of the block is on the broker's own disk before the first id of it is
+block is lost; there are 2^62 ids. The end of the block is on the broker's own disk before the first id of it is
 allocated: a store that was restored to an older state would otherwise give the block out a second time.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from parley.broker.membership.known_epochs import EpochFile, KnownEpochs
+from parley.broker.membership.known_epochs import ID_MAX, EpochFile, KnownEpochs
 from parley.consensus.errors import CoordinationError
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -23,9 +23,14 @@ PRODUCER_IDS = "producer-ids"
 """The key of the counter in the store."""
 
 
+LOGGED_IDS_END = 1 << 53
+"""Higher ids in a log were not allocated by the cluster: a client may put any id into its batches. If they counted as
+in use, one batch could use up the ids."""
+
+
 def highest_producer_id(logs: Iterable[Log]) -> int:
-    """Return the highest producer id that is known in these logs; NO_PRODUCER_ID if there is none."""
-    return max((log.producers.highest_id for log in logs), default=NO_PRODUCER_ID)
+    """Return the highest producer id in these logs that may have been allocated; NO_PRODUCER_ID if there is none."""
+    return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in logs), default=NO_PRODUCER_ID)
 
 
 class ProducerIds:
@@ -43,13 +48,19 @@ class ProducerIds:
         """Allocate an id.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if no data directory
-        takes the note that the id is in use.
+        takes the note that the id is in use. Raises UNKNOWN_SERVER_ERROR if the store's counter is above all ids.
         """
         if self._next == self._end:
             async with self._lock:
                 if self._next == self._end:
                     try:
                         first = await self._store().next_id(PRODUCER_IDS, block=BLOCK)
+                        if first + BLOCK > ID_MAX:
+                            raise KafkaError(
+                                ErrorCode.UNKNOWN_SERVER_ERROR,
+                                f"The counter of producer ids in the coordination store is {first}, above all ids: "
+                                "set it to one more than the highest id in use.",
+                            )
                         self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
                         await self._epochs.save()
                     except (CoordinationError, OSError) as error:

@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 
-from parley.broker.coordinators.producer_ids import BLOCK, PRODUCER_IDS, ProducerIds
-from parley.broker.membership.known_epochs import EpochFile, KnownEpochs, read_known_epochs
+from parley.broker.coordinators.producer_ids import (
+    BLOCK,
+    LOGGED_IDS_END,
+    PRODUCER_IDS,
+    ProducerIds,
+    highest_producer_id,
+)
+from parley.broker.membership.known_epochs import ID_MAX, EpochFile, KnownEpochs, read_known_epochs
 from parley.consensus.backend import Backend
 from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
 from parley.protocol.errors import ErrorCode, KafkaError
+from tests.storage.logs import append, open_log
 
 
 @pytest.fixture
@@ -74,3 +81,22 @@ async def test_no_producer_id_while_no_directory_takes_the_note_of_it(backend: B
     assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     (tmp_path / "folder").mkdir()
     assert await giver.take() == BLOCK
+
+
+@pytest.mark.parametrize("forged", [LOGGED_IDS_END, ID_MAX, (1 << 63) - 2])
+def test_an_id_that_no_broker_can_have_allocated_does_not_use_up_the_ids(tmp_path: Path, forged: int) -> None:
+    """A client may put any id into its batches."""
+    log = open_log(tmp_path)
+    for producer_id in (3, forged, 5):
+        append(log, b"x", producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    assert highest_producer_id([log]) == 5
+    log.close()
+
+
+async def test_a_counter_above_all_ids_is_refused_and_not_noted(backend: Backend, tmp_path: Path) -> None:
+    store = KeyValue(backend, Random(1))
+    await store.put(PRODUCER_IDS, b"%d" % (ID_MAX + 1 - BLOCK))
+    with pytest.raises(KafkaError, match="set it to one more than") as refused:
+        await ProducerIds(lambda: store, epochs(tmp_path)).take()
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert read_known_epochs([tmp_path]) == KnownEpochs()
