@@ -32,6 +32,8 @@ T = TypeVar("T")
 HELD_S: Final = 0.5
 """How long a request waits for the markers of the transaction before. Clients wait longer for a response."""
 
+_OUT_OF_TOUCH: Final = "This broker has lost touch with the controller and may no longer be the coordinator."
+
 
 def make_shard(
     config: Callable[[], BrokerConfig], markers: MarkerSender, partition: int, coordinator_epoch: int
@@ -47,8 +49,9 @@ class TransactionCoordinator:
     Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
     does. An empty transactional id is an INVALID_REQUEST.
 
-    A coordinator that may have been superseded refuses nothing: the new one may know more. It raises NOT_COORDINATOR,
-    and the producer asks again.
+    A coordinator that may have been superseded refuses nothing: the new one may know more. Nor does it confirm a
+    partition, which stores nothing: the new one may have ended the transaction. It raises NOT_COORDINATOR, and the
+    producer or the partition's leader asks again.
     """
 
     def __init__(
@@ -199,21 +202,12 @@ class TransactionCoordinator:
         except KafkaError as refusal:
             if refusal.code.retriable or not self._may_be_superseded():
                 raise
-            raise _withheld(refusal) from refusal
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it is: {refusal}") from refusal
 
     def _verify(self, shard: TransactionShard, now_ms: int, **asked: Any) -> Decision[dict[TopicPartition, ErrorCode]]:
-        decision = verify(shard, now_ms, **asked)
-        if any(decision.reply.values()) and self._may_be_superseded():
-            raise _withheld(KafkaError(ErrorCode.TRANSACTION_ABORTABLE))
-        return decision
-
-
-def _withheld(refusal: KafkaError) -> KafkaError:
-    """Return the error that a possibly superseded coordinator sends instead of a refusal."""
-    return KafkaError(
-        ErrorCode.NOT_COORDINATOR,
-        f"This broker has lost touch with the controller and may no longer be the coordinator. If it is: {refusal}",
-    )
+        if self._may_be_superseded():
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, _OUT_OF_TOUCH)
+        return verify(shard, now_ms, **asked)
 
 
 def _check_named(transactional_id: str) -> None:

@@ -48,7 +48,7 @@ class NoMarkers:
         (True, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_a_coordinator_that_may_be_superseded_refuses_nothing(
+async def test_a_coordinator_that_may_be_superseded_refuses_nothing_and_confirms_no_partition(
     is_unsure: bool, fenced: ErrorCode, not_added: ErrorCode | None
 ) -> None:
     shard = DrivenShard()
@@ -61,7 +61,12 @@ async def test_a_coordinator_that_may_be_superseded_refuses_nothing(
     )
     producer = shard.initialize()
     await coordinator.add(ID, producer, frozenset({P0}), 0)
-    assert await coordinator.verify(ID, producer, frozenset({P0})) == {P0: ErrorCode.NONE}
+    if not is_unsure:
+        assert await coordinator.verify(ID, producer, frozenset({P0})) == {P0: ErrorCode.NONE}
+    else:
+        with pytest.raises(KafkaError) as refusal:
+            await coordinator.verify(ID, producer, frozenset({P0}))
+        assert refusal.value.code is ErrorCode.NOT_COORDINATOR, "the new one may have ended the transaction"
 
     newer = ProducerIdentity(producer.producer_id, producer.producer_epoch + 1)
     with pytest.raises(KafkaError) as refusal:
