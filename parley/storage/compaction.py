@@ -61,8 +61,9 @@ class CompactionRequest:
     """``topic-partition``, for messages."""
     segments: tuple[SourceSegment, ...]
     """The sealed segments from the beginning of the log on."""
-    active_base_offset: int
-    """The base offset of the active segment; its transaction index has the latest aborted transactions."""
+    index_base_offsets: tuple[int, ...]
+    """The base offsets of all segments, the active one included: a transaction of a segment that is compacted may be
+    aborted, and indexed, in any later one."""
     first_dirty_offset: int
     now_ms: int
     producers: Mapping[int, LastBatch]
@@ -225,7 +226,7 @@ class _Compaction:
         """Fill the table from the dirty segments, and set ``_end`` to where it became full, or to their end."""
         request = self._request
         dirty = [each for each in request.segments if each.end_offset > request.first_dirty_offset]
-        transactions = TransactionsSeen(self._aborted(request.first_dirty_offset))
+        transactions = TransactionsSeen(self._aborted(dirty[0].base_offset) if dirty else ())
         for source in dirty:
             is_full = False
             for batch in self._batches(source):  # to the end, so that the segment is verified
@@ -357,7 +358,7 @@ class _Compaction:
         """The aborted transactions with offsets from ``start`` on, from the indexes of all segments."""
         request, found = self._request, []
         end = request.segments[-1].end_offset if request.segments else 0
-        for base in [*(each.base_offset for each in request.segments), request.active_base_offset]:
+        for base in request.index_base_offsets:
             index = TransactionIndex(Segment.path_in(request.directory, base, TRANSACTION_INDEX_SUFFIX))
             try:
                 some, is_complete = index.find(start, end)

@@ -75,7 +75,7 @@ class LogCompaction:
                 SourceSegment(base_offset=each.base_offset, end_offset=each.end_offset, size=each.size)
                 for each in sources
             ),
-            active_base_offset=log.segments.active.base_offset,
+            index_base_offsets=tuple(each.base_offset for each in log.segments.all),
             first_dirty_offset=dirtiness.first_dirty_offset,
             now_ms=log.now_ms,
             producers={

@@ -71,6 +71,11 @@ def names_in(log: Log, *suffixes: str) -> list[str]:
     return [path.name for path in log.directory.iterdir() if path.suffix in suffixes]
 
 
+def remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink()
+
+
 # --- What stays ---
 
 
@@ -150,6 +155,34 @@ def test_aborted_records_go_at_once_and_their_marker_later(log: Log) -> None:
         put(log, (b"z", b"%d" % n))
         log.roll()
     assert seen == [[marker, 4], [marker, 4], [4]]
+
+
+def test_a_transaction_may_be_aborted_in_a_segment_that_is_not_compacted_yet(log: Log) -> None:
+    put(log, (b"a", b"committed"))
+    put(log, (b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.roll()
+    end_transaction(log, 7, 0, ControlType.ABORT)
+    log.roll()
+    put(log, (b"b", b"active"))
+    first = log.segments[0]
+    due = replace(settled(log).dirtiness(NOW), end_offset=first.end_offset)
+    with log.begin_compaction(due, now_ms=NOW, map_bytes=1 << 20) as compaction:
+        result = compact(compaction.request, lambda group: remove(compaction.adopt(group)))
+        compaction.finish(result)
+    assert result.cleaned_up_to == first.end_offset
+    assert table(log) == {b"a": b"committed", b"b": b"active"}
+
+
+def test_what_is_dirty_may_begin_behind_an_aborted_transaction_of_its_segment(log: Log) -> None:
+    put(log, (b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    end_transaction(log, 7, 0, ControlType.ABORT)
+    begin = put(log, (b"a", b"1"))
+    put(log, (b"a", b"2"))
+    log.roll()
+    put(log, (b"b", b"active"))
+    settled(log).advance_log_start(begin)
+    compacted(log)
+    assert table(log) == {b"a": b"2", b"b": b"active"}
 
 
 def test_the_last_batch_of_a_producer_stays_without_its_records(log: Log) -> None:
