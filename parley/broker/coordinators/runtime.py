@@ -57,6 +57,10 @@ class _Hosted(Generic[S]):
     shard: Shard[S] | None = None
     loading: asyncio.Task[None] | None = None
     has_failed: bool = False
+    loaded_at: float = 0.0
+    """The loop time of the last load's end."""
+    pause_s: float = 0.0
+    """The pause before the next load."""
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -128,8 +132,11 @@ class CoordinatorRuntime(Generic[S]):
 
     async def _load(self, hosted: _Hosted[S]) -> None:
         loop = asyncio.get_running_loop()
+        if hosted.pause_s:
+            await asyncio.sleep(hosted.pause_s)
         began = loop.time()
         log, state, found = await self._read(hosted)
+        facts = {"topic": self.topic, "partition": hosted.partition}
         hosted.shard = Shard(
             log,
             state,
@@ -138,13 +145,14 @@ class CoordinatorRuntime(Generic[S]):
             timeout_ms=self._timeout_ms,
             metrics=self._metrics,
             on_lost=lambda shard: self._read_back(hosted),
+            facts=facts,
         )
         hosted.loading = None
+        hosted.loaded_at = loop.time()
         hosted.shard.set_timers(state.loaded(self._now_ms()))
         took_us = round(1_000_000 * (loop.time() - began))
         self._metrics.load_time.observe(took_us)
         self._metrics.skipped += found.skipped
-        facts = {"topic": self.topic, "partition": hosted.partition}
         if found.records:
             _log.info(
                 "coordinator loaded a partition", extra={**facts, "records": found.records, "ms": took_us // 1000}
@@ -183,9 +191,16 @@ class CoordinatorRuntime(Generic[S]):
             pause_s = min(2 * pause_s, READ_AGAIN_MAX_S)
 
     def _read_back(self, hosted: _Hosted[S]) -> None:
-        """Load a partition again whose state may differ from its log."""
+        """Load a partition again whose state may differ from its log.
+
+        If that happens again soon after a load, pause first: a client that can cause it must not keep this broker busy
+        with reading.
+        """
         hosted.shard = None
         if self._hosted.get(hosted.partition) is hosted:
+            lasted_s = asyncio.get_running_loop().time() - hosted.loaded_at
+            longer_s = min(max(2 * hosted.pause_s, READ_AGAIN_FIRST_S), READ_AGAIN_MAX_S)
+            hosted.pause_s = longer_s if lasted_s < READ_AGAIN_MAX_S else 0.0
             self._start_loading(hosted)
 
     # --- Events ---

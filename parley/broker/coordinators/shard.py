@@ -5,8 +5,8 @@
 * A reply is given when the in-sync replicas have everything that was appended before it. This holds for reads, too, so
   that no reply shows a state that may be lost.
 * Before the turn, the log is checked. An append that fails nevertheless means that state and log differ: the shard is
-  lost, and the runtime reads it back. A transactional batch or a marker, which the log may refuse because of its
-  producer's epoch, is appended before it is applied.
+  lost, and the runtime reads it back, also after an unexpected error in a turn. A transactional batch or a marker,
+  which the log may refuse because of its producer's epoch, is appended before it is applied.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ EVENTS_PER_TURN: Final = 1_000
 
 TIMER_RETRY_MS: Final = 500
 """The pause before a timer's event that failed is submitted again, as in Kafka."""
+
+UNEXPECTED: Final = (Exception, asyncio.CancelledError)
+"""What code that a turn calls may raise: the result of a cancelled future is not an Exception."""
 
 RECORD_BYTES: Final = 24
 """The most bytes that a record of a batch adds to its key and its value."""
@@ -145,8 +148,9 @@ class Shard(Generic[S]):
         timeout_ms: Callable[[], int],
         metrics: CoordinatorMetrics,
         on_lost: Callable[[Shard[S]], None],
+        facts: Mapping[str, object],
     ) -> None:
-        """``state`` has all records before ``loaded_offset``.
+        """``state`` has all records before ``loaded_offset``. ``facts`` name the partition in log lines.
 
         ``timeout_ms()`` is how long a reply waits for the replicas. ``on_lost`` is called when the state must be read
         back from the log; the shard is closed then.
@@ -157,11 +161,13 @@ class Shard(Generic[S]):
         self._log = log
         self._now_ms = now_ms
         self._on_lost = on_lost
+        self._facts = facts
         self._queue: deque[_Event | _MarkerEvent] = deque()
         self._has_turn = False
         self._waiting: deque[_Waiting] = deque()
         self._waiting_events = 0
         self._last_offset = loaded_offset - 1
+        self._has_foreign_records = False
         self._timers: dict[Hashable, PatientTimer] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._closed: ErrorCode | None = None
@@ -213,24 +219,36 @@ class Shard(Generic[S]):
     def _take_turn(self) -> None:
         if self._closed is not None:
             return
-        turn = self._begin_turn()
+        replies: list[_Reply] = []
         try:
+            turn = self._begin_turn(replies)
             for _ in range(min(EVENTS_PER_TURN, len(self._queue))):
                 self._handle(self._queue.popleft(), turn)
             self._flush(turn)
+            self._wait(turn)
         except _Lost as lost:
-            self._lose(turn, lost)
+            self._lose(replies, lost.__cause__)
             return
-        self._wait(turn)
+        except UNEXPECTED as error:  # a shard that has no next turn would serve no client
+            self._failures.report("a coordinator's turn failed", error, _loop_time())
+            self._lose(replies, error)
+            return
         self._has_turn = False
         self._ask_for_turn()
 
-    def _begin_turn(self) -> _Turn:
+    def _begin_turn(self, replies: list[_Reply]) -> _Turn:
         try:
             self._log.check_writable()
-            return _Turn(self._now_ms(), None, self._log.end_offset, self._log.batch_bytes_max)
+            end_offset = self._log.end_offset
+            if end_offset > self._last_offset + 1 and not self._has_foreign_records:
+                self._has_foreign_records = True
+                facts = {**self._facts, "offset": self._last_offset + 1}
+                _log.warning(
+                    "a client wrote to a coordinator's partition: this counts from its next load on", extra=facts
+                )
+            return _Turn(self._now_ms(), None, end_offset, self._log.batch_bytes_max, replies=replies)
         except KafkaError as error:
-            return _Turn(self._now_ms(), coordinator_error(error), self._last_offset + 1, 0)
+            return _Turn(self._now_ms(), coordinator_error(error), self._last_offset + 1, 0, replies=replies)
 
     def _handle(self, event: _Event | _MarkerEvent, turn: _Turn) -> None:
         try:
@@ -247,12 +265,12 @@ class Shard(Generic[S]):
         except KafkaError as error:
             _Reply(event.future, None).fail(error)
             return
-        except Exception as error:
+        except UNEXPECTED as error:
             self._failures.report("a coordinator's decision failed", error, _loop_time())
             _Reply(event.future, None).fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        self.set_timers(decision.timers)
         turn.replies.append(_Reply(event.future, decision.reply))
+        self.set_timers(decision.timers)
         if decision.then is not None:
             turn.effects.append(decision.then)
 
@@ -281,7 +299,7 @@ class Shard(Generic[S]):
     def _replay(self, key: bytes, value: bytes | None, decision: Decision[Any], offset: int) -> None:
         try:
             self.state.replay(key, value, decision.producer, offset)
-        except Exception as error:  # the state may be half changed
+        except UNEXPECTED as error:  # the state may be half changed
             self._failures.report("a coordinator could not apply its own record", error, _loop_time())
             raise _Lost from error
 
@@ -312,19 +330,21 @@ class Shard(Generic[S]):
             if self._log.end_offset != expected:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the log does not end at offset {expected}")
             self._last_offset = self._log.append(batch)
-        except Exception as error:
+        except UNEXPECTED as error:
             raise _Lost from error
         turn.records, turn.size, turn.has_appended = [], HEADER_SIZE, True
         self._metrics.appends += 1
 
     def _append_first(self, batch: bytearray, turn: _Turn, transaction_version: int = 0) -> int:
-        """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError."""
+        """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError, _Lost."""
         self._flush(turn)
         base = turn.offset
         try:
             self._last_offset = self._log.append(batch, transaction_version=transaction_version)
         except KafkaError as error:
             raise coordinator_error(error) from error
+        except UNEXPECTED as error:  # the log may have the batch
+            raise _Lost from error
         turn.offset, turn.has_appended = self._last_offset + 1, True
         self._metrics.appends += 1
         return base
@@ -342,17 +362,19 @@ class Shard(Generic[S]):
         base = self._append_first(batch, turn, event.transaction_version)
         try:
             self.state.replay_marker(event.producer_id, event.producer_epoch, event.committed, base)
-        except Exception as error:
+        except UNEXPECTED as error:
             self._failures.report("a coordinator could not apply its own marker", error, _loop_time())
             raise _Lost from error
 
-    def _lose(self, turn: _Turn, lost: _Lost) -> None:
-        error = lost.__cause__
-        _log.error("a coordinator reads a partition back: an append to it failed", extra={"error": repr(error)})
-        for reply in turn.replies:
+    def _lose(self, replies: list[_Reply], error: BaseException | None) -> None:
+        facts = {**self._facts, "error": repr(error)}
+        _log.error("a coordinator reads a partition back: its state may differ from the log", extra=facts)
+        for reply in replies:
             reply.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
-        self.close(ErrorCode.NOT_COORDINATOR)
-        self._on_lost(self)
+        try:
+            self.close(ErrorCode.NOT_COORDINATOR)
+        finally:
+            self._on_lost(self)
 
     # --- Replies ---
 
@@ -476,7 +498,7 @@ def _complete(replies: list[_Reply], effects: list[Callable[[], None]], failures
     for effect in effects:
         try:
             effect()
-        except Exception as error:
+        except UNEXPECTED as error:
             failures.report("a coordinator's effect failed", error, _loop_time())
 
 

@@ -150,6 +150,23 @@ def test_a_shard_whose_append_failed_is_read_back(caplog: pytest.LogCaptureFixtu
     run(scenario())
 
 
+def test_a_partition_that_is_lost_again_and_again_is_read_after_growing_pauses() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.runtime.on_elected(0, leader_epoch=1)
+        for _ in range(10):
+            await bench.runtime.until_loaded(60)
+            assert await code_of(bench.runtime.submit("g", write(b"defect", b""))) is ErrorCode.NOT_COORDINATOR
+        assert bench.topic.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+        await bench.runtime.until_loaded(60)
+        await asyncio.sleep(60)
+        assert await code_of(bench.runtime.submit("g", write(b"defect", b""))) is ErrorCode.NOT_COORDINATOR
+        await bench.runtime.until_loaded(60)
+        assert bench.topic.pauses[-1] == 60.0, "it had served for a while: no pause"
+
+    run(scenario())
+
+
 def test_timers_of_a_loaded_state_fire() -> None:
     async def scenario() -> None:
         bench = Bench()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
 from parley.broker.metrics import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import read_header
 from tests.broker.coordinators.shards import FakeLog, Values, now_ms, read, write
 from tests.support.proportion import examples
@@ -40,6 +41,7 @@ class Bench:
             timeout_ms=lambda: TIMEOUT_MS,
             metrics=self.metrics,
             on_lost=self.lost.append,
+            facts={"topic": "__topic", "partition": 0},
         )
 
 
@@ -165,7 +167,7 @@ def test_an_append_that_fails_nevertheless_ends_the_shard(caplog: pytest.LogCapt
 
     run(scenario())
     assert [record.message for record in caplog.records] == [
-        "a coordinator reads a partition back: an append to it failed"
+        "a coordinator reads a partition back: its state may differ from the log"
     ]
 
 
@@ -176,6 +178,56 @@ def test_a_record_that_cannot_be_applied_live_ends_the_shard(key: bytes) -> None
         assert await code_of(bench.shard.submit(write(key, b"1"))) is ErrorCode.NOT_COORDINATOR
         assert bench.lost == [bench.shard]
         assert not bench.log.batches
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("part", "decide"),
+    [
+        ("check_writable", read(b"k")),
+        ("is_committed", read(b"k")),
+        ("outcome", write(b"k", b"1")),
+        ("append", write(b"k", b"1", producer=ProducerStamp(7, 0))),
+        ("", lambda state, now: Decision(None, timers={"t": cast("Timer", "no timer")})),
+    ],
+)
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+def test_an_unexpected_error_in_a_turn_ends_the_shard(part: str, decide: Any, error: type[BaseException]) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise error
+
+    async def scenario() -> None:
+        bench = Bench()
+        setattr(bench.log, part, fail)
+        deciding, queued = bench.shard.submit(decide), bench.shard.submit(read(b"k"))
+        await turn()
+        assert [await code_of(each) for each in (deciding, queued)] == [ErrorCode.NOT_COORDINATOR] * 2
+        assert bench.lost == [bench.shard]
+
+    run(scenario())
+
+
+def test_a_state_that_fails_to_stop_does_not_keep_a_lost_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        monkeypatch.setattr(bench.state, "unloaded", lambda: 1 // 0)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        bench.log.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        assert await code_of(bench.shard.submit(write(b"k", b"1"))) is ErrorCode.NOT_COORDINATOR
+        assert bench.lost == [bench.shard]
+
+    run(scenario())
+
+
+def test_a_decision_that_meets_a_cancelled_future_fails_alone() -> None:
+    def decide(state: Values, now: int) -> Decision[None]:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        bench = Bench()
+        assert await code_of(bench.shard.submit(decide)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert await bench.shard.submit(write(b"k", b"1", "done")) == "done"
 
     run(scenario())
 
@@ -192,6 +244,22 @@ def test_another_writer_ends_the_shard() -> None:
         assert bench.lost == [bench.shard]
 
     run(scenario())
+
+
+def test_records_that_a_client_wrote_cost_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        for number in range(3):
+            bench.log.append(build([(0, 0, b"k", b"foreign", ())]))
+            assert await bench.shard.submit(write(b"l", b"%d" % number, "done")) == "done"
+        assert bench.lost == []
+        assert bench.state.values == {b"l": b"2"}
+        assert bench.state.offsets == [1, 3, 5], "the offsets that the records have in the log"
+
+    run(scenario())
+    assert [(record.message, record.__dict__["offset"]) for record in caplog.records] == [
+        ("a client wrote to a coordinator's partition: this counts from its next load on", 0)
+    ]
 
 
 def test_a_reply_that_waits_too_long_fails_and_the_state_stays() -> None:
