@@ -8,6 +8,7 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
+    EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
     PREPARED,
     ProducerIdentity,
@@ -80,7 +81,7 @@ def _of_producer(shard: TransactionShard, transactional_id: str, producer: Produ
     known = shard.transactions.get(transactional_id)
     if known is None or known.producer_id != producer.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if known.producer_epoch != producer.producer_epoch:
+    if known.producer_epoch != producer.producer_epoch or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -74,7 +74,7 @@ def end(
     is_retry = after_rotation or producer.producer_epoch + 1 == known.producer_epoch
     if is_retry and known.state in _COMMITS | _ABORTS:
         return Decision(_repeated(known, committed))
-    if producer != known.identity or known.state in PREPARED:
+    if producer != known.identity or known.state in PREPARED or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if committed and known.state is not TransactionState.ONGOING:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -107,11 +107,17 @@ def _end_keeping_epoch(
 
 
 def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
-    """Return the result of the first EndTxn for a repeated one. Raises CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE."""
+    """Return the result of the first EndTxn for a repeated one.
+
+    Raises CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and PRODUCER_FENCED if the coordinator has aborted the
+    transaction under the last epoch, which no producer may have.
+    """
     if known.state not in (_COMMITS if committed else _ABORTS):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     if known.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if known.producer_epoch == EPOCH_MAX:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
     return known.identity
 
 

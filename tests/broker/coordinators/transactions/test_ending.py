@@ -209,3 +209,22 @@ def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_t
         assert sum(len(key) + len(value or b"") for key, value in shard.log[before:]) < shard.config.message_max_bytes
         assert len(shard.markers.sent) >= aborted
         assert len(shard.state.ongoing) == 3 - aborted
+
+
+def test_no_producer_gets_the_last_epoch_after_the_coordinator_has_aborted_its_transaction() -> None:
+    """A marker of its next transaction could not have a later epoch."""
+    shard = DrivenShard()
+    shard.initialize()
+    shard.set(producer_epoch=EPOCH_MAX - 1)
+    producer = shard.transaction.identity
+    shard.add(producer, P0)
+    shard.now_ms += 60_001
+    shard.abort_timed_out()
+    shard.complete()
+    last = shard.transaction.identity
+    assert last == (producer.producer_id, EPOCH_MAX)
+    for version in (0, 2):
+        for identity in (producer, last):
+            assert refusal(lambda: shard.end(identity, committed=False, version=version)) is ErrorCode.PRODUCER_FENCED  # noqa: B023
+    assert refusal(lambda: shard.add(last, P0)) is ErrorCode.PRODUCER_FENCED
+    assert shard.initialize() == (shard.next_id, 0)
