@@ -21,6 +21,7 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.ending import complete
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import PREPARED, TopicPartition, Transaction
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.runtime.tasks import TaskSet
@@ -87,6 +88,7 @@ class MarkerSender:
         self._queues: dict[int, deque[_Part]] = defaultdict(deque)
         self._in_flight: dict[int, int] = defaultdict(int)
         self._runtime: Submits | None = None
+        self._failures = FailureLog(_log)
         self.leaderless = 0
         """Partitions without a leader that were to get a marker, each time they were tried."""
 
@@ -184,6 +186,10 @@ class MarkerSender:
             results = _results(response)
         except (KafkaError, OSError) as error:
             _log.debug("markers were not written", extra={"broker": leader, "error": str(error)})
+            results = {}
+        except Exception as error:
+            now_s = asyncio.get_running_loop().time()
+            self._failures.report("writing markers failed", error, now_s, broker=leader)
             results = {}
         finally:
             self._in_flight[leader] -= 1

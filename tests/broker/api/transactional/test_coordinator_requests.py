@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors
+from parley.broker.api.transactional.coordinator_requests import REQUESTS_IN_FLIGHT, CoordinatorRequests, Errors
 from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -23,8 +23,8 @@ class Coordinator:
     """Responds as it is told to, and counts."""
 
     def __init__(self) -> None:
-        self.errors: Mapping[tuple[str, int], ErrorCode] = {}
-        self.top_error = ErrorCode.NONE
+        self.errors: Mapping[tuple[str, int], int] = {}
+        self.top_error: int = ErrorCode.NONE
         self.fails: Exception | None = None
         self.requests: list[AddPartitionsToTxnRequest] = []
         self.may_respond = asyncio.Event()
@@ -165,6 +165,15 @@ async def test_a_coordinator_that_cannot_be_reached_refuses_every_partition(benc
         assert set((await bench.ask()).values()) == {meaning}
     bench.there.top_error = ErrorCode.NONE
     assert await bench.ask() == {}
+
+
+async def test_an_error_code_of_a_newer_broker_does_not_leave_a_client_waiting(bench: RequestsBench) -> None:
+    await bench.create(TRANSACTIONS_TOPIC, replicas=(OTHER,), leader=OTHER)
+    bench.there.errors = {PLACE: 9_999}
+    for _ in range(REQUESTS_IN_FLIGHT + 1):
+        assert await bench.ask() == {PLACE: ErrorCode.UNKNOWN_SERVER_ERROR}
+    bench.there.top_error = 9_999
+    assert set((await bench.ask()).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 async def test_a_partition_that_the_response_does_not_name_is_refused(
