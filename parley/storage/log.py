@@ -490,11 +490,15 @@ class Log:
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._removal_lock, self._disk():
-            cleaned, start = self.cleaned_up_to, self.log_start_offset
-            limit = min(self.last_stable_offset, self._durability.checkpointed)
-            if cleaned is None or not start <= cleaned <= self.log_end_offset:
-                cleaned = start
-            return measure(self.segments, self.config, first_dirty_offset=cleaned, limit=limit, now_ms=now_ms)
+            first, limit = self._cleanable()
+            return measure(self.segments, self.config, first_dirty_offset=first, limit=limit, now_ms=now_ms)
+
+    def _cleanable(self) -> tuple[int, int]:
+        """The first offset that compaction has not processed, and the offset that it must not reach."""
+        cleaned, start = self.cleaned_up_to, self.log_start_offset
+        if cleaned is None or not start <= cleaned <= self.log_end_offset:
+            cleaned = start
+        return cleaned, min(self.last_stable_offset, self._durability.checkpointed)
 
     def begin_compaction(
         self,
@@ -506,11 +510,15 @@ class Log:
     ) -> LogCompaction:
         """Begin to compact the part that was just measured. ``map_bytes`` bounds the table of keys.
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted; CORRUPT_MESSAGE if a
-        segment to be compacted is damaged, or records between the segments are missing.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
+        mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
+        segments are missing.
         """
         with self._removal_lock, self._lock:
             self._check_idle()
+            first, limit = self._cleanable()
+            if dirtiness.first_dirty_offset > first or dirtiness.end_offset > max(first, limit):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} was changed after it was measured")
             if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
             log = CompactedLog(
@@ -624,6 +632,7 @@ class Log:
         self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset, self.log_end_offset)
         self._dirty_from(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
+        self._dirty_from(end)  # below ``offset`` if a batch that reaches over it was removed
         self.log_start_offset = min(self.log_start_offset, end)
         self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)

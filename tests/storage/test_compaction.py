@@ -26,6 +26,7 @@ from parley.storage.compaction import CompactedGroup, Uncleanable, compact
 from parley.storage.dirtiness import Dirtiness, choose
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.segment import LOG_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
 from tests.storage.compactions import batches, committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, check_segment, open_log, reopened
@@ -398,6 +399,46 @@ def test_a_truncation_lowers_what_is_clean(log: Log) -> None:
     assert log.cleaned_up_to == 60
     log.truncate_to(58)
     assert log.cleaned_up_to == 58
+
+
+def test_a_truncation_inside_a_batch_makes_the_whole_batch_dirty(log: Log) -> None:
+    filled(log)
+    put(log, (b"a", b"v"), (b"b", b"v"), (b"c", b"v"))
+    log.roll()
+    compacted(log)
+    assert log.cleaned_up_to == 63
+    log.truncate_to(62)
+    assert log.log_end_offset == log.cleaned_up_to == 60
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "dirty"])
+def test_a_log_that_was_truncated_after_it_was_measured_is_not_compacted(log: Log, is_clean: bool) -> None:
+    filled(log)
+    if is_clean:
+        compacted(log)
+    measured = log.dirtiness(NOW)
+    log.truncate_to(50)
+    for _ in range(20):
+        put(log, (b"key", b"v"))
+    log.roll()
+    with pytest.raises(KafkaError, match="changed after it was measured"):
+        log.begin_compaction(measured, now_ms=NOW)
+    compacted(log)
+
+
+def test_a_mended_range_is_dirty_again(log: Log) -> None:
+    filled(log)
+    compacted(log)
+    segment = log.segments[0]
+    with Segment.path_in(log.directory, segment.base_offset, LOG_SUFFIX).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    log.verify_segment(segment, 0, segment.size)
+    (damaged,) = log.damage
+    log.mend(damaged).abandon()
+    assert log.cleaned_up_to == damaged.first_offset
+    measured = log.dirtiness(NOW)
+    assert measured.first_dirty_offset == damaged.first_offset
 
 
 def test_a_checkpoint_beyond_the_end_of_the_log_is_not_believed(log: Log) -> None:
