@@ -99,10 +99,10 @@ class TransactionCoordinator:
     async def _initialize(
         self, transactional_id: str, decide: Callable[..., Decision[ProducerIdentity | ErrorCode | None]]
     ) -> ProducerIdentity:
-        result = await self._submit(transactional_id, partial(decide, new_id=None))
+        result = await self._store(transactional_id, partial(decide, new_id=None))
         if result is None:
             decide = partial(decide, new_id=await self._producer_ids.take())
-            result = await self._submit(transactional_id, decide)
+            result = await self._store(transactional_id, decide)
         if not isinstance(result, ProducerIdentity):
             raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
@@ -132,15 +132,15 @@ class TransactionCoordinator:
         """Add partitions, as ``add`` does, after the markers of the producer's transaction before are written."""
         await self._when_ended(transactional_id, lambda: self.add(transactional_id, producer, partitions, version))
 
-    def add(
+    async def add(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
-    ) -> asyncio.Future[None]:
+    ) -> None:
         """Add partitions to the producer's transaction. ``version`` is the transaction version of the client."""
         _check_named(transactional_id)
         decide = partial(
             add, transactional_id=transactional_id, producer=producer, partitions=partitions, version=version
         )
-        return self._submit(transactional_id, decide)
+        await self._store(transactional_id, decide)
 
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
@@ -158,10 +158,10 @@ class TransactionCoordinator:
         decide = partial(
             end, transactional_id=transactional_id, producer=producer, committed=committed, version=version
         )
-        result = await self._submit(transactional_id, partial(decide, new_id=None))
+        result = await self._store(transactional_id, partial(decide, new_id=None))
         if result is None:
             decide = partial(decide, new_id=await self._producer_ids.take())
-            result = await self._submit(transactional_id, decide)
+            result = await self._store(transactional_id, decide)
         if result is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
@@ -188,6 +188,15 @@ class TransactionCoordinator:
             for state, count in shard.counts.items():
                 counts[state] += count
         return counts
+
+    async def _store(self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
+        """Submit a decision that writes. Raises UNKNOWN_SERVER_ERROR if the topic does not accept its records."""
+        try:
+            return await self._submit(transactional_id, decide)
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def _submit(
         self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]

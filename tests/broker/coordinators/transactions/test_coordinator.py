@@ -306,3 +306,25 @@ def test_no_request_waits_long_for_markers() -> None:
         assert resigned.value.code is ErrorCode.NOT_COORDINATOR
 
     run(scenario())
+
+
+def test_a_topic_that_accepts_no_record_of_the_coordinator_is_not_the_clients_fault() -> None:
+    """MESSAGE_TOO_LARGE is about the client's own records."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        coordinator = await bench.elected()
+        producer = await coordinator.initialize(ID, 60_000, None)
+        bench.log.batch_bytes_max = 100
+        for refused in (
+            coordinator.initialize(ID, 60_000, None),
+            coordinator.add(ID, producer, frozenset({P0}), V2),
+            coordinator.end(ID, producer, V2, committed=False),
+        ):
+            with pytest.raises(KafkaError, match=r"max\.message\.bytes=100") as error:
+                await refused
+            assert error.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        bench.log.batch_bytes_max = 1 << 20
+        await coordinator.add(ID, producer, frozenset({P0}), V2)
+
+    run(scenario())
