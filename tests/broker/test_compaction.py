@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
+from parley.broker.config import BrokerConfig
+from parley.broker.runtime.threads import COMPACTION
 from parley.broker.startup.composition import cleaner_settings
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -60,3 +62,8 @@ async def test_the_settings_of_the_cleaner_follow_the_configuration() -> None:
         assert settings.threads == 0
         assert settings.backoff_ms == 15_000
         assert settings.map_bytes == 134_217_728
+
+
+def test_no_more_logs_are_compacted_at_a_time_than_there_are_threads() -> None:
+    config = BrokerConfig.from_properties({"log.cleaner.threads": str(COMPACTION + 1)})
+    assert cleaner_settings(config).threads == COMPACTION

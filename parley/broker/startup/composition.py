@@ -49,6 +49,7 @@ from parley.broker.replication.partition import Purgatories
 from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.runtime.threads import COMPACTION
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import OpenedLogs
@@ -273,7 +274,8 @@ def _log_cleaner(environment: Environment, opened: OpenedLogs, config: DynamicCo
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     """The settings of the log cleaner."""
     return CleanerSettings(
-        threads=config.log_cleaner_threads if config.log_cleaner_enable else 0,
+        # A compaction that waited for a thread could not be stopped before one is free.
+        threads=min(config.log_cleaner_threads, COMPACTION) if config.log_cleaner_enable else 0,
         map_bytes=config.log_cleaner_dedupe_buffer_size,
         map_load_factor=config.log_cleaner_io_buffer_load_factor,
         bytes_per_second=config.log_cleaner_io_max_bytes_per_second,

@@ -320,8 +320,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_threads = integer(
         "log.cleaner.threads",
         1,
-        "How many partitions are compacted at a time, each in a process of its own at low priority. 0 turns compaction "
-        "off.",
+        "How many partitions are compacted at a time, each in a process of its own at low priority: at most 16, also "
+        "if the value is higher. 0 turns compaction off.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
     )
