@@ -96,10 +96,13 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
 
 
 def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfig) -> None:
-    """Raise ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE if the batches exceed a limit of the topic."""
+    """Raise ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE if the batches exceed a limit of the topic.
+
+    max.message.bytes does not apply to markers: a transaction that is open must be able to end.
+    """
     limit = config.max_message_bytes
     for _, header in found:
-        if header.size_bytes > limit:
+        if header.size_bytes > limit and not header.is_control:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE, f"a batch has {header.size_bytes} bytes, max.message.bytes is {limit}"
             )

@@ -294,6 +294,17 @@ class TestTransactions:
             log = reopened(log, clean=clean)
             check(log)
 
+    def test_a_transaction_can_end_however_small_the_batches_that_the_topic_accepts(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, b"a", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        log.config = replace(log.config, max_message_bytes=10)
+        assert refused(log, batch_of(b"b")) == ErrorCode.MESSAGE_TOO_LARGE
+        self.end(log, ControlType.COMMIT)
+        assert log.log_end_offset == 2
+        assert log.producers.first_unstable_offset == 0, "until the marker is replicated"
+        log.high_watermark = 2
+        assert log.last_stable_offset == 2
+
     @staticmethod
     def end(log: Log, kind: ControlType) -> None:
         marker = build_marker(ControlMarker(kind, 0), producer_id=9, producer_epoch=0, timestamp=NOW)
