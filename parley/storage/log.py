@@ -22,6 +22,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention, timestamp_lookup
+from parley.storage.batch_retention import LastBatch
 from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.damage import DamagedRange
 from parley.storage.dirtiness import Dirtiness, measure
@@ -514,27 +515,36 @@ class Log:
         mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
         segments are missing.
         """
-        with self._removal_lock, self._lock:
-            self._check_idle()
-            first, limit = self._cleanable()
-            if dirtiness.first_dirty_offset > first or dirtiness.end_offset > max(first, limit):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} was changed after it was measured")
-            if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
-            log = CompactedLog(
-                name=f"{self.topic}-{self.partition}",
-                config=self.config,
-                segments=self._segments,
-                producers=self.producers,
-                lock=self._lock,
-                removal_lock=self._removal_lock,
-                now_ms=now_ms,
-                writing=self._rewrites,
-                is_closed=lambda: self._closed,
-                ended=self._compacted,
-            )
-            self._compaction = LogCompaction(log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor)
-            return self._compaction
+        with self._removal_lock:
+            last_batches = self._last_batches()
+            with self._lock:
+                self._check_idle()
+                first, limit = self._cleanable()
+                if dirtiness.first_dirty_offset > first or dirtiness.end_offset > max(first, limit):
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} was changed after it was measured")
+                if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
+                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
+                log = CompactedLog(
+                    name=f"{self.topic}-{self.partition}",
+                    config=self.config,
+                    segments=self._segments,
+                    producers=self.producers,
+                    last_batches=last_batches,
+                    lock=self._lock,
+                    removal_lock=self._removal_lock,
+                    now_ms=now_ms,
+                    writing=self._rewrites,
+                    is_closed=lambda: self._closed,
+                    ended=self._compacted,
+                )
+                self._compaction = LogCompaction(log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor)
+                return self._compaction
+
+    def _last_batches(self) -> dict[int, LastBatch]:
+        """The last batch of each producer. Appends go on meanwhile, because there may be very many producers."""
+        with self._lock:
+            entries = self.producers.frozen()
+        return {each.producer_id: LastBatch(epoch=each.epoch, last_offset=each.last_offset) for each in entries()}
 
     def _compacted(self, cleaned_up_to: int | None) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ Rules (docs/storage.md, "Compaction"):
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ class CompactedLog:
     config: LogConfig
     segments: Segments
     producers: ProducerState
+    last_batches: Mapping[int, LastBatch]
     lock: RLock
     removal_lock: RLock
     """Held by whatever removes segments, also while it waits for the disk. Taken before ``lock``."""
@@ -78,10 +79,7 @@ class LogCompaction:
             index_base_offsets=tuple(each.base_offset for each in log.segments.all),
             first_dirty_offset=dirtiness.first_dirty_offset,
             now_ms=log.now_ms,
-            producers={
-                entry.producer_id: LastBatch(epoch=entry.epoch, last_offset=entry.last_offset)
-                for entry in log.producers.entries
-            },
+            producers=log.last_batches,
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,7 +95,7 @@ class _Producer:
     )
 
     def __init__(self, snapshots: int = 0) -> None:
-        self.snapshots = snapshots  # number of snapshots when the row was made; later snapshots share it
+        self.snapshots = snapshots  # ``_taken`` when the row was made; later snapshots share it
         self.epoch = NO_EPOCH
         self.batches: list[_Batch] = []
         self.lacks_batches = False
@@ -194,7 +194,7 @@ class ProducerState:
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
         self._files = SnapshotFiles(directory)
-        self._taken = 0  # snapshots that share rows with the table
+        self._taken = 0  # snapshots and frozen states that share rows with the table
         self._end = 0  # no batch of a producer at or after this offset is in the table
         self._loaded = False
 
@@ -209,6 +209,13 @@ class ProducerState:
     def entries(self) -> list[ProducerEntry]:
         """The current state of each producer."""
         return _entries(self._producers.items())
+
+    def frozen(self) -> Callable[[], list[ProducerEntry]]:
+        """A function that returns the state of each producer as of this call. Any thread may call it, without the
+        log's lock."""
+        rows = list(self._producers.items())
+        self._taken += 1
+        return partial(_entries, rows)
 
     @property
     def directory(self) -> Path:
@@ -458,9 +465,7 @@ class ProducerState:
             self._files.flush()
             self._files.write(offset, self.entries)
         elif offset not in self.snapshots:
-            rows = list(self._producers.items())
-            self._taken += 1
-            self._files.write_later(offset, len(rows), partial(_entries, rows))
+            self._files.write_later(offset, len(self._producers), self.frozen())
 
     def flush(self) -> None:
         """Write the snapshots that wait and bring them to disk. Blocks. Raises ``OSError``."""

@@ -19,13 +19,14 @@ from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, read_hea
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, read_marker
 from parley.protocol.records.record import Record
-from parley.storage import compacted_segments, log_compaction
+from parley.storage import compacted_segments, log_compaction, producer_state
 from parley.storage.batch_retention import InconsistentTransactions, TransactionsSeen
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import CompactedGroup, Uncleanable, compact
 from parley.storage.dirtiness import Dirtiness, choose
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.producer_snapshots import ProducerEntry
 from parley.storage.segment import LOG_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
 from tests.storage.compactions import batches, committed, compacted, end_transaction, settled, table
@@ -454,6 +455,31 @@ def test_one_compaction_at_a_time(log: Log) -> None:
     ):
         log.begin_compaction(log.dirtiness(NOW), now_ms=NOW)
     compacted(log)
+
+
+def test_appends_go_on_while_a_compaction_lists_the_producers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_as_producer(sequence: int) -> None:
+        put(log, (b"key", b"v"), producer_id=1, producer_epoch=0, base_sequence=sequence)
+
+    put_as_producer(0)
+    filled(log)
+    rows: list[threading.Thread] = []
+    entry = producer_state._Producer.entry
+
+    def entry_beside_an_append(producer: producer_state._Producer, producer_id: int) -> ProducerEntry:
+        beside = threading.Thread(target=put_as_producer, args=(1,), daemon=True)
+        rows.append(beside)
+        beside.start()
+        beside.join(10)
+        assert not beside.is_alive(), "the lock is held while the producers are listed"
+        return entry(producer, producer_id)
+
+    measured = log.dirtiness(NOW)
+    monkeypatch.setattr(producer_state._Producer, "entry", entry_beside_an_append)
+    with log.begin_compaction(measured, now_ms=NOW) as compaction:
+        assert {key: last.last_offset for key, last in compaction.request.producers.items()} == {1: 0}
+    assert len(rows) == 1
+    assert log.log_end_offset == 62
 
 
 def test_appends_and_reads_go_on_while_the_disk_syncs(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
