@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from operator import attrgetter
 
 from parley.broker.api.requested_names import once
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import LOW_WATERMARK, Partition
@@ -72,6 +73,8 @@ class DeleteRecordsApi:
         return result
 
     def _advance(self, partition: Partition, offset: int) -> int:
+        if partition.topic in INTERNAL_TOPICS:  # whatever its cleanup.policy: its next coordinator needs the records
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.check_leader()
         log = partition.log
         if "delete" not in log.config.cleanup_policy:
