@@ -438,6 +438,8 @@ class LogManager:
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was truncated meanwhile; CORRUPT_MESSAGE.
         """
         directory = self.directory_of(log)
+        if log.cleaned_up_to is not None:  # it was lowered: after a crash, the mended range must be dirty as well
+            await self._maintenance.checkpoint_cleaner(directory)
         self.remove_replaced(log, await self.run(directory, mending.finish))
 
     async def checkpoint_cleaner(self, log: Log) -> None:

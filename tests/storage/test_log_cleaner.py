@@ -321,6 +321,29 @@ def test_a_disk_that_fails_takes_its_directory_offline(tmp_path: Path) -> None:
     in_virtual_time(tmp_path, test, directories=2)
 
 
+def test_a_mended_range_is_dirty_after_a_crash_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: Bench) -> None:
+        log = await bench.dirty("topic")
+        bench.start()
+        await asyncio.sleep(1)
+        checkpoint, segment = bench.manager.directory_of(log).cleaner_offsets, log.segments[0]
+        assert checkpoint.read() == {("topic", 0): 20}
+        path = segment.path_of(".log")
+        intact = path.read_bytes()
+        path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+        log.verify_segment(segment, 0, segment.size)
+        (damaged,) = log.damage
+        mending = log.mend(damaged)
+        mending.add(intact)
+        finish, written = mending.finish, []
+        monkeypatch.setattr(mending, "finish", lambda: (written.append(checkpoint.read()), finish())[1])
+        await bench.manager.finish_mending(log, mending)
+        assert not log.damage
+        assert written == [{("topic", 0): damaged.first_offset}]
+
+    in_virtual_time(tmp_path, test)
+
+
 def test_a_damaged_log_waits_until_it_is_healed(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         log = await bench.dirty("topic")
