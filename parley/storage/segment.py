@@ -23,7 +23,7 @@ from typing import Final
 from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage import DamagedBytes
-from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from parley.storage.log_config import LogConfig
 from parley.storage.offset_index import OffsetIndex, OffsetPosition
 from parley.storage.segment_digest import (
@@ -163,6 +163,8 @@ class Segment:
         )
         try:
             segment.transactions.sanity_check()
+            if time_index.is_zero and segment._timestamp_of_first_batch() != 0:
+                raise CorruptIndex(f"{time_index.path}: the only entry is zero, unlike the first batch's timestamp")
         except BaseException:
             segment.release()
             raise
@@ -389,6 +391,13 @@ class Segment:
         return end
 
     # --- Reading ---
+
+    def _timestamp_of_first_batch(self) -> int:
+        """The largest timestamp of the first batch, -1 if there is none or it is damaged."""
+        try:
+            return next((header.max_timestamp for _, header in self.batches(chunk=LOOKUP_CHUNK)), -1)
+        except CorruptRecord:
+            return -1
 
     def batches(
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False

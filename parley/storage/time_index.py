@@ -34,16 +34,14 @@ class TimeIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int) -> TimeIndex:
         """Open the index of a segment that was sealed or closed.
 
-        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``. A last entry of zeros
-        counts as impossible: a power cut leaves zeros if it keeps the file's size but not its content.
+        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
         if count:
             first, (timestamp, relative) = index._entry(0), index._entry(count - 1)
             index.release()
-            is_unwritten = timestamp == relative == 0
-            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0 or is_unwritten:
+            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0:
                 raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
         return index
 
@@ -51,6 +49,12 @@ class TimeIndex(MappedIndex):
     def full(self) -> bool:
         """True if the segment must be rolled because only the slot for its largest timestamp is left."""
         return self.count >= self._max_entries - 1
+
+    @property
+    def is_zero(self) -> bool:
+        """True if there is one entry, and it is zero: timestamp 0 at the base offset. A power cut that keeps the file's
+        size but not its content leaves the same."""
+        return self.count == 1 and self._entry(0) == (0, 0)
 
     @property
     def last(self) -> TimestampOffset:

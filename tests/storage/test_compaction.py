@@ -118,6 +118,14 @@ def test_a_tombstone_stays_for_the_delete_retention_after_older_values_are_remov
     assert content_of(log) == [(1, b"b", b"1"), (3, b"a2", b"x"), (5, b"c", b"2")]
 
 
+def test_a_tombstone_of_a_client_without_a_clock_is_compacted(log: Log) -> None:
+    log.append_as_leader(build([Record(0, 0, b"a", None)]), leader_epoch=0, now_ms=NOW)
+    log.roll()
+    put(log, (b"b", b"active"))
+    compacted(log)
+    assert headers_of(log)[0].delete_horizon_ms == NOW + CONFIG.delete_retention_ms
+
+
 def test_a_tombstone_behind_a_full_table_gets_no_horizon(log: Log) -> None:
     for n in range(40):
         put(log, (b"%d" % n, b"v"))

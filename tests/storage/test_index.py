@@ -142,7 +142,7 @@ def test_an_impossible_offset_index_is_refused(tmp_path: Path, content: bytes) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"1234567", bytes(12), struct.pack(">qi", 5, -1), struct.pack(">qiqi", 5, 1, 4, 2)]
+    "content", [b"1234567", bytes(24), struct.pack(">qi", 5, -1), struct.pack(">qiqi", 5, 1, 4, 2)]
 )
 def test_an_impossible_time_index_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t").write_bytes(content)
