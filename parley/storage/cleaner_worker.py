@@ -40,7 +40,11 @@ Adopt = Callable[[CompactedGroup], None]
 
 
 class WorkerEnded(Exception):
-    """The worker was stopped, its process has ended, or cannot be started. Another worker may do the work."""
+    """The worker was stopped, or its process has ended. Another worker may do the work."""
+
+
+class WorkerNotStarted(Exception):
+    """The process of the worker cannot be started: this is not the fault of the log."""
 
 
 class Worker(Protocol):
@@ -50,7 +54,7 @@ class Worker(Protocol):
         """As ``parley.storage.compaction.compact``, reading and writing at most so many bytes per second. Blocks.
 
         ``adopt`` is called in the calling thread. When this ends in any way, nothing writes files any more. Raises
-        ``WorkerEnded`` too, and then this worker cannot be used again.
+        ``WorkerEnded`` too, and then this worker cannot be used again; and ``WorkerNotStarted``.
         """
         ...
 
@@ -188,7 +192,7 @@ class ProcessWorker:
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             except OSError as error:
-                raise WorkerEnded(f"the worker process cannot be started: {error}") from error
+                raise WorkerNotStarted(f"the worker process cannot be started: {error}") from error
         if self._stopped:
             self.close()
             raise WorkerEnded("the worker process was stopped")

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.cleaner_worker import Worker, WorkerEnded
+from parley.storage.cleaner_worker import Worker, WorkerEnded, WorkerNotStarted
 from parley.storage.compaction import CompactedGroup, CompactionResult, CompactionStats, Uncleanable
 from parley.storage.dirtiness import Dirtiness, choose
 from parley.storage.io_threads import IoThreads
@@ -82,6 +82,8 @@ def verdict(error: Exception, deaths: int) -> Verdict:
             return Verdict.SHRINK if deaths < WORKER_DEATHS_MAX else Verdict.SET_ASIDE
         case MemoryError():
             return Verdict.SHRINK
+        case WorkerNotStarted():
+            return Verdict.RETRY
         case KafkaError(code=ErrorCode.KAFKA_STORAGE_ERROR) | FileNotFoundError():
             return Verdict.RETRY  # the log was changed meanwhile; or the log has reported its disk
         case OSError() if error.errno in FULL or reserve_for(error) is not None:
@@ -389,6 +391,7 @@ class LogCleaner:
 
     def _succeeded(self, log: Log, dirtiness: Dirtiness, result: CompactionResult, duration_s: float) -> None:
         self._failures.pop(log, None)
+        self._map_divisor = max(1, self._map_divisor // 2)
         stats = result.stats
         self._runs.append(CompactionRun(duration_s, dirtiness.overdue_ms / 1000, stats))
         while len(self._runs) > max(1, self._settings().threads):

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.cleaner_worker import NICE, OOM_SCORE, Pace, ProcessWorker, ThreadWorker, Worker, WorkerEnded
+from parley.storage.cleaner_worker import (
+    NICE,
+    OOM_SCORE,
+    Pace,
+    ProcessWorker,
+    ThreadWorker,
+    Worker,
+    WorkerEnded,
+    WorkerNotStarted,
+)
 from parley.storage.compaction import CompactedGroup, CompactionResult, Uncleanable
 from parley.storage.log import Log
 from parley.storage.log_compaction import LogCompaction
@@ -119,7 +128,7 @@ def test_a_group_that_is_not_adopted_ends_the_process(log: Log) -> None:
 
 def test_a_process_that_cannot_be_started(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with begun(log) as compaction, pytest.raises(WorkerEnded, match="cannot be started"):
+    with begun(log) as compaction, pytest.raises(WorkerNotStarted, match="cannot be started"):
         ProcessWorker().compact(compaction.request, lambda group: None, UNLIMITED)
 
 

@@ -19,7 +19,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
-from parley.storage.cleaner_worker import Adopt, WorkerEnded
+from parley.storage.cleaner_worker import Adopt, WorkerEnded, WorkerNotStarted
 from parley.storage.compaction import CompactionRequest, CompactionResult, Uncleanable, compact
 from parley.storage.log import Log
 from parley.storage.log_cleaner import (
@@ -285,11 +285,15 @@ def test_a_failure_that_may_pass_is_tried_again_after_growing_pauses(tmp_path: P
 def test_memory_that_runs_out_makes_the_table_of_keys_smaller(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         bench.workers.failures += [MemoryError(), WorkerEnded("killed"), *[MemoryError()] * 4]
-        await bench.dirty("topic")
+        log = await bench.dirty("topic")
         bench.start()
         await asyncio.sleep(1000 * BACKOFF_S)
         sizes = [request.map_bytes // MAP_BYTES_MIN for request in bench.workers.requests]
         assert sizes == [8, 4, 2, 1, 1, 1, 1]
+        for size in (2, 4, 8, 8):
+            await bench.more(log)
+            await asyncio.sleep(10 * BACKOFF_S)
+            assert bench.workers.requests[-1].map_bytes // MAP_BYTES_MIN == size
 
     in_virtual_time(tmp_path, test)
 
@@ -449,6 +453,7 @@ async def test_the_end_of_the_broker_stops_the_compaction(tmp_path: Path) -> Non
     [
         (WorkerEnded("killed"), Verdict.SHRINK),
         (MemoryError(), Verdict.SHRINK),
+        (WorkerNotStarted("fork"), Verdict.RETRY),
         (OSError(errno.ENOSPC, ""), Verdict.RETRY),
         (OSError(errno.EMFILE, ""), Verdict.RETRY),
         (FileNotFoundError(errno.ENOENT, ""), Verdict.RETRY),

@@ -5,7 +5,7 @@ Rules of this module:
 * The batches of all partitions are found first (in memory, if possible), and read when the response is due.
 * Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
 * Aborted transactions are looked up when the response is due. A read whose segments were replaced meanwhile is
-  located again: a compaction drops the index entries of the aborted records that it removes.
+  located again: compactions remove aborted records, and then their entries in the transaction index.
 * Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 also runs there.
 """
 
