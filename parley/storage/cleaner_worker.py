@@ -64,7 +64,7 @@ class Worker(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop, and release everything. Blocks for a moment. No compaction may be in progress."""
+        """Stop, and release all resources. Blocks until the worker has ended. Do not call it during a compaction."""
         ...
 
 

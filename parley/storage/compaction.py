@@ -326,7 +326,7 @@ class _Compaction:
         if found.records is not None:
             payload = found.records
             kept = with_records(batch, payload, found.count, header.base_timestamp + found.max_delta)
-        # Older values of a tombstone behind the end of the table may still be there.
+        # At or above ``_end`` the table is incomplete: older values of this key may remain, so set no horizon.
         if found.tombstones and horizon is None and header.last_offset < self._end:
             kept = with_horizon(kept, self._horizon_ms, payload)
         return kept

@@ -3,7 +3,7 @@
 Rules:
 
 1. Compaction reads whole sealed segments: those below the last stable offset, below the checkpoint of recovery points,
-   and, with ``min.compaction.lag.ms``, before the first one with a record that is younger.
+   and, with ``min.compaction.lag.ms``, before the first segment with a record younger than that.
 2. The dirty part begins at the offset that the last compaction reached. The dirtiest log comes first.
 3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment begins with a record
    older than ``max.compaction.lag.ms``.

@@ -41,7 +41,7 @@ from parley.storage.log_append import (
     runs,
     whole_batches,
 )
-from parley.storage.log_compaction import CompactedLog, LogCompaction
+from parley.storage.log_compaction import LogCompaction, LogToCompact
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL
 from parley.storage.log_integrity import LogIntegrity
@@ -194,7 +194,8 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed consumers stop: the first undecided transaction, or the high watermark."""
+        """The start of the earliest transaction that is open, or whose marker is not replicated yet; else the high
+        watermark. Consumers with ``read_committed`` stop there."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self._high_watermark:
             return self._high_watermark
@@ -524,7 +525,7 @@ class Log:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} was changed after it was measured")
                 if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
                     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
-                log = CompactedLog(
+                log = LogToCompact(
                     name=f"{self.topic}-{self.partition}",
                     config=self.config,
                     segments=self._segments,

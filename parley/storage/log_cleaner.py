@@ -52,7 +52,7 @@ VERIFY_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """How many logs are compacted at a time, and with which means. The means are those of all threads together."""
+    """Limits of the cleaner. Memory and bandwidth are totals for all threads."""
 
     threads: int
     """0 if compaction is turned off."""
@@ -118,7 +118,7 @@ class LogOwner(Owner, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Compaction:
+class _Running:
     """A compaction in progress."""
 
     log: Log
@@ -189,7 +189,7 @@ class LogCleaner:
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._looked_s = monotonic()
-        self._running: dict[TopicPartition, _Compaction] = {}
+        self._running: dict[TopicPartition, _Running] = {}
         self._paused: Counter[TopicPartition] = Counter()
         self._idle: deque[tuple[float, Worker]] = deque()  # since when; the longest idle one first
         self._failures: dict[Log, _Failures] = {}
@@ -265,7 +265,7 @@ class LogCleaner:
             log = choose(measured)
             if log is None:
                 return
-            compaction = _Compaction(log, self._owner.directory_of(log), self._worker())
+            compaction = _Running(log, self._owner.directory_of(log), self._worker())
             self._running[log.topic, log.partition] = compaction
             work = self._compact(compaction, measured[log], settings)
             self._start_task(work, name=f"compaction of {log.topic}-{log.partition}")
@@ -312,7 +312,7 @@ class LogCleaner:
 
     # --- Compacting ---
 
-    async def _compact(self, compaction: _Compaction, dirtiness: Dirtiness, settings: CleanerSettings) -> None:
+    async def _compact(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> None:
         """Compact a log, and note the outcome."""
         log, worker, began_s = compaction.log, compaction.worker, self._monotonic()
         try:
@@ -332,9 +332,7 @@ class LogCleaner:
             compaction.ended.set()
             self._wakeup.set()
 
-    async def _result(
-        self, compaction: _Compaction, dirtiness: Dirtiness, settings: CleanerSettings
-    ) -> CompactionResult:
+    async def _result(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> CompactionResult:
         """Run the compaction in a thread, to its end also if this task is cancelled."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._executor, self._compact_in_thread, compaction, dirtiness, settings, loop)
@@ -347,7 +345,7 @@ class LogCleaner:
 
     def _compact_in_thread(
         self,
-        compaction: _Compaction,
+        compaction: _Running,
         dirtiness: Dirtiness,
         settings: CleanerSettings,
         loop: asyncio.AbstractEventLoop,
@@ -373,7 +371,7 @@ class LogCleaner:
         share = settings.map_bytes // settings.threads
         return max(share // self._map_divisor, min(share, MAP_BYTES_MIN))
 
-    def _stop(self, compaction: _Compaction) -> None:
+    def _stop(self, compaction: _Running) -> None:
         compaction.is_stopped = True
         compaction.worker.stop()
 
@@ -419,7 +417,7 @@ class LogCleaner:
             extra = {**_facts_of(log), "records": stats.records_invalid}
             _log.warning("compaction removed records without a key", extra=extra)
 
-    async def _failed(self, compaction: _Compaction, error: Exception) -> None:
+    async def _failed(self, compaction: _Running, error: Exception) -> None:
         """Decide when the log is tried again, if at all."""
         log = compaction.log
         self.counts.failures += 1
@@ -447,7 +445,7 @@ class LogCleaner:
         extra = {**_facts_of(log), "reason": str(error) or repr(error), "retry_in_s": pause_s}
         _log.warning("a compaction failed, and will be tried again", extra=extra)
 
-    async def _is_damaged(self, compaction: _Compaction) -> bool:
+    async def _is_damaged(self, compaction: _Running) -> bool:
         """Read the log again, so that its damage is known, and healed. Returns True if there is any."""
         log = compaction.log
         with suppress(KafkaError):

@@ -33,7 +33,7 @@ from parley.storage.transaction_index import CorruptTransactionIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactedLog:
+class LogToCompact:
     """What a compaction needs of a log, at the moment when it begins."""
 
     name: str
@@ -59,7 +59,7 @@ class LogCompaction:
     the log's directory. Every method blocks.
     """
 
-    def __init__(self, log: CompactedLog, dirtiness: Dirtiness, *, map_bytes: int, map_load_factor: float) -> None:
+    def __init__(self, log: LogToCompact, dirtiness: Dirtiness, *, map_bytes: int, map_load_factor: float) -> None:
         self._log = log
         self._is_open = True
         self._next_offset = log.segments.all[0].base_offset
@@ -121,7 +121,7 @@ class LogCompaction:
             self._end(result.cleaned_up_to)
 
     def cancel(self) -> None:
-        """Adopt nothing more. The one that runs ``compact`` ends it at the next group, or sees ``is_cancelled``."""
+        """Adopt nothing more. The caller of ``compact`` stops it at the next group, or sees ``is_cancelled``."""
         self.is_cancelled = True
 
     def abandon(self) -> None:

@@ -510,7 +510,7 @@ class LogManager:
         await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, log, copy)
 
     def replace_log(self, log: Log, copy: Log) -> None:
-        """Make a prepared and complete copy the partition's log; the caller calls ``retire`` next.
+        """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
 
         Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also
         if the log is being deleted or truncated; then nothing has changed.

@@ -313,7 +313,7 @@ def _uncommitted(kind: type[P], index: int, code: ErrorCode = ErrorCode.NONE) ->
 
 
 def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, version: int) -> OffsetFetchResponse:
-    """An error response. Before version 2 only partitions have an error field, not the whole response."""
+    """Return an error response. OffsetFetch before v2 has no top-level error code, so each partition carries it."""
     if version >= 2:
         return OffsetFetchResponse(error_code=code, topics=[])
     return OffsetFetchResponse(

@@ -44,7 +44,7 @@ class ProducersApi:
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Return a producer id and an epoch.
 
-        Without a transactional id, the id that the client had before does not matter: there is no state to resume.
+        Without a transactional id the producer always gets a new id, whatever id it names.
         """
         try:
             expected = _expected(request)

@@ -124,7 +124,7 @@ class TransactionsApi:
     def _add_or_verify(
         self, version: int, waits: bool, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
     ) -> _Pending:
-        """Submit one transaction of a request. If it ``waits``, markers of the transaction before are written first."""
+        """Submit one transaction of a request. If it ``waits``, markers of the previous one are written first."""
         partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
         impossible = self._impossible(partitions)
         if impossible:

@@ -1,12 +1,12 @@
 """One shard of a coordinator while this broker leads its partition: its events, its appends, its waiting replies.
 
-* Events queue up, and one turn of the event loop handles all of them. The records of a decision are applied to the
-  state at once, so that the next decision sees them; all records of a turn share one append.
-* A reply is given when the in-sync replicas have everything that was appended before it. This holds for reads, too, so
-  that no reply shows a state that may be lost.
-* Before the turn, the log is checked. An append that fails nevertheless means that state and log differ: the shard is
-  lost, and the runtime reads it back, also after an unexpected error in a turn. A transactional batch or a marker,
-  which the log may refuse because of its producer's epoch, is appended before it is applied.
+* Events queue up. A turn of the event loop handles up to ``EVENTS_PER_TURN``: it applies the records of a decision to
+  the state at once, so that the next decision sees them, and appends the records of all, usually together.
+* The log may refuse a transactional batch or a marker because of its producer's epoch. So these are appended first and
+  then applied, and a refusal concerns only its caller.
+* A reply, also to a read, is given when the in-sync replicas have everything that was appended before it.
+* Before the turn, the log is checked. If another append fails nevertheless, or a turn fails unexpectedly, state and log
+  may differ: the shard is lost, and the runtime reads it back.
 """
 
 from __future__ import annotations
@@ -244,7 +244,8 @@ class Shard(Generic[S]):
                 self._has_foreign_records = True
                 facts = {**self._facts, "offset": self._last_offset + 1}
                 _log.warning(
-                    "a client wrote to a coordinator's partition: this counts from its next load on", extra=facts
+                    "a client wrote to a coordinator's partition: these records take effect at the next load",
+                    extra=facts,
                 )
             return _Turn(self._now_ms(), None, end_offset, self._log.batch_bytes_max, replies=replies)
         except KafkaError as error:

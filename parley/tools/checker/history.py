@@ -43,7 +43,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """The records of one transaction: those of its producer from the number ``first`` up to the next transaction."""
+    """One transaction: the producer's records from number ``first`` to the start of its next transaction."""
 
     first: int
     outcome: Outcome = Outcome.UNKNOWN

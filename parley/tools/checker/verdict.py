@@ -30,7 +30,7 @@ _SHOWN_MAX: Final = 10
 
 
 class Kind(Enum):
-    """The kind of a violation, by rule."""
+    """The rules that a history can violate."""
 
     LOST = "lost"
     MOVED = "moved"

@@ -32,7 +32,7 @@ def text_of(record: Record) -> str:
 
 
 def key_of(text: str) -> str:
-    """The key of a record with a key."""
+    """The key in the text of a keyed record: all before the first ``/``."""
     return text.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""Transactional producers of a simulated cluster. They report to the ledger of transactions.
+"""Simulated transactional producers, which record each step and its outcome in the ``TransactionLedger``.
 
 A transactional id is used by one instance after another. The next instance starts while the last one still works, and
 fences it; the fenced instance does not know that and goes on until a request fails. A seed decides whether an instance

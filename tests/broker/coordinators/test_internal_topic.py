@@ -28,7 +28,7 @@ NOW_MS = 77
 
 
 class Replica:
-    """A partition whose high watermark the test sets."""
+    """A stub of ``Partition``: the test sets its high watermark."""
 
     def __init__(self) -> None:
         self.end = 0

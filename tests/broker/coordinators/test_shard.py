@@ -258,7 +258,7 @@ def test_records_that_a_client_wrote_cost_one_log_line(caplog: pytest.LogCapture
 
     run(scenario())
     assert [(record.message, record.__dict__["offset"]) for record in caplog.records] == [
-        ("a client wrote to a coordinator's partition: this counts from its next load on", 0)
+        ("a client wrote to a coordinator's partition: these records take effect at the next load", 0)
     ]
 
 

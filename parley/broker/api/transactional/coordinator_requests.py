@@ -28,7 +28,7 @@ BROKERS_VERSION = 5
 """The version that brokers send: several transactions at once, and TRANSACTION_ABORTABLE."""
 REQUESTS_IN_FLIGHT = 5
 """Requests to one coordinator at a time, each on a connection of its own: the coordinator may hold one back until the
-markers of the transaction before are written."""
+markers of the previous transaction are written."""
 PARTITIONS_MAX = 10_000
 """The most partitions in one request; the others wait for the next one."""
 

@@ -43,7 +43,7 @@ class Verification:
         """The requests that are being verified."""
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Note that another batch needs this verification."""
+        """Note a batch that waits for this verification; keep the newest epoch and its lowest sequence."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:

@@ -58,8 +58,10 @@ class GroupShard:
         return group
 
     def drop_unused(self, group: Group) -> None:
-        """Remove a group that the records do not know and that is not in use. Do this with every such group, so that
-        arbitrary group ids do not accumulate."""
+        """Remove a group if it has no records and is not in use.
+
+        Call this after any lookup that may have created a group, or arbitrary ids accumulate.
+        """
         if group.is_unused and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             group.enter(GroupState.DEAD, group.state_since_ms)

@@ -296,5 +296,5 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
 
 
 def _rebalance_timeout(request: JoinGroupRequest) -> int:
-    """Return the rebalance timeout. In version 0 the session timeout served for both (KIP-62)."""
+    """Return the rebalance timeout. JoinGroup v0 has none, so the session timeout serves as both (KIP-62)."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

@@ -40,9 +40,9 @@ def add(
     """
     known = _of_producer(shard, transactional_id, producer)
     if known.state is TransactionState.ONGOING and partitions <= known.partitions and version >= EPOCH_PER_TRANSACTION:
-        # Before version 2 the epoch does not tell this transaction from an earlier one, which a superseded coordinator
-        # may have in mind: the record is stored again, since only the coordinator can append.
         return Decision(None)
+    # Before version 2, a superseded coordinator cannot tell this transaction from an earlier one. Store the record
+    # again: only the real coordinator can append.
     opened = known.entered(
         TransactionState.ONGOING,
         now_ms,

@@ -30,7 +30,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 
 HELD_S: Final = 0.5
-"""How long a request waits for the markers of the transaction before. Clients wait longer for a response."""
+"""How long a request waits for the markers of the previous transaction. Clients wait longer for a response."""
 
 _OUT_OF_TOUCH: Final = "This broker has lost touch with the controller and may no longer be the coordinator."
 
@@ -94,7 +94,7 @@ class TransactionCoordinator:
         elif not 0 < timeout_ms <= config.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         decide = partial(initialize, transactional_id=transactional_id, timeout_ms=timeout_ms, expected=expected)
-        return await self._when_ended(transactional_id, lambda: self._initialize(transactional_id, decide))
+        return await self._after_previous_markers(transactional_id, lambda: self._initialize(transactional_id, decide))
 
     async def _initialize(
         self, transactional_id: str, decide: Callable[..., Decision[ProducerIdentity | ErrorCode | None]]
@@ -107,8 +107,8 @@ class TransactionCoordinator:
             raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
         return result
 
-    async def _when_ended(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``attempt``, after the markers of the transaction before are written.
+    async def _after_previous_markers(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``attempt``, after the markers of the previous transaction are written.
 
         The client would have to retry, and its pause is longer than the markers take. Raises CONCURRENT_TRANSACTIONS if
         they take longer than ``HELD_S``.
@@ -129,8 +129,10 @@ class TransactionCoordinator:
     async def add_when_ended(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions, as ``add`` does, after the markers of the producer's transaction before are written."""
-        await self._when_ended(transactional_id, lambda: self.add(transactional_id, producer, partitions, version))
+        """Add partitions, as ``add`` does, after the markers of the producer's previous transaction are written."""
+        await self._after_previous_markers(
+            transactional_id, lambda: self.add(transactional_id, producer, partitions, version)
+        )
 
     async def add(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int

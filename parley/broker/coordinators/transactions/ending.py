@@ -198,9 +198,10 @@ def aborted_by_coordinator(ongoing: Transaction, now_ms: int) -> Transaction:
 
 
 def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
-    """Abort the transactions that have been open for longer than their timeout, and look again some time later.
+    """Abort the transactions that have timed out, and send the markers of prepared ones if that is not under way.
 
-    Markers of prepared transactions that are not being written are sent, too: after an election, none is.
+    A timer looks again some time later. After an election, the first look sends the markers that the previous
+    coordinator may not have sent.
     """
     records: list[KeyValue] = []
     aborted: dict[str, Transaction] = {}

@@ -2,8 +2,8 @@
 
 Markers for the same broker share requests. A partition whose leader cannot take the marker now is tried again, at its
 current leader, until it has the marker or its topic is deleted. The work belongs to a shard: when this broker no longer
-coordinates it, the work stops, and the next coordinator begins it again from the log. A marker that is written twice
-does no harm: partitions refuse one of an older coordinator, or of an older producer epoch.
+coordinates it, the work stops, and the next coordinator begins it again from the log. So a marker may be written twice:
+``docs/transactions.md`` says why that does no harm, and for which old clients it may.
 """
 
 from __future__ import annotations

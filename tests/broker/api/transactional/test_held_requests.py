@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn at the coordinator: which requests wait for the markers of the transaction before."""
+"""AddPartitionsToTxn at the coordinator: which requests wait for the markers of the previous transaction."""
 
 from __future__ import annotations
 
