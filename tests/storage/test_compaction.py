@@ -598,7 +598,7 @@ def test_the_dirtiest_log_is_next() -> None:
     assert choose({"c": logs["c"], "late": dirtiness(10, 1, overdue_ms=1)}) == "late"
 
 
-def test_what_may_be_compacted(log: Log) -> None:
+def test_sealed_segments_are_cleanable_when_committed_and_on_disk(log: Log) -> None:
     filled(log)
     bases = [segment.base_offset for segment in log.segments]
     found = log.dirtiness(NOW)
@@ -617,7 +617,7 @@ def test_what_may_be_compacted(log: Log) -> None:
     assert settled(log).dirtiness(NOW).end_offset == 62
 
 
-def test_lags(log: Log) -> None:
+def test_min_and_max_compaction_lag(log: Log) -> None:
     filled(log)
     log.config = replace(CONFIG, min_compaction_lag_ms=100, max_compaction_lag_ms=200)
     assert log.dirtiness(NOW + 99).cleanable_bytes == 0

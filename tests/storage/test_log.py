@@ -446,14 +446,14 @@ class TestTruncating:
         )
         assert append(log, b"v", producer_id=9, producer_epoch=0, base_sequence=offset) == offset
 
-    def test_below_the_first_segment(self, log: Log) -> None:
+    def test_a_truncation_below_the_first_segment_empties_the_log(self, log: Log) -> None:
         log.truncate_fully_and_start_at(50)
         fill(log, 100)
         log.truncate_to(20)
         assert (log.log_start_offset, log.log_end_offset) == (20, 20)
         check(log)
 
-    def test_fully(self, log: Log) -> None:
+    def test_a_full_truncation_starts_the_log_at_another_offset(self, log: Log) -> None:
         fill(log, 100, producer_id=-1)
         log.flush()
         log.truncate_fully_and_start_at(500)
@@ -471,7 +471,7 @@ class TestFlushing:
         log.flush()
         assert log.recovery_point == 10
 
-    def test_when_it_is_due(self, tmp_path: Path) -> None:
+    def test_a_flush_is_due_after_so_many_messages_or_so_long(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, replace(SMALL, flush_messages=3))
         assert not log.flush_due(NOW)
         append(log, b"a", b"b")

@@ -171,7 +171,9 @@ def test_what_is_read_equals_a_dictionary_while_brokers_die(cluster: ClusterOfPr
 
 
 @pytest.mark.soak
-def test_chaos(cluster: ClusterOfProcesses, request: pytest.FixtureRequest) -> None:
+def test_a_compacted_topic_keeps_the_last_values_through_random_faults(
+    cluster: ClusterOfProcesses, request: pytest.FixtureRequest
+) -> None:
     rng = Random(request.config.getoption("--chaos-seed"))
     topic = cluster.create_topic("keyed", 1, **COMPACTED)
     writer = Writer(cluster.bootstrap_servers, topic)

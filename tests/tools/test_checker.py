@@ -205,7 +205,7 @@ class TestTransactions:
         assert log.kinds() == [Kind.NOT_FENCED]
 
 
-def test_pauses() -> None:
+def test_the_longest_pause_is_measured_per_partition() -> None:
     history = History()
     history.producer("p")
     for at, partition in ((0.0, 0), (0.5, 1), (1.0, 0), (4.0, 1), (4.5, 0)):
@@ -290,7 +290,7 @@ def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, clients: 
 
 
 @pytest.mark.slow
-def test_the_command(on_broker: Parley) -> None:
+def test_parley_check_against_a_broker(on_broker: Parley) -> None:
     typed = on_broker("check", "--seconds", "1", "--rate", "200", "--partitions", "2")
     assert typed.code == 0, typed.out + typed.err
     assert typed.lines[-1] == "No acknowledged record is missing, and none is reordered, duplicated or invented."

@@ -59,7 +59,7 @@ def test_options_that_are_missing(parley: Parley, words: tuple[str, ...], text: 
     assert text in typed.err
 
 
-def test_a_scope() -> None:
+def test_a_search_needs_a_topic_or_a_broker() -> None:
     Scope(topic="t", partition=0).check()
     Scope(broker=1).check()
     with pytest.raises(CommandError):

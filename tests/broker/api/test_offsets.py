@@ -63,7 +63,7 @@ def append(bench: Bench, timestamp: int, count: int = 1) -> None:
     bench.partition("t").append(batch(count, timestamp=timestamp), acks=1, now_ms=NOW_MS)
 
 
-async def test_positions(bench: OffsetsBench) -> None:
+async def test_each_special_timestamp_has_its_offset(bench: OffsetsBench) -> None:
     await bench.create("t")
     append(bench, 1000, 3)  # offsets 0 to 2 at 1000, 1001, 1002
     append(bench, 5000)
@@ -82,7 +82,7 @@ async def test_positions(bench: OffsetsBench) -> None:
     assert (latest.offset, latest.timestamp, latest.leader_epoch) == (3, 5000, 0)
 
 
-async def test_by_time(bench: OffsetsBench) -> None:
+async def test_a_timestamp_finds_the_first_record_that_is_not_older(bench: OffsetsBench) -> None:
     await bench.create("t")
     append(bench, 1000, 3)
     append(bench, 5000)
@@ -143,7 +143,7 @@ async def test_version_0_lists_the_starts_of_segments(bench: OffsetsBench) -> No
         assert found.old_style_offsets == starts
 
 
-async def test_mistakes(bench: OffsetsBench) -> None:
+async def test_each_partition_has_its_own_error(bench: OffsetsBench) -> None:
     await bench.create("t")
     await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     assert (await bench.find(LATEST, topic="no")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

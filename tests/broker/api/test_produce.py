@@ -118,7 +118,7 @@ async def test_appends_and_says_where(bench: ProduceBench) -> None:
     assert bench.metrics.topic("b").produce_requests == 1
 
 
-async def test_refuses_what_it_must(bench: ProduceBench) -> None:
+async def test_a_refused_batch_has_its_error_and_the_other_partitions_are_appended(bench: ProduceBench) -> None:
     await bench.create("t", config=LogConfig(max_message_bytes=1000))
     await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     await bench.create("__consumer_offsets")

@@ -180,6 +180,6 @@ async def test_in_slices_the_loop_serves_others() -> None:
     task.cancel()
 
 
-def test_names() -> None:
+def test_duplicates_are_found_and_merged() -> None:
     assert named_twice("abca") == {"a"}
     assert once([("t", [1, 2, 1]), ("u", [1]), ("t", [3, 2])], int) == {"t": {1: 1, 2: 2, 3: 3}, "u": {1: 1}}

@@ -117,7 +117,7 @@ def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", [restored_store, power_cuts])
-def test_brokers_without_a_bug_stand_what_finds_it(schedule: Callable[[int], list[Fault]]) -> None:
+def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Callable[[int], list[Fault]]) -> None:
     outcome = simulate(1, Settings(seconds=20.0, faults=schedule(1)))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
 

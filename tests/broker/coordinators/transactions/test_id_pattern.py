@@ -43,7 +43,7 @@ def test_patterns_match_as_pythons_do(pattern: str, texts: list[str]) -> None:
         ("ü[ä-ö]", ["üö"], ["u"]),
     ],
 )
-def test_some_patterns(pattern: str, matching: list[str], other: list[str]) -> None:
+def test_a_pattern_matches_whole_ids(pattern: str, matching: list[str], other: list[str]) -> None:
     compiled = IdPattern(pattern)
     assert all(map(compiled.matches, matching))
     assert not any(map(compiled.matches, other))

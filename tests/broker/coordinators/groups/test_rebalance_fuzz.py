@@ -72,7 +72,7 @@ class Robot:
                 return
 
 
-disturbance = st.sampled_from(["start", "kill", "leave", "change", "group_log fails", "group_log heals", "wait"])
+disturbance = st.sampled_from(["start", "kill", "leave", "change", "writes fail", "writes succeed", "wait"])
 
 
 @settings(deadline=None, max_examples=examples(120))
@@ -98,9 +98,9 @@ async def _play(script: list[tuple[str, int]], rng: Random) -> None:
                 bench.leave(robot.member_id)
         elif what == "change" and robots:
             robots[rng.choice(sorted(robots))][0].protocols = {"sticky": b"changed", "range": b"changed"}
-        elif what == "group_log fails":
+        elif what == "writes fail":
             bench.group_log.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        elif what == "group_log heals":
+        elif what == "writes succeed":
             bench.group_log.failure = None
         await asyncio.sleep(pause)
         assert bench.group.generation >= highest, "a generation never comes back"
