@@ -5,9 +5,9 @@ of the time; the function returns a ``Decision``: what to write, what to reply, 
 itself. The lasting state changes in ``ShardState.replay`` alone, both when a record is written and when it is read back
 after an election, so the two cannot differ.
 
-State that is not stored may live beside it, and other code may change it at any time on the event loop: the members of
-groups, for example, change in the handlers (``groups/membership.py``, ``groups/rebalance.py``). ``Decision.then`` is
-for what must wait until the records are replicated, such as sending markers.
+State that is not stored may live beside the lasting state, and other code changes it on the event loop: the handlers
+change the members of groups, for example (``groups/membership.py``, ``groups/rebalance.py``). ``Decision.then`` is for
+what must wait until the records are replicated, such as sending markers.
 """
 
 from __future__ import annotations
