@@ -116,15 +116,16 @@ def test_searches_find_what_a_scan_finds(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], searches: list[tuple[int, int, int]]
 ) -> None:
     """Each search begins near the last one. In between, the index is truncated, or other entries are appended."""
-    index = TransactionIndex(tmp_path_factory.getbasetemp() / "00000000000000000000.txnindex")
+    index = TransactionIndex(tmp_path_factory.mktemp("index") / "00000000000000000000.txnindex")
     entries: list[AbortedTransaction] = []
 
     def append(gaps: list[tuple[int, int]]) -> None:
         last = entries[-1].last_offset if entries else 0
+        stable = max((entry.last_stable_offset for entry in entries), default=0)
         spans = []
         for length, gap in gaps:
             last += gap
-            spans.append((max(0, last - length), last))
+            spans.append((max(stable, last - length), last))
         firsts = [first for first, _ in spans]
         for at, (first, last) in enumerate(spans):
             entries.append(AbortedTransaction(7, first, last, min([last + 1, *firsts[at + 1 : at + 10]])))
