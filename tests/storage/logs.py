@@ -148,12 +148,15 @@ def in_damage(segment: Segment, position: int) -> bool:
 
 
 def _check_producers(log: Log) -> None:
-    """Check that the log knows every producer of its batches, as those batches left it."""
+    """Check that the log knows every producer of its batches, as those batches left it.
+
+    A producer whose batches all lie below the log start may be forgotten, as in Kafka.
+    """
     with tempfile.TemporaryDirectory() as empty:
         fresh = ProducerState(Path(empty))
         fresh.load(0, 0, NOW)
     for header, data in batches_in(log):
-        if header.producer_id >= 0 and not header.is_control:
+        if header.producer_id >= 0 and not header.is_control and header.last_offset >= log.log_start_offset:
             fresh.append(header, now_ms=NOW)
         assert len(data) == header.size_bytes
     known = {entry.producer_id: entry for entry in log.producers.entries}
