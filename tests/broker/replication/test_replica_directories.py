@@ -144,23 +144,36 @@ class TwoDirectories:
         return self.directory
 
 
-async def test_a_move_during_a_report_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata shows a report only some time after the controller's response."""
-    monkeypatch.setattr(replica_directories, "GATHERED_S", 0)
-    bench, logs = Bench(tmp_path), TwoDirectories()
-    first, second = logs.directories
-    asked: asyncio.Queue[UUID] = asyncio.Queue()
-    responses: asyncio.Queue[None] = asyncio.Queue()
+class Reporting:
+    """A broker with one replica reports directories to a controller that responds when the test wants it.
 
-    async def ask(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
-        asked.put_nowait(request.directories[0].id)
-        await responses.get()
+    Make it in a running event loop, and close ``bench.tasks`` at the end.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(replica_directories, "GATHERED_S", 0)
+        self.bench, self.logs = Bench(folder), TwoDirectories()
+        self.asked: asyncio.Queue[UUID] = asyncio.Queue()
+        """The directory of each request."""
+        self.responses: asyncio.Queue[None] = asyncio.Queue()
+        partitions = self.bench.partitions
+        self.directories = ReplicaDirectories(1, self.logs, partitions, self._ask, epoch=lambda: 1)  # type: ignore[arg-type]
+        partitions.call_when_opened(self.directories.check)
+        self.bench.metadata.subscribe(self.directories.apply)
+        self.bench.tasks.start(self.directories.run(), name="directories")
+
+    async def _ask(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        self.asked.put_nowait(request.directories[0].id)
+        await self.responses.get()
         return AssignReplicasToDirsResponse(directories=[])
 
-    directories = ReplicaDirectories(1, logs, bench.partitions, ask, epoch=lambda: 1)  # type: ignore[arg-type]
-    bench.partitions.call_when_opened(directories.check)
-    bench.metadata.subscribe(directories.apply)
-    bench.tasks.start(directories.run(), name="directories")
+
+async def test_a_move_during_a_report_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata shows a report only some time after the controller's response."""
+    reporting = Reporting(tmp_path, monkeypatch)
+    bench, logs, directories = reporting.bench, reporting.logs, reporting.directories
+    asked, responses = reporting.asked, reporting.responses
+    first, second = logs.directories
     await bench.create("t")
     partition = bench.partition("t")
 
@@ -184,21 +197,10 @@ async def test_a_move_during_a_report_is_reported(tmp_path: Path, monkeypatch: p
 
 async def test_a_move_is_reported_before_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move waits until the controller knows the new directory; one that fails is reported back (KIP-858)."""
-    monkeypatch.setattr(replica_directories, "GATHERED_S", 0)
-    bench, logs = Bench(tmp_path), TwoDirectories()
+    reporting = Reporting(tmp_path, monkeypatch)
+    bench, logs, directories = reporting.bench, reporting.logs, reporting.directories
+    asked, responses = reporting.asked, reporting.responses
     first, second = logs.directories
-    asked: asyncio.Queue[UUID] = asyncio.Queue()
-    responses: asyncio.Queue[None] = asyncio.Queue()
-
-    async def ask(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
-        asked.put_nowait(request.directories[0].id)
-        await responses.get()
-        return AssignReplicasToDirsResponse(directories=[])
-
-    directories = ReplicaDirectories(1, logs, bench.partitions, ask, epoch=lambda: 1)  # type: ignore[arg-type]
-    bench.partitions.call_when_opened(directories.check)
-    bench.metadata.subscribe(directories.apply)
-    bench.tasks.start(directories.run(), name="directories")
     await bench.create("t")
     partition = bench.partition("t")
     try:
