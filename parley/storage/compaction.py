@@ -87,9 +87,9 @@ class CompactedGroup:
     written: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompactionStats:
-    """What a compaction did."""
+    """What a compaction has done so far."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -160,19 +160,6 @@ def table_for(request: CompactionRequest) -> OffsetMap:
     return OffsetMap(slots, max(1, min(slots - 1, int(slots * factor))))
 
 
-@dataclass(slots=True)
-class _Counts:
-    """What a compaction has done so far."""
-
-    records_read: int = 0
-    records_kept: int = 0
-    records_invalid: int = 0
-    bytes_read: int = 0
-    bytes_kept: int = 0
-    map_bytes_read: int = 0
-    map_records_read: int = 0
-
-
 class _Compaction:
     """One run of ``compact``."""
 
@@ -182,7 +169,7 @@ class _Compaction:
         self._request = request
         self._adopt = adopt
         self._throttle = throttle
-        self._counts = _Counts()
+        self._stats = CompactionStats()
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
         """The table has the keys of all records from the first dirty offset to before this one."""
@@ -197,21 +184,10 @@ class _Compaction:
                 written = self._copy(group, transactions)
             if written:
                 self._adopt(CompactedGroup(replaced=tuple(each.base_offset for each in group), written=written))
-        counts, keys = self._counts, self._keys
-        return CompactionResult(
-            cleaned_up_to=self._end,
-            stats=CompactionStats(
-                records_read=counts.records_read,
-                records_kept=counts.records_kept,
-                records_invalid=counts.records_invalid,
-                bytes_read=counts.bytes_read,
-                bytes_kept=counts.bytes_kept,
-                map_bytes_read=counts.map_bytes_read,
-                map_records_read=counts.map_records_read,
-                map_keys=keys.count,
-                map_utilization=int(keys.count) / int(keys.slots),
-            ),
-        )
+        stats, keys = self._stats, self._keys
+        stats.map_keys = keys.count
+        stats.map_utilization = int(keys.count) / int(keys.slots)
+        return CompactionResult(cleaned_up_to=self._end, stats=stats)
 
     @contextmanager
     def _cleaning(self) -> Iterator[None]:
@@ -230,7 +206,7 @@ class _Compaction:
         for source in dirty:
             is_full = False
             for batch in self._batches(source):  # to the end, so that the segment is verified
-                self._counts.map_bytes_read += batch.header.size_bytes
+                self._stats.map_bytes_read += batch.header.size_bytes
                 if not is_full and not self._notes(batch, transactions):
                     is_full = True
                     self._end = max(self._end, batch.header.base_offset)
@@ -253,7 +229,7 @@ class _Compaction:
             return True
         if transactions.is_aborted(header) or header.last_offset < start or not header.record_count:
             return True
-        self._counts.map_records_read += header.record_count
+        self._stats.map_records_read += header.record_count
         return note_keys(self._payload(batch), header.record_count, header.base_offset, start, self._keys)
 
     # --- Copying ---
@@ -276,11 +252,11 @@ class _Compaction:
                     is_last = source is last and batch.end == source.size
                     kept, entry = self._kept(batch, transactions, is_last=is_last)
                     changed = changed or kept is not batch
-                    self._counts.bytes_read += batch.header.size_bytes
-                    self._counts.records_read += batch.header.record_count
+                    self._stats.bytes_read += batch.header.size_bytes
+                    self._stats.records_read += batch.header.record_count
                     if kept is not None:
-                        self._counts.bytes_kept += kept.header.size_bytes
-                        self._counts.records_kept += kept.header.record_count
+                        self._stats.bytes_kept += kept.header.size_bytes
+                        self._stats.records_kept += kept.header.record_count
                         writer.add(kept.header, kept.data)
                     if entry is not None:
                         writer.add_aborted(entry)
@@ -319,7 +295,7 @@ class _Compaction:
         drops = horizon is not None and horizon <= now_ms
         payload = self._payload(batch)
         found = select(payload, header.record_count, header.base_offset, self._end, drops, self._keys)
-        self._counts.records_invalid += found.without_key
+        self._stats.records_invalid += found.without_key
         if not found.count:
             return None
         kept = batch
