@@ -3,8 +3,8 @@
 Rules (docs/storage.md, "Compaction"):
 
 1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
-2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The log's lock is held for
-   renames only, never while the disk syncs; what removes segments otherwise waits until all steps are done.
+2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the
+   log's lock for renames only, never while the disk syncs. Other removals of segments wait until all steps are done.
 3. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
 """
 

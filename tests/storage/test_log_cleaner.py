@@ -1,4 +1,4 @@
-"""The log cleaner compacts what is due, gives way to other work on a log, and goes on when a compaction fails."""
+"""The log cleaner compacts logs that are due, stops for other work on a log, and continues after a failure."""
 
 from __future__ import annotations
 

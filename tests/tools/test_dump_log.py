@@ -236,7 +236,7 @@ def test_offsets_of_a_transaction(parley: Parley, tmp_path: Path) -> None:
     lines = parley("dump-log", "--files", str(tmp_path / LOG), "--offsets-decoder").lines[2:]
     assert "producerId: 7 producerEpoch: 2 partitionLeaderEpoch: -1 isTransactional: true isControl: false" in lines[0]
     assert '"topic":"t","partition":3}} payload: {"version":"3","data":{"offset":5,' in lines[1]
-    assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 3"), "a marker is no record of a group"
+    assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 3"), "a marker is not a record of a group"
 
 
 def test_snapshots_of_producers(parley: Parley, tmp_path: Path) -> None:
