@@ -6,9 +6,9 @@ from typing import Final
 
 from parley.broker.api.requested_names import in_slices, once
 from parley.broker.api.transactions import code_for
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
-from parley.broker.coordinators.transactions.transaction import ProducerIdentity
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from parley.broker.api.requested_names import in_slices
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.coordinators.transactions.id_pattern import IdPattern
@@ -20,7 +21,6 @@ from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
     FIRST_VERSION,
-    ProducerIdentity,
     TopicPartition,
     Transaction,
     TransactionState,

@@ -23,8 +23,8 @@ KeyValue = tuple[bytes, bytes | None]
 """A record of an internal topic. A value of None is a tombstone: it deletes the key."""
 
 
-class ProducerStamp(NamedTuple):
-    """The transactional producer on behalf of which a coordinator writes records."""
+class ProducerIdentity(NamedTuple):
+    """A producer id with an epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -52,7 +52,7 @@ class Decision(Generic[T]):
     reply: T
     """Given to the caller when all in-sync replicas have the records of this decision and of all before it."""
     records: Sequence[KeyValue] = ()
-    producer: ProducerStamp | None = None
+    producer: ProducerIdentity | None = None
     """If given, the records are one transactional batch of this producer, which a marker later commits or aborts."""
     timers: Mapping[Hashable, Timer | None] = field(default_factory=lambda: _NO_TIMERS)
     """Timers to set, or to cancel (None), by key. They take effect when the records are applied."""
@@ -68,7 +68,7 @@ class ShardState(Protocol):
     from the event loop.
     """
 
-    def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
+    def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         """Apply one record. ``producer`` is set for a record of a transaction that no marker has ended yet.
 
         Raises MalformedMessage if the record cannot be understood. It is then skipped, and nothing has changed.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
-from parley.broker.coordinators.decision import ProducerStamp, ShardState
+from parley.broker.coordinators.decision import ProducerIdentity, ShardState
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory, Subscriber
@@ -251,7 +251,7 @@ def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange],
 
 def _apply_batch(data: memoryview, position: int, header: BatchHeader, state: ShardState, found: ReadBack) -> None:
     """Apply the records of one batch. If one cannot be read, it and the records after it are skipped."""
-    producer = ProducerStamp(header.producer_id, header.producer_epoch) if header.is_transactional else None
+    producer = ProducerIdentity(header.producer_id, header.producer_epoch) if header.is_transactional else None
     replay = state.replay
     for record in records(data, position, max_bytes=BATCH_BYTES_MAX):
         key = record.key

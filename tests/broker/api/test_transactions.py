@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.coordinators.transactions.transaction import ProducerIdentity
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
 from parley.broker.startup.observation import marker_metrics, transaction_metrics
 from parley.protocol.client import Client

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerStamp, ShardState, Timer
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity, ShardState, Timer
 from parley.broker.coordinators.internal_topic import ReadBack, ShardLog
 from parley.broker.runtime.purgatory import Subscriber
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
@@ -30,7 +30,7 @@ class Values:
         self.timers: dict[Hashable, Timer] = {}
         self.told: list[str] = []
 
-    def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
+    def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         if key == b"poison":
             raise MalformedMessage("poison")
         if key == b"defect":
@@ -119,7 +119,7 @@ class FakeLog:
         found, offset = ReadBack(end_offset=self.end_offset), 0
         for batch in self.batches:
             header = read_header(batch)
-            producer = ProducerStamp(header.producer_id, header.producer_epoch) if header.is_transactional else None
+            producer = ProducerIdentity(header.producer_id, header.producer_epoch) if header.is_transactional else None
             if header.is_control:
                 marker = read_marker(batch)
                 assert marker is not None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators import shard as module
-from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
+from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
 from parley.broker.metrics import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -142,7 +142,7 @@ def test_nothing_changes_if_the_log_cannot_be_written(problem: ErrorCode, expect
     async def scenario() -> None:
         bench = Bench()
         bench.log.unwritable = problem
-        stamp = ProducerStamp(7, 0)
+        stamp = ProducerIdentity(7, 0)
         marker = bench.shard.append_marker(7, 0, committed=True, coordinator_epoch=1)
         for writing in (bench.shard.submit(write(b"k", b"1")), bench.shard.submit(write(b"k", b"1", producer=stamp))):
             assert await code_of(writing) is expected
@@ -188,7 +188,7 @@ def test_a_record_that_cannot_be_applied_live_ends_the_shard(key: bytes) -> None
         ("check_writable", read(b"k")),
         ("is_committed", read(b"k")),
         ("outcome", write(b"k", b"1")),
-        ("append", write(b"k", b"1", producer=ProducerStamp(7, 0))),
+        ("append", write(b"k", b"1", producer=ProducerIdentity(7, 0))),
         ("", lambda state, now: Decision(None, timers={"t": cast("Timer", "no timer")})),
     ],
 )
@@ -374,7 +374,7 @@ def test_too_many_events_are_refused_and_a_long_queue_takes_several_turns(monkey
 def test_transactional_records_are_a_batch_of_their_own_until_their_marker() -> None:
     async def scenario() -> None:
         bench = Bench()
-        stamp = ProducerStamp(7, 3)
+        stamp = ProducerIdentity(7, 3)
         submitted = [
             bench.shard.submit(write(b"a", b"1")),
             bench.shard.submit(write(b"b", b"2", producer=stamp)),
@@ -406,7 +406,7 @@ def test_a_batch_or_a_marker_of_a_fenced_producer_is_refused_alone() -> None:
     async def scenario() -> None:
         bench = Bench()
         bench.log.failure = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-        fenced = bench.shard.submit(write(b"b", b"2", producer=ProducerStamp(7, 3)))
+        fenced = bench.shard.submit(write(b"b", b"2", producer=ProducerIdentity(7, 3)))
         marker = bench.shard.append_marker(7, 3, committed=True, coordinator_epoch=1)
         reading = bench.shard.submit(read(b"b"))
         assert await code_of(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -520,7 +520,7 @@ def test_the_live_state_is_what_the_log_says(script: list[tuple[str, Any, Any]])
                 case "write":
                     submitted.append(bench.shard.submit(write(one, two)))
                 case "transaction":
-                    submitted.append(bench.shard.submit(write(one, b"t", producer=ProducerStamp(two, 0))))
+                    submitted.append(bench.shard.submit(write(one, b"t", producer=ProducerIdentity(two, 0))))
                 case "marker":
                     marker = bench.shard.append_marker(two, 0, committed=one, coordinator_epoch=0)
                     submitted.append(marker)

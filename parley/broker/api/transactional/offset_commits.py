@@ -13,7 +13,7 @@ from parley.broker.api.requested_names import once
 from parley.broker.api.transactional.verifications import Verification
 from parley.broker.api.transactional.verifying import Verifying, offset_commit_support
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import ProducerStamp
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.offset_decisions import Committer
@@ -104,14 +104,14 @@ class TransactionalOffsetsApi:
         await coordinator.runtime.until_loaded(LOAD_MAX_S, request.group_id)
         coordinator.check_owned(request.group_id)
         partition = self._partitions.find(OFFSETS_TOPIC, coordinator.runtime.shard_of(request.group_id))
-        producer = ProducerStamp(request.producer_id, request.producer_epoch)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         verification = await self._verify(version, request.transactional_id, partition, producer)
         committer = Committer(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
         check = partial(self._check, partition, producer, verification)
         await coordinator.commit_transactional(committer, producer, offsets, check)
 
     async def _verify(
-        self, version: int, transactional_id: str, partition: Partition, producer: ProducerStamp
+        self, version: int, transactional_id: str, partition: Partition, producer: ProducerIdentity
     ) -> Verification | None:
         support = offset_commit_support(version)
         if not (support.adds or self._verifying.is_required):
@@ -124,7 +124,7 @@ class TransactionalOffsetsApi:
             raise outcome
         return outcome
 
-    def _check(self, partition: Partition, producer: ProducerStamp, verification: Verification | None) -> None:
+    def _check(self, partition: Partition, producer: ProducerIdentity, verification: Verification | None) -> None:
         """Check the commit immediately before it is written. Raises as ``Verifications.check`` does."""
         self._verifying.verifications.check(
             partition,

@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerStamp
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
 from parley.broker.coordinators.groups.group_records import group_record
@@ -140,7 +140,7 @@ class GroupCoordinator:
     async def commit_transactional(
         self,
         committer: Committer,
-        producer: ProducerStamp,
+        producer: ProducerIdentity,
         offsets: Mapping[TopicPartition, CommittedOffset],
         check_verified: Callable[[], None],
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Final, Protocol
 
-from parley.broker.coordinators.decision import ProducerStamp, Timer
+from parley.broker.coordinators.decision import ProducerIdentity, Timer
 from parley.broker.coordinators.groups.group import Group, GroupState
 from parley.broker.coordinators.groups.group_records import (
     GROUP_KEY_VERSION,
@@ -68,7 +68,7 @@ class GroupShard:
 
     # --- Records ---
 
-    def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
+    def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         """Apply one record. Raises MalformedMessage, and changes nothing, if it is neither a group nor an offset."""
         known = self._known.get(key[:-4])
         if known is not None and value is not None and producer is None and known[0].state is not GroupState.DEAD:

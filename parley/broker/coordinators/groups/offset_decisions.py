@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerStamp
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
 from parley.broker.coordinators.groups.group_records import group_tombstone, offset_record, offset_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
@@ -74,7 +74,7 @@ def commit(
 def commit_transactional(
     shard: GroupShard,
     committer: Committer,
-    producer: ProducerStamp,
+    producer: ProducerIdentity,
     offsets: Mapping[TopicPartition, CommittedOffset],
 ) -> Decision[None]:
     """Commit offsets in a producer's transaction: they are pending until its marker. Raises KafkaError.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
     EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
     PREPARED,
-    ProducerIdentity,
     TopicPartition,
     Transaction,
     TransactionState,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.adding import add, verify
@@ -20,7 +20,6 @@ from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     NO_TIMEOUT_MS,
-    ProducerIdentity,
     TopicPartition,
     Transaction,
     TransactionState,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity, Timer
 from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
@@ -21,7 +21,6 @@ from parley.broker.coordinators.transactions.transaction import (
     FIRST_VERSION,
     NO_TIMEOUT_MS,
     PREPARED,
-    ProducerIdentity,
     Transaction,
     TransactionState,
 )

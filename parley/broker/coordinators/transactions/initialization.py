@@ -6,14 +6,13 @@ with it (KIP-360); any other starts afresh. If a transaction is open, it is abor
 
 from __future__ import annotations
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.transactions.ending import aborted_by_coordinator, send_markers
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_MAX,
     NO_TIME,
     PREPARED,
-    ProducerIdentity,
     Transaction,
     TransactionState,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Final, Protocol
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, ProducerStamp, Timer
+from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
 from parley.broker.coordinators.transactions.transaction import PREPARED, Transaction, TransactionState
 from parley.broker.coordinators.transactions.transaction_records import read_key, read_value
 from parley.protocol.records.batch_header import HEADER_SIZE
@@ -56,7 +56,7 @@ class TransactionShard:
         """The number of transactional ids in each state."""
         self._periodic = periodic
 
-    def replay(self, key: bytes, value: bytes | None, producer: ProducerStamp | None, offset: int) -> None:
+    def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         """Apply one record. Raises MalformedMessage."""
         transactional_id = read_key(key)
         transaction = None if value is None else read_value(value)

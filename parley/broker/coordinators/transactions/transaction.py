@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
@@ -27,13 +28,6 @@ NO_TIMEOUT_MS: Final = (1 << 31) - 1
 FIRST_VERSION: Final = 0
 EPOCH_PER_TRANSACTION: Final = 2
 """Transaction versions (KIP-890). From version 2 on the producer gets a new epoch when each transaction ends."""
-
-
-class ProducerIdentity(NamedTuple):
-    """A producer id with an epoch."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class TransactionState(Enum):

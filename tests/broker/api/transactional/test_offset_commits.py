@@ -13,7 +13,7 @@ from parley.broker.api.transactional.offset_commits import TransactionalOffsetsA
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import ProducerStamp
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.offset_decisions import Committer
@@ -35,7 +35,7 @@ class CommitsBench(Bench):
         self.settings: dict[str, str] = {}
         self.refusals: list[Errors] = []
         self.asked: list[tuple[list[tuple[str, int]], bool]] = []
-        self.stored: list[tuple[Committer, ProducerStamp, dict[TopicPartition, int]]] = []
+        self.stored: list[tuple[Committer, ProducerIdentity, dict[TopicPartition, int]]] = []
         self.before_check: Callable[[], None] = lambda: None
         self.fails: KafkaError | None = None
         self.verifications = Verifications()
@@ -74,7 +74,7 @@ class CommitsBench(Bench):
     async def commit_transactional(
         self,
         committer: Committer,
-        producer: ProducerStamp,
+        producer: ProducerIdentity,
         offsets: Mapping[TopicPartition, CommittedOffset],
         check_verified: Callable[[], None],
     ) -> None:
@@ -130,7 +130,7 @@ async def test_offsets_are_verified_and_stored_in_the_transaction(bench: Commits
     assert await bench.commit(("t", 0), ("t", 1)) == {("t", 0): ErrorCode.NONE, ("t", 1): ErrorCode.NONE}
     assert bench.asked == [([PLACE], False)]
     assert bench.stored == [
-        (Committer("g", "m", "i", 4), ProducerStamp(7, 2), {("t", 0): 10, ("t", 1): 11}),
+        (Committer("g", "m", "i", 4), ProducerIdentity(7, 2), {("t", 0): 10, ("t", 1): 11}),
     ]
     await bench.commit(("t", 0), version=5)
     assert bench.asked[1:] == [([PLACE], True)], "this version lets the broker add the partition"

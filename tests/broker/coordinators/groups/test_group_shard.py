@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.decision import ProducerStamp
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.groups import group_shard, offset_decisions
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
@@ -29,7 +29,7 @@ from tests.broker.coordinators.test_shard import code_of, turn
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
 
-PRODUCER = ProducerStamp(7, 0)
+PRODUCER = ProducerIdentity(7, 0)
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 
 
@@ -298,7 +298,7 @@ def test_offsets_are_the_same_whether_their_key_is_known_or_not(monkeypatch: pyt
 
 async def transactional(bench: Coordinated, offsets: dict[tuple[str, int], int], producer: int = 7) -> None:
     found = {partition: at(offset) for partition, offset in offsets.items()}
-    await bench.groups.commit_transactional(NOBODY, ProducerStamp(producer, 0), found, verified)
+    await bench.groups.commit_transactional(NOBODY, ProducerIdentity(producer, 0), found, verified)
 
 
 async def end(bench: Coordinated, *, committed: bool, producer: int = 7) -> None:
@@ -483,7 +483,9 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
                 if await code_of(bench.groups.commit(committer, {two: at(three)})) is ErrorCode.NONE:
                     model.offsets[one, two] = (number, three)
             case "transaction":
-                await bench.groups.commit_transactional(committer, ProducerStamp(three, 0), {two: at(number)}, verified)
+                await bench.groups.commit_transactional(
+                    committer, ProducerIdentity(three, 0), {two: at(number)}, verified
+                )
                 model.open.setdefault(three, {})[one, two] = (number, number)
             case "marker":
                 await end(bench, committed=one, producer=two)

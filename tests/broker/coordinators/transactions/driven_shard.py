@@ -8,13 +8,13 @@ from functools import partial
 from typing import TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, KeyValue
+from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.transactions.adding import add, verify
 from parley.broker.coordinators.transactions.ending import abort_timed_out, complete, end
 from parley.broker.coordinators.transactions.expiry import expire
 from parley.broker.coordinators.transactions.initialization import Initialized, initialize
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import ProducerIdentity, TopicPartition, Transaction
+from parley.broker.coordinators.transactions.transaction import TopicPartition, Transaction
 from parley.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")

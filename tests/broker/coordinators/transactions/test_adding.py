@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.coordinators.transactions.transaction import ProducerIdentity, TransactionState
+from parley.broker.coordinators.decision import ProducerIdentity
+from parley.broker.coordinators.transactions.transaction import TransactionState
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.transactions.driven_shard import P0, P1, DrivenShard, refusal
 

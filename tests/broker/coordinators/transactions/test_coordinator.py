@@ -9,12 +9,13 @@ from uuid import UUID
 import pytest
 
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.coordinator import HELD_S, TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, ProducerIdentity, TransactionState
+from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, TransactionState
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.broker.metadata.changes import Delta, TopicCreated
 from parley.broker.metadata.current import Metadata

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.coordinators.transactions.transaction import (
-    EPOCH_MAX,
-    NO_TIMEOUT_MS,
-    ProducerIdentity,
-    TransactionState,
-)
+from parley.broker.coordinators.decision import ProducerIdentity
+from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, NO_TIMEOUT_MS, TransactionState
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.transactions.driven_shard import ID, P0, P1, DrivenShard, refusal
 

@@ -9,18 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.transactions.marker_sender import (
     PARTITIONS_PER_REQUEST,
     REQUESTS_IN_FLIGHT,
     MarkerSender,
 )
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import (
-    ProducerIdentity,
-    TopicPartition,
-    TransactionState,
-)
+from parley.broker.coordinators.transactions.transaction import TopicPartition, TransactionState
 from parley.broker.metadata.changes import Delta, PartitionChanged, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage

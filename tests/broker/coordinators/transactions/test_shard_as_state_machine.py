@@ -10,13 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parley.broker.coordinators.decision import Decision
-from parley.broker.coordinators.transactions.transaction import (
-    EPOCH_MAX,
-    ProducerIdentity,
-    Transaction,
-    TransactionState,
-)
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
+from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, Transaction, TransactionState
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.coordinators.transactions.driven_shard import ID, DrivenShard, refusal

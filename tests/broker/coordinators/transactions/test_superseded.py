@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import ProducerIdentity
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.coordinators.transactions.driven_shard import ID, P0, P1, DrivenShard
 
