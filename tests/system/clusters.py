@@ -200,7 +200,7 @@ def losing_nothing(
     trial.create_topic(3, {"min.insync.replicas": "2"})
     with trial:
         yield trial
-    assert not trial.errors, done
+    assert not trial.errors, f"{done}\n{trial.errors}"
     verdict = trial.verdict()
     assert verdict.ok, f"{done}\n{verdict}"
 
