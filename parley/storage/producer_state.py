@@ -3,7 +3,7 @@
 Rules (docs/storage.md has them all):
 
 1. A batch that does not continue its producer's last one is refused, unless the producer is unknown (KIP-360). A batch
-   equal to one of the last five is a retry.
+   equal to one of the last five is a retry, unless the transaction of that batch has ended.
 2. A newer epoch begins at sequence 0 and fences all older epochs for good.
 3. The table at any offset follows from the batches before it; snapshots only save reading them all.
 4. One thread at a time may call, except that ``ProducerState.flush`` may run beside it in any number of threads.
@@ -138,9 +138,15 @@ class _Producer:
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
         first = header.base_sequence
         for batch in self.batches:
+            if header.is_transactional and self._has_ended(batch):
+                continue
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
                 return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)
         return None
+
+    def _has_ended(self, batch: _Batch) -> bool:
+        """True if the transaction of a transactional batch has ended."""
+        return not 0 <= self.transaction_first_offset <= batch.last_offset - batch.offset_delta
 
     def entry(self, producer_id: int) -> ProducerEntry:
         last = self.batches[-1] if self.batches else None

@@ -159,6 +159,17 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(state: Produce
     assert write(state, commit(4)) == [CompletedTransaction(7, 3, 4, 5, aborted=False)]
 
 
+def test_a_batch_of_a_transaction_that_has_ended_is_not_sent_again(state: ProducerState) -> None:
+    """librdkafka gives the sequence numbers of records that it purged in an abort to the next transaction's."""
+    write(state, batch(0, sequence=0, transactional=True), batch(1, sequence=1, transactional=True))
+    assert check(state, batch(2, sequence=1, transactional=True), None) == Duplicate(1, 1, NOW)
+    write(state, abort(2))
+    assert refusal(state, batch(3, sequence=1, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    write(state, batch(3, sequence=2, transactional=True))
+    assert refusal(state, batch(4, sequence=1, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check(state, batch(4, sequence=2, transactional=True), None) == Duplicate(3, 3, NOW)
+
+
 def test_a_transaction_belongs_to_the_epoch_that_began_it(state: ProducerState) -> None:
     write(state, batch(0, epoch=3, sequence=0, transactional=True), batch(1, producer=8, sequence=0))
     assert [state.has_open_transaction(7, epoch) for epoch in (2, 3, 4)] == [False, True, False]

@@ -42,7 +42,7 @@ class Row:
 
 
 def expected_outcome(row: Row | None, header: BatchHeader, control: ControlMarker | None) -> object:
-    """None, a Duplicate or an ErrorCode, by Kafka's rules."""
+    """None, a Duplicate or an ErrorCode: Kafka's rules, and no retries of batches of a transaction that has ended."""
     if row is None:
         return None
     if header.producer_epoch < row.epoch:
@@ -53,6 +53,9 @@ def expected_outcome(row: Row | None, header: BatchHeader, control: ControlMarke
     following = (row.batches[-1].last_sequence + 1) % (MAX_SEQUENCE + 1) if same_epoch and row.batches else 0
     if header.base_sequence != following:
         for known in row.batches[-5:] if same_epoch else []:
+            has_ended = not 0 <= row.began <= known.base_offset
+            if header.is_transactional and has_ended:
+                continue
             if (known.base_sequence, known.last_sequence) == (header.base_sequence, header.last_sequence):
                 return Duplicate(known.base_offset, known.last_offset, known.max_timestamp)
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
