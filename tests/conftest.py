@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_this_test(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Keep out of ``caplog`` what servers that several tests share log in their own threads, such as a slow store."""
+    shared = set(threading.enumerate()) - {threading.current_thread()}
+
+    def is_of_this_test(record: logging.LogRecord) -> bool:
+        return threading.current_thread() not in shared
+
+    caplog.handler.addFilter(is_of_this_test)
+    yield
+    caplog.handler.removeFilter(is_of_this_test)
 
 
 def pytest_collection_finish() -> None:

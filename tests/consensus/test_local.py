@@ -28,7 +28,7 @@ from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
 from parley.consensus.store_record import SET_BACK_KEY
-from tests.support.descriptors import descriptors_left
+from tests.support.descriptors import descriptors_left, open_descriptors
 
 SCRIPT = Path(__file__).with_name("local_process.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
@@ -266,7 +266,8 @@ async def test_opening_and_closing_leaks_nothing(directory: Path) -> None:
         await other.put("a", b"")
 
         def held() -> tuple[int, int]:
-            return len(os.listdir("/proc/self/fd")), threading.active_count()
+            threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("coordination")]
+            return open_descriptors(f"{directory}/"), len(threads)
 
         async with LocalBackend(directory) as once:
             await once.open_session(1000)

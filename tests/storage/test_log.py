@@ -23,6 +23,7 @@ from parley.storage.log_reader import LogReader
 from parley.storage.segment import Segment
 from parley.storage.shortage import MEMORY
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
+from tests.support.descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -676,10 +677,9 @@ class TestFailingDisk:
 
 
 def open_files(directory: Path) -> int:
-    """The files below a directory that this process has open; what else it opens and closes does not count."""
+    """The files below a directory that this process has open."""
     gc.collect()
-    links = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
-    return sum(link.is_symlink() and os.readlink(link).startswith(f"{directory}/") for link in links)
+    return open_descriptors(f"{directory}/")
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -35,6 +35,7 @@ from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.shortage import DESCRIPTORS, MEMORY
 from tests.storage.logs import values_of
+from tests.support.descriptors import open_descriptors
 
 NOW = 1_790_000_000_000
 TOPIC_ID = UUID(int=7)
@@ -723,10 +724,10 @@ async def test_logs_whose_files_rest_go_on(home: Home) -> None:
         log = await manager.get_or_create("topic", 0, config=config)
         for _ in range(4):
             append(log, b"value")
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors(str(log.directory))
         assert len(log.read(0, 1000, up_to=4).read()) > 0
         manager.rest()
-        assert len(os.listdir("/proc/self/fd")) < before
+        assert open_descriptors(str(log.directory)) < before
         append(log, b"value")
         assert values_of(log) == dict.fromkeys(range(5), b"value")
 

@@ -1,4 +1,4 @@
-"""A test process that can open no more files."""
+"""The file descriptors of a test process: which are open, and how many more it may open."""
 
 from __future__ import annotations
 
@@ -21,3 +21,19 @@ def descriptors_left(count: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         os.close(opened[-1])
+
+
+def open_descriptors(prefix: str) -> int:
+    """Count the descriptors of this process whose target begins with ``prefix``: a path, or ``socket:[...``.
+
+    A count of all descriptors would include those of servers that other tests keep running in this process.
+    """
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(_target(link).startswith(prefix) for link in links)
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # closed meanwhile
+        return ""

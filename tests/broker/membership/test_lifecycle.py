@@ -419,14 +419,16 @@ async def test_a_clean_stop_hands_over_leadership_before_anything_is_closed() ->
 async def test_a_stop_does_not_wait_for_a_store_that_is_down(
     is_controller: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
+    async with Cluster(
+        brokers=2, coordination_session_timeout_ms=NEVER_MS, controlled_shutdown_retry_backoff_ms=NEVER_MS
+    ) as cluster:
         assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE
         caplog.set_level("INFO")
         backends = [cast(MemoryBackend, server.parts.store_move.store.backend) for server in servers(cluster)]
         for backend in backends:
             backend.disconnect()
         stopped = controller_of(cluster) if is_controller else 3 - controller_of(cluster)
-        async with asyncio.timeout(4):  # one attempt to hand over would take longer
+        async with asyncio.timeout(PATIENCE_S):  # one attempt to hand over would take far longer
             await cluster.stop(stopped)
         (failed,) = [each for each in caplog.records if each.getMessage().startswith("controlled shutdown failed")]
         assert "the coordination store has not responded for" in failed.reason  # type: ignore[attr-defined]

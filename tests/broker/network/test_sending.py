@@ -14,6 +14,7 @@ import pytest
 
 from parley.broker.network.sending import FileSlice, Part, SliceLost, SocketSender, TransportSender
 from tests.broker.network.harness import eventually
+from tests.support.descriptors import open_descriptors
 
 CONTENT = random.Random(1).randbytes(3_000_000)
 
@@ -117,14 +118,14 @@ async def test_a_socket_gets_everything_in_order(file: int) -> None:
 
 async def test_a_socket_costs_one_descriptor(file: int) -> None:
     end, theirs = await pair()
-    before = len(os.listdir("/proc/self/fd"))
+    own = os.readlink(f"/proc/self/fd/{end.transport.get_extra_info('socket').fileno()}")
     end.sender.send([FileSlice(file, 0, len(CONTENT), None)])
     assert end.sender.blocked
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors(own) == 1
     end.transport.abort()
     await end.lost
     theirs.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 2
+    assert open_descriptors(own) == 0
 
 
 async def test_a_file_that_became_shorter_breaks_the_connection(file: int) -> None:

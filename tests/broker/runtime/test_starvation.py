@@ -20,6 +20,7 @@ from parley.broker.runtime.starvation import (
 )
 from parley.broker.runtime.states import IllegalStep
 from parley.storage.shortage import DESCRIPTORS, MEMORY, DescriptorReserve, Reserve
+from tests.support.descriptors import open_descriptors
 
 
 class Scripted(Reserve):
@@ -155,12 +156,12 @@ def test_a_broker_adapts_to_its_limit_and_its_partitions(caplog: pytest.LogCaptu
 def test_the_reserve_follows_the_limit() -> None:
     reserve = DescriptorReserve()
     broker = Watched(reserve)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors(os.devnull)
     for limit, reserved in ((1024, 64), (160, 10), (320, 20)):
         broker.limit = limit
         broker.check()
         assert not reserve.is_released
-        assert len(os.listdir("/proc/self/fd")) - before == reserved
+        assert open_descriptors(os.devnull) - before == reserved
     reserve.release()
 
 
