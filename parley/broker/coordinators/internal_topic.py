@@ -145,6 +145,10 @@ class InternalTopic:
         """Return the log of a partition that this broker leads. Raises KafkaError if it is not hosted here."""
         return InternalPartition(self._partitions.find(self.name, partition), self._purgatory, self._now_ms)
 
+    def batch_bytes_max(self, partition: int) -> int:
+        """Return the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
+        return _batch_bytes_max(self._partitions.find(self.name, partition))
+
 
 class InternalPartition:
     """One partition, as its shard appends to it."""
@@ -165,8 +169,7 @@ class InternalPartition:
     @property
     def batch_bytes_max(self) -> int:
         """The size of the largest batch that the topic accepts. Raises KafkaError if there is no log."""
-        config = self._replica.log.config
-        return min(config.max_message_bytes, config.segment_bytes)
+        return _batch_bytes_max(self._replica)
 
     def check_writable(self) -> None:
         """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
@@ -216,6 +219,11 @@ class InternalPartition:
         """Stop calling ``subscriber``."""
         self._subscriber = None
         self._purgatory.unsubscribe(self._replica, subscriber)
+
+
+def _batch_bytes_max(replica: Partition) -> int:
+    config = replica.log.config
+    return min(config.max_message_bytes, config.segment_bytes)
 
 
 def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:

@@ -264,7 +264,7 @@ class Shard(Generic[S]):
             _Reply(event.future, None).fail(KafkaError(ErrorCode.NOT_COORDINATOR))
             raise
         except KafkaError as error:
-            _Reply(event.future, None).fail(error)
+            _Reply(event.future, None).fail(coordinator_error(error))
             return
         except UNEXPECTED as error:
             self._failures.report("a coordinator's decision failed", error, _loop_time())

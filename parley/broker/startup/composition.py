@@ -28,6 +28,7 @@ from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, h
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
+from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.membership.identity import BROKER_IDS, Identity
 from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
@@ -336,9 +337,15 @@ def _transaction_coordinator(
         return markers.write(request) if broker == broker_id else peers.ask(broker, request, purpose="markers")
 
     sender = MarkerSender(metadata, write_markers, environment.tasks)
+    topic = InternalTopic(TRANSACTIONS_TOPIC, partitions, purgatories.produce, wall_ms)
+
+    def empty_shard(partition: int) -> TransactionShard:
+        leader_epoch = _leader_epoch(metadata, TRANSACTIONS_TOPIC, partition)
+        return make_shard(config, partial(topic.batch_bytes_max, partition), sender, partition, leader_epoch)
+
     runtime = CoordinatorRuntime(
-        InternalTopic(TRANSACTIONS_TOPIC, partitions, purgatories.produce, wall_ms),
-        lambda partition: make_shard(config, sender, partition, _leader_epoch(metadata, TRANSACTIONS_TOPIC, partition)),
+        topic,
+        empty_shard,
         partial(_partition_count, metadata, TRANSACTIONS_TOPIC),
         now_ms=wall_ms,
         timeout_ms=lambda: config().request_timeout_ms,

@@ -82,7 +82,8 @@ class Bench:
         self.replica = Replica()
         self.purgatory = Purgatory()
         partitions: Any = SimpleNamespace(find=lambda topic, index: self.replica)
-        self.partition = InternalTopic("__topic", partitions, self.purgatory, lambda: NOW_MS).open(0)
+        self.topic = InternalTopic("__topic", partitions, self.purgatory, lambda: NOW_MS)
+        self.partition = self.topic.open(0)
 
     def append(self) -> int:
         return self.partition.append(bytearray(b"batch"))
@@ -133,6 +134,7 @@ def test_an_append_is_flushed_first_if_it_must_be() -> None:
 def test_what_can_be_known_before_an_append() -> None:
     bench = Bench()
     assert (bench.partition.end_offset, bench.partition.batch_bytes_max) == (3, 80)
+    assert bench.topic.batch_bytes_max(0) == 80
     bench.partition.check_writable()
     for attribute, expected in (
         ("has_enough_replicas", ErrorCode.NOT_ENOUGH_REPLICAS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
+from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
@@ -18,9 +19,9 @@ from parley.broker.coordinators.transactions.transaction import (
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.errors import ErrorCode, KafkaError
 
-RECORD_RESERVE_BYTES: Final = 1024
-"""What a record of an open transaction must be smaller than the largest batch: the record that ends the transaction has
-more fields, and a batch has a header. Otherwise a transaction could be opened that can never end."""
+RECORD_RESERVE_BYTES: Final = RECORD_BYTES + 64
+"""What the key and the value of an open transaction must be smaller than the largest batch without its header: the
+record that ends the transaction has more fields. Otherwise a transaction could be opened that can never end."""
 
 
 def add(
@@ -35,7 +36,8 @@ def add(
     """Add partitions to the producer's transaction, and open it if it is not open.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the previous transaction
-    completes, and POLICY_VIOLATION if the transaction would have too many partitions.
+    completes, POLICY_VIOLATION if the transaction would have too many partitions, and MESSAGE_TOO_LARGE if the topic
+    does not accept one with a single partition.
     """
     known = _of_producer(shard, transactional_id, producer)
     if known.state is TransactionState.ONGOING and partitions <= known.partitions and version >= EPOCH_PER_TRANSACTION:
@@ -50,11 +52,11 @@ def add(
         version=version,
     )
     key, value = transaction_record(transactional_id, opened)
-    if len(key) + len(value) > shard.config().message_max_bytes - RECORD_RESERVE_BYTES:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION,
-            "The transaction has too many partitions: its record would exceed message.max.bytes.",
-        )
+    if not shard.accepts(len(key) + len(value) + RECORD_RESERVE_BYTES):
+        limit = f"its record would exceed max.message.bytes={shard.batch_bytes_max()} of __transaction_state."
+        if len(opened.partitions) == 1:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"No transaction can be stored: {limit}")
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The transaction has too many partitions: {limit}")
     return Decision(None, [(key, value)])
 
 

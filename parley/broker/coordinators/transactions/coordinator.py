@@ -35,11 +35,15 @@ _OUT_OF_TOUCH: Final = "This broker has lost touch with the controller and may n
 
 
 def make_shard(
-    config: Callable[[], BrokerConfig], markers: MarkerSender, partition: int, coordinator_epoch: int
+    config: Callable[[], BrokerConfig],
+    batch_bytes_max: Callable[[], int],
+    markers: MarkerSender,
+    partition: int,
+    coordinator_epoch: int,
 ) -> TransactionShard:
-    """Return the empty state of a partition of ``__transaction_state``."""
+    """Return the empty state of a partition of ``__transaction_state``, whose batches have ``batch_bytes_max()``."""
     periodic = {TIMED_OUT: abort_timed_out, EXPIRED: expire}
-    return TransactionShard(partition, coordinator_epoch, config, markers, periodic)
+    return TransactionShard(partition, coordinator_epoch, config, batch_bytes_max, markers, periodic)
 
 
 class TransactionCoordinator:

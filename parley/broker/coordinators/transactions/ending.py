@@ -8,7 +8,7 @@ after the first step. ``docs/transactions.md`` has the table of responses for tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -200,11 +200,13 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
     """Abort the transactions that have timed out, and send the markers of prepared ones if that is not under way.
 
     A timer looks again some time later. After an election, the first look sends the markers that the previous
-    coordinator may not have sent.
+    coordinator may not have sent. If the topic's limit was lowered, an abort may be too large for it: that transaction
+    stays open, and the others go on.
     """
     records: list[KeyValue] = []
     aborted: dict[str, Transaction] = {}
     pause_ms = shard.config().transaction_abort_timed_out_transaction_cleanup_interval_ms
+    too_large: list[str] = []
     size = 0
     for transactional_id in shard.ongoing:
         known = shard.transactions[transactional_id]
@@ -212,7 +214,11 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
             continue
         transaction = aborted_by_coordinator(known, now_ms)
         key, value = transaction_record(transactional_id, transaction)
-        size += len(key) + len(value) + RECORD_BYTES
+        record_size = len(key) + len(value) + RECORD_BYTES
+        if not shard.accepts(record_size):
+            too_large.append(transactional_id)
+            continue
+        size += record_size
         if records and not shard.has_room(size):
             pause_ms = 0
             break
@@ -223,11 +229,21 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
         None,
         records,
         timers={TIMED_OUT: Timer(pause_ms, abort_timed_out)},
-        then=partial(_continue, shard, aborted, prepared),
+        then=partial(_continue, shard, aborted, prepared, too_large),
     )
 
 
-def _continue(shard: TransactionShard, aborted: Mapping[str, Transaction], prepared: Mapping[str, Transaction]) -> None:
+def _continue(
+    shard: TransactionShard,
+    aborted: Mapping[str, Transaction],
+    prepared: Mapping[str, Transaction],
+    too_large: Sequence[str],
+) -> None:
+    if too_large:
+        _log.error(
+            "transactions have timed out that cannot be aborted: raise max.message.bytes of __transaction_state",
+            extra={"partition": shard.partition, "transactions": len(too_large), "transactional_id": too_large[0]},
+        )
     for transactional_id, transaction in aborted.items():
         _log.info(
             "transaction timed out: it is aborted and its producer is fenced",

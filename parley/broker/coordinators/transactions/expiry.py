@@ -25,6 +25,8 @@ def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
         if transaction.state not in AT_REST or transaction.updated_ms > expired_before_ms:
             continue
         key, value = transaction_tombstone(transactional_id)
+        if not shard.accepts(len(key) + RECORD_BYTES):
+            continue
         size += len(key) + RECORD_BYTES
         if records and not shard.has_room(size):
             pause_ms = 0

@@ -38,14 +38,17 @@ class TransactionShard:
         partition: int,
         coordinator_epoch: int,
         config: Callable[[], BrokerConfig],
+        batch_bytes_max: Callable[[], int],
         markers: Markers,
         periodic: Mapping[str, Periodic],
     ) -> None:
-        """``coordinator_epoch`` is the partition's leader epoch; markers carry it. ``periodic`` has the events that
-        begin when the shard is loaded, by the key of their timers."""
+        """``coordinator_epoch`` is the partition's leader epoch; markers carry it. ``batch_bytes_max()`` is the size of
+        the largest batch that the topic accepts. ``periodic`` has the events that begin when the shard is loaded, by
+        the key of their timers."""
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self.config = config
+        self.batch_bytes_max = batch_bytes_max
         self.markers = markers
         self.transactions: dict[str, Transaction] = {}
         self.ongoing: dict[str, None] = {}
@@ -79,7 +82,11 @@ class TransactionShard:
 
     def has_room(self, size: int) -> bool:
         """True if a periodic event may write records of ``size`` bytes in total: they must fit in one batch."""
-        return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.config().message_max_bytes)
+        return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.batch_bytes_max())
+
+    def accepts(self, size: int) -> bool:
+        """True if the topic accepts one record of ``size`` bytes. Raises KafkaError if the partition has no log."""
+        return HEADER_SIZE + size <= self.batch_bytes_max()
 
     def unloaded(self) -> None:
         """Stop writing markers."""

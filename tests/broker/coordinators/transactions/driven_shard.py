@@ -45,10 +45,11 @@ class DrivenShard:
         self.now_ms = 1_000_000
         self.log: list[KeyValue] = []
         self.next_id = 100
+        self.batch_bytes_max = 1 << 20
         self.state = self._empty()
 
     def _empty(self) -> TransactionShard:
-        return TransactionShard(0, 7, lambda: self.config, self.markers, {})
+        return TransactionShard(0, 7, lambda: self.config, lambda: self.batch_bytes_max, self.markers, {})
 
     @property
     def transaction(self) -> Transaction:

@@ -55,8 +55,9 @@ def test_verification_tells_partitions_apart() -> None:
 
 
 def test_a_transaction_that_could_not_be_stored_when_it_ends_is_not_opened() -> None:
-    shard = DrivenShard(**{"message.max.bytes": 4096})
+    shard = DrivenShard()
     producer = shard.initialize()
+    shard.batch_bytes_max = 4096
     added = 0
     while not (code := refusal(lambda: shard.add(producer, ("t", added)))):  # noqa: B023
         added += 1

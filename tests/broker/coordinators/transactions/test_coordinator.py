@@ -66,7 +66,7 @@ class Bench:
         epoch = self.epoch
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             self.topic,
-            lambda partition: make_shard(lambda: config, sender, partition, epoch),
+            lambda partition: make_shard(lambda: config, lambda: self.log.batch_bytes_max, sender, partition, epoch),
             lambda: 1,
             now_ms=now_ms,
             timeout_ms=lambda: 5_000,

@@ -207,6 +207,25 @@ def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_t
         assert len(shard.state.ongoing) == 3 - aborted
 
 
+def test_a_transaction_too_large_for_a_lowered_limit_does_not_keep_others_from_their_timeouts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shard = DrivenShard()
+    for name, partitions in (("large", 3000), ("large-too", 3000), ("small", 1), ("small-too", 1)):
+        producer = shard.initialize(transactional_id=name)
+        shard.add(producer, *((f"{number:0200}", 0) for number in range(partitions)), transactional_id=name)
+    shard.now_ms += 60_001
+    shard.batch_bytes_max = 500
+    shard.abort_timed_out()
+    shard.abort_timed_out()
+    assert list(shard.state.ongoing) == ["large", "large-too"]
+    assert "transactions have timed out that cannot be aborted" in caplog.text
+    shard.batch_bytes_max = 1 << 20
+    shard.abort_timed_out()
+    shard.abort_timed_out()
+    assert not shard.state.ongoing
+
+
 def test_no_producer_gets_the_last_epoch_after_the_coordinator_has_aborted_its_transaction() -> None:
     """A marker of its next transaction could not have a later epoch."""
     shard = DrivenShard()

@@ -34,8 +34,9 @@ def test_many_ids_expire_in_batches() -> None:
     assert not shard.state.transactions
 
 
-def test_ids_expire_in_batches_that_a_small_message_max_bytes_allows() -> None:
-    shard = DrivenShard(**{"message.max.bytes": 5_000})
+def test_ids_expire_in_batches_that_a_small_limit_of_the_topic_allows() -> None:
+    shard = DrivenShard()
+    shard.batch_bytes_max = 5_000
     for number in range(100):
         shard.initialize(transactional_id=f"{number}-{'x' * 100}")
     shard.now_ms += WEEK_MS
