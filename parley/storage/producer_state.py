@@ -138,15 +138,18 @@ class _Producer:
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
         first = header.base_sequence
         for batch in self.batches:
-            if header.is_transactional and self._has_ended(batch):
-                continue
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
                 return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)
         return None
 
-    def _has_ended(self, batch: _Batch) -> bool:
-        """True if the transaction of a transactional batch has ended."""
-        return not 0 <= self.transaction_first_offset <= batch.last_offset - batch.offset_delta
+    def used_in_ended_transaction(self, sequence: int) -> bool:
+        """True if one of the last batches has this sequence number, and its transaction has ended."""
+        began = self.transaction_first_offset
+        return any(
+            (sequence - batch.first_sequence) & MAX_SEQUENCE <= batch.offset_delta
+            and not 0 <= began <= batch.last_offset - batch.offset_delta
+            for batch in self.batches
+        )
 
     def entry(self, producer_id: int) -> ProducerEntry:
         last = self.batches[-1] if self.batches else None
@@ -246,8 +249,9 @@ class ProducerState:
         ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers. Followers do not
         check the batches of their leader. Changes nothing, except that an expired producer is removed.
 
-        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside
-        the producer's open transaction), INVALID_RECORD (no sequence number or no epoch).
+        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (it has a sequence number of a transaction
+        that has ended), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside the producer's open transaction),
+        INVALID_RECORD (no sequence number or no epoch).
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -262,8 +266,12 @@ class ProducerState:
         if epoch < producer.epoch:
             raise self._error(ErrorCode.INVALID_PRODUCER_EPOCH, header, f"is fenced by epoch {producer.epoch}")
         if from_client and header.base_sequence != (producer.next_sequence if epoch == producer.epoch else 0):
-            if epoch == producer.epoch and (duplicate := producer.first_append_of(header)) is not None:
-                return duplicate
+            if epoch == producer.epoch:
+                if header.is_transactional and producer.used_in_ended_transaction(header.base_sequence):
+                    problem = f"has sequence {header.base_sequence} of a transaction that has ended"
+                    raise self._error(ErrorCode.UNKNOWN_PRODUCER_ID, header, problem)
+                if (duplicate := producer.first_append_of(header)) is not None:
+                    return duplicate
             expected = producer.next_sequence if epoch == producer.epoch else 0
             problem = f"has sequence {header.base_sequence} instead of {expected}"
             raise self._error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, header, problem)

@@ -159,15 +159,18 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(state: Produce
     assert write(state, commit(4)) == [CompletedTransaction(7, 3, 4, 5, aborted=False)]
 
 
-def test_a_batch_of_a_transaction_that_has_ended_is_not_sent_again(state: ProducerState) -> None:
+def test_sequence_numbers_of_a_transaction_that_has_ended_are_not_used_again(state: ProducerState) -> None:
     """librdkafka gives the sequence numbers of records that it purged in an abort to the next transaction's."""
-    write(state, batch(0, sequence=0, transactional=True), batch(1, sequence=1, transactional=True))
-    assert check(state, batch(2, sequence=1, transactional=True), None) == Duplicate(1, 1, NOW)
-    write(state, abort(2))
-    assert refusal(state, batch(3, sequence=1, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    write(state, batch(3, sequence=2, transactional=True))
-    assert refusal(state, batch(4, sequence=1, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert check(state, batch(4, sequence=2, transactional=True), None) == Duplicate(3, 3, NOW)
+    write(state, batch(0, sequence=0, transactional=True), batch(1, sequence=1, records=2, transactional=True))
+    assert check(state, batch(3, sequence=1, records=2, transactional=True), None) == Duplicate(1, 2, NOW)
+    write(state, abort(3))
+    for sequence, records in ((1, 2), (1, 1), (2, 3)):
+        again = batch(4, sequence=sequence, records=records, transactional=True)
+        assert refusal(state, again) is ErrorCode.UNKNOWN_PRODUCER_ID
+    write(state, batch(4, sequence=3, transactional=True))
+    assert refusal(state, batch(5, sequence=2, transactional=True)) is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert check(state, batch(5, sequence=3, transactional=True), None) == Duplicate(4, 4, NOW)
+    assert refusal(state, batch(5, sequence=5, transactional=True)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_transaction_belongs_to_the_epoch_that_began_it(state: ProducerState) -> None:

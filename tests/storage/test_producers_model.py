@@ -54,8 +54,9 @@ def expected_outcome(row: Row | None, header: BatchHeader, control: ControlMarke
     if header.base_sequence != following:
         for known in row.batches[-5:] if same_epoch else []:
             has_ended = not 0 <= row.began <= known.base_offset
-            if header.is_transactional and has_ended:
-                continue
+            sequences = {(known.base_sequence + number) % (MAX_SEQUENCE + 1) for number in range(known.record_count)}
+            if header.is_transactional and has_ended and header.base_sequence in sequences:
+                return ErrorCode.UNKNOWN_PRODUCER_ID
             if (known.base_sequence, known.last_sequence) == (header.base_sequence, header.last_sequence):
                 return Duplicate(known.base_offset, known.last_offset, known.max_timestamp)
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
