@@ -249,7 +249,7 @@ class ProducerState:
         ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers. Followers do not
         check the batches of their leader. Changes nothing, except that an expired producer is removed.
 
-        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (it has a sequence number of a transaction
+        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (a sequence number of a transaction
         that has ended), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside the producer's open transaction),
         INVALID_RECORD (no sequence number or no epoch).
         """
