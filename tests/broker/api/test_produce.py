@@ -38,6 +38,7 @@ class ProduceBench(Bench):
         self.may_be_superseded = False
         self.verifications = Verifications()
         self.verification_enabled = True
+        self.asks_again_ms = 60_000
         self.asked: list[tuple[str, int, int, list[tuple[str, int]], bool]] = []
         self.refusals: list[Errors] = []
         """What the transaction coordinator refuses, request by request; nothing after that."""
@@ -51,8 +52,12 @@ class ProduceBench(Bench):
         )
 
     def config(self) -> BrokerConfig:
-        enabled = str(self.verification_enabled).lower()
-        return BrokerConfig.from_properties({"transaction.partition.verification.enable": enabled})
+        return BrokerConfig.from_properties(
+            {
+                "transaction.partition.verification.enable": str(self.verification_enabled).lower(),
+                "add.partitions.to.txn.retry.backoff.max.ms": str(self.asks_again_ms),
+            }
+        )
 
     async def ask(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[tuple[str, int]], *, adds: bool
@@ -464,6 +469,7 @@ async def test_the_broker_asks_again_while_the_previous_transaction_ends(bench: 
 
 async def test_the_broker_asks_again_for_a_bounded_time(bench: ProduceBench) -> None:
     await bench.create("t")
+    bench.asks_again_ms = 100
     bench.refusals = [{("t", 0): ErrorCode.CONCURRENT_TRANSACTIONS}] * 10_000
     (outcome,) = await bench.produce(("t", 0, in_transaction()), transactional_id="x", version=12)
     assert outcome.error_code == ErrorCode.CONCURRENT_TRANSACTIONS

@@ -68,7 +68,7 @@ async def create(server: BrokerServer, name: str, *, factor: int = 3) -> int:
 
 
 async def test_any_broker_accepts_requests_for_the_controller_and_all_apply_the_change() -> None:
-    async with Cluster(brokers=3) as cluster:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         for server in servers(cluster):
             name = f"asked-{server.identity.broker_id}"
             assert await create(server, name) == ErrorCode.NONE
@@ -90,7 +90,7 @@ async def test_requests_for_a_dead_controller_wait_for_the_next_one() -> None:
 
 
 async def test_a_dynamic_change_sent_to_any_broker_reaches_all() -> None:
-    async with Cluster(brokers=2) as cluster:
+    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
         for broker_id, server in enumerate(servers(cluster), 1):
             change = IncrementalAlterConfigsRequest.AlterableConfig(
                 name="log.retention.ms", config_operation=0, value=str(broker_id)
@@ -132,7 +132,7 @@ async def test_a_killed_broker_is_fenced_and_its_leaders_move() -> None:
 
 
 async def test_a_fenced_broker_that_is_alive_joins_again_under_a_higher_epoch() -> None:
-    async with Cluster(brokers=3) as cluster:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         controller = cluster.brokers[controller_of(cluster)].server
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
