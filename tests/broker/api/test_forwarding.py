@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parley.broker.api import forwarding
-from parley.broker.controller import controller
+from parley.broker.controller import controller, topic_auto_creation
 from parley.broker.embedded.cluster import Cluster
 from parley.consensus.memory import MemoryBackend
 from parley.protocol.client import Client
@@ -102,7 +102,8 @@ async def test_with_the_store_away_a_change_fails_in_time_and_names_the_store(
             backend.reconnect()
 
 
-async def test_automatic_topic_creation_waits_for_the_next_controller() -> None:
+async def test_automatic_topic_creation_waits_for_the_next_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_auto_creation, "ELECTED_MAX_S", 60.0)
     async with Cluster(brokers=3, coordination_session_timeout_ms=600_000) as cluster:
         first = cluster.brokers[1].server.metadata.image.controller_id
         follower = cluster.brokers[first % 3 + 1].server

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from parley.broker.api import forwarding
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import fence_broker
 from parley.broker.controller.election_rules import ElectionRules
@@ -19,6 +20,7 @@ from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership import lifecycle as lifecycle_module
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.known_epochs import EpochFile, KnownEpochs, read_known_epochs
+from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.membership.registration import BROKERS_GROUP, DuplicateBrokerId
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
@@ -79,8 +81,9 @@ async def test_any_broker_accepts_requests_for_the_controller_and_all_apply_the_
         assert sorted(images[0].brokers) == [1, 2, 3]
 
 
-async def test_requests_for_a_dead_controller_wait_for_the_next_one() -> None:
+async def test_requests_for_a_dead_controller_wait_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka does not repeat such requests: its user would see NOT_CONTROLLER."""
+    monkeypatch.setattr(forwarding, "ELECTED_MAX_S", PATIENCE_S)
     async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         first = controller_of(cluster)
         follower = cluster.brokers[first % 3 + 1].server
@@ -202,7 +205,18 @@ async def test_a_disk_that_does_not_take_the_epoch_does_not_keep_the_broker_out(
     assert "this broker joins before its epoch is on disk" in caplog.text
 
 
-async def test_a_broker_that_requests_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lasting_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may be silent for as long as ``coordination_session_timeout_ms``, but never loses its session.
+
+    So the brokers keep their sessions and epochs if this process stands still for longer than that.
+    """
+    ttl_ms = property(lambda lifecycle: NEVER_MS, lambda lifecycle, given: None)
+    monkeypatch.setattr(BrokerLifecycle, "_session_ttl_ms", ttl_ms, raising=False)
+
+
+@pytest.mark.usefixtures("lasting_sessions")
+async def test_a_broker_that_requests_no_metadata_is_fenced() -> None:
     # With controlled shutdown, a broker without metadata would wait to be fenced when it stops.
     async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
@@ -286,6 +300,7 @@ def silent_for(server: BrokerServer, deaf: Collection[int]) -> Iterator[asyncio.
         each.complete(FetchMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER))
 
 
+@pytest.mark.usefixtures("lasting_sessions")
 async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> None:
     """The controller keeps its session with the store."""
     async with Cluster(brokers=3, coordination_session_timeout_ms=500) as cluster:
@@ -297,6 +312,7 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
         assert await create(others[0], "after", factor=2) == ErrorCode.NONE
 
 
+@pytest.mark.usefixtures("lasting_sessions")
 async def test_a_request_to_a_silent_controller_is_repeated_to_the_next_one() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
         first = controller_of(cluster)
@@ -331,11 +347,14 @@ async def test_metadata_is_followed_again_after_a_failure_in_this_broker(monkeyp
         await everywhere(cluster, lambda image: "after" in image.topics)
 
 
+@pytest.mark.usefixtures("lasting_sessions")
 async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
         first = controller_of(cluster)
         deaf, other = (broker_id for broker_id in cluster.brokers if broker_id != first)
         epoch = cluster.brokers[first].server.metadata.image.controller_epoch
+        hearing = cluster.brokers[other].server.parts.lifecycle.silence
+        hearing._monotonic = lambda since_s=hearing._since_s: since_s  # type: ignore[misc]  # always just now
         with silent_for(cluster.brokers[other].server, ()) as asked, silent_for(cluster.brokers[first].server, {deaf}):
             for _ in range(2):
                 asked.clear()
