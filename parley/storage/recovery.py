@@ -262,9 +262,13 @@ class _Loader:
         digest = read_digest(self._directory / file_name(base, DIGEST_SUFFIX))
         if digest is None or not base < digest.end_offset <= following:
             return segment, following
+        size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
+        if segment is not None and self._was_rewritten(segment, digest, following):
+            _log.info("%r was written by another program since its digest: the digest is removed", segment)
+            remove_digest(segment.path_of(DIGEST_SUFFIX))
+            return segment, following
         if digest.end_offset < following:
             self.missing.append(DamagedRange(digest.end_offset, following - 1, "segments are missing"))
-        size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
         if size == digest.size:
             self._whole[base] = digest
             return segment, digest.end_offset
@@ -273,6 +277,18 @@ class _Loader:
             _log.warning("scanning %r: its digest is of %d bytes", segment, digest.size)
             segment.release()
         return None, digest.end_offset
+
+    def _was_rewritten(self, segment: Segment, digest: SegmentDigest, following: int) -> bool:
+        """True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
+
+        Then it has another size, and good batches alone. If it became smaller, it also lies in the compacted part of
+        the log: else its end was lost. ``following`` is the base offset of the next segment. Reads the whole segment.
+        """
+        cleaned_up_to = self.known.cleaned_up_to or 0
+        if segment.size == digest.size or (segment.size < digest.size and segment.base_offset >= cleaned_up_to):
+            return False
+        checked = CheckedBatches(segment.file, segment.size, segment.base_offset, following)
+        return all(isinstance(each, CheckedBatch) for each in checked.walk(0, segment.size, segment.base_offset))
 
     def _unflushed(self, end_offset: int) -> bool:
         """True if a crash may have damaged the segment that ends at ``end_offset``."""

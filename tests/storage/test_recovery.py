@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import records
+from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.record import Record
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
+from tests.storage.compactions import compacted
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 
 INDEXES = (".index", ".timeindex")
@@ -593,3 +595,52 @@ def test_a_batch_that_says_it_is_huge_is_read_in_pieces(tmp_path: Path, monkeypa
     large = batch_of(b"v" * (4 << 20), base_offset=1)
     log.append_as_follower(large)
     assert reopened(log, clean=False).log_end_offset == 2
+
+
+class TestRewrittenByKafka:
+    """Apache Kafka appends to segments and compacts them, and leaves the digests as they are."""
+
+    def test_it_has_appended_to_the_active_segment_and_sealed_it(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 30)
+        log.close()
+        path = log.segments[-1].path_of(".digest")
+        digest = path.read_bytes()
+        log = open_log(tmp_path, clean=True, recovery_point=30)
+        values += fill(log, 60)
+        log.close()
+        path.write_bytes(digest)
+        log = open_log(tmp_path, clean=True, recovery_point=90)
+        assert not log.damage
+        assert values_of(log) == dict(enumerate(values))
+        assert not path.exists()
+
+    @pytest.mark.parametrize("removed", [0.3, 0.9, 1.0])
+    def test_it_has_compacted_segments(self, tmp_path: Path, removed: float) -> None:
+        log = open_log(tmp_path, replace(SMALL, cleanup_policy=frozenset({"compact"})))
+        for n in range(200):
+            log.append_as_leader(
+                build([Record(0, NOW, b"%d" % (n if n % 10 >= 10 * removed else -1), bytes(100))]),
+                leader_epoch=0,
+                now_ms=NOW,
+            )
+        digests = {each.path_of(".digest"): each.path_of(".digest").read_bytes() for each in log.segments[:-1]}
+        compacted(log)
+        expected = values_of(log)
+        log.close()
+        for path, digest in digests.items():
+            path.write_bytes(digest)
+        known = {"clean": True, "recovery_point": 200}
+        log = open_log(tmp_path, log.config, **known, cleaned_up_to=log.cleaned_up_to)
+        assert not log.damage
+        assert values_of(log) == expected
+        assert all(segment.digest() is None for segment in log.segments[:-1])
+
+    @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])
+    def test_the_end_of_a_segment_that_was_not_compacted_is_lost_nevertheless(self, tmp_path: Path, lost: str) -> None:
+        log = open_log(tmp_path)
+        fill(log, 100)
+        log.close()
+        first = lose_end_of(log.segments[2], lost)
+        log = open_log(tmp_path, clean=True, recovery_point=100, cleaned_up_to=log.segments[1].end_offset)
+        assert [damaged.first_offset for damaged in log.damage] == [first]
