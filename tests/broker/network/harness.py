@@ -47,6 +47,19 @@ async def serving(
         await tasks.close()
 
 
+class Clock:
+    """A clock that stands still until the test starts it: no connection is idle before, however slow the test."""
+
+    def __init__(self) -> None:
+        self._started_s: float | None = None
+
+    def start(self) -> None:
+        self._started_s = time.monotonic()
+
+    def __call__(self) -> float:
+        return 100.0 if self._started_s is None else 100.0 + time.monotonic() - self._started_s
+
+
 async def eventually(condition: Callable[[], bool]) -> None:
     """Let the loop run until ``condition`` holds, or the test times out."""
     while not condition():  # noqa: ASYNC110  the event happens in the kernel

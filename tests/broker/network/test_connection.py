@@ -33,7 +33,7 @@ from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
 from parley.storage.shortage import MEMORY
-from tests.broker.network.harness import RawClient, eventually, serving
+from tests.broker.network.harness import Clock, RawClient, eventually, serving
 from tests.support.descriptors import descriptors_left
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -468,7 +468,8 @@ async def _metadata_later(context: RequestContext, request: Any) -> MetadataResp
 )
 async def test_responses_that_the_client_does_not_read_are_bounded(request_: Any, version: int, handler: Any) -> None:
     """One read holds some thousands of requests, each with a response a thousand times as long."""
-    async with serving({request_.API_KEY: handler}, idle_s=0.2) as listener:
+    clock = Clock()
+    async with serving({request_.API_KEY: handler}, idle_s=0.2, monotonic=clock) as listener:
         client = await RawClient.connect(listener)
         await client.ask(VERSIONS_0, 0)
         (connection,) = listener._connections
@@ -477,7 +478,11 @@ async def test_responses_that_the_client_does_not_read_are_bounded(request_: Any
         client.writer.write(frame * 20_000)
         await eventually(lambda: connection._sender.blocked)
         peak = 0
-        while listener.metrics.connections:  # until it is idle long enough to be cut off
+        for step in itertools.count():
+            if step == 200:
+                clock.start()
+            if not listener.metrics.connections:  # idle long enough to be cut off
+                break
             peak = max(peak, connection._sender.held_bytes + sum(map(len, connection._out)))
             await asyncio.sleep(0.001)
         _, most = tracemalloc.get_traced_memory()
@@ -798,11 +803,14 @@ async def test_a_handler_without_memory_closes_the_connection(
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     held = Held(MetadataResponse(brokers=[], topics=[]))
-    async with serving({3: held}, idle_s=0.2) as listener:
+    clock = Clock()
+    async with serving({3: held}, idle_s=0.2, monotonic=clock) as listener:
         idle, waiting = await RawClient.connect(listener), await RawClient.connect(listener)
         await waiting.send(METADATA, 1)
         half_open = await RawClient.connect(listener)
         half_open.writer.write(b"\x00\x00")
+        await held.wait_for(1)
+        clock.start()
         assert await idle.is_closed()
         assert await half_open.is_closed()
         held.release(0)
@@ -815,12 +823,14 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 async def test_a_client_that_disconnects_behind_a_waiting_response_is_noticed_when_it_is_idle() -> None:
     held = Held(MetadataResponse(brokers=[], topics=[]))
-    async with serving({3: held}, idle_s=0.2) as listener:
+    clock = Clock()
+    async with serving({3: held}, idle_s=0.2, monotonic=clock) as listener:
         gone, waiting = await RawClient.connect(listener), await RawClient.connect(listener)
         for client in (gone, waiting):
             await client.send(METADATA, 1, 1)  # nothing is read behind the second request, not even the end
         await held.wait_for(2)
         await gone.close()
+        clock.start()
         await eventually(lambda: len(listener) == 1)
         await asyncio.sleep(0.3)
         assert len(listener) == 1, "the other client still waits"
