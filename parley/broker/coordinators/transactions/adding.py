@@ -11,7 +11,6 @@ from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
     EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
-    PREPARED,
     TopicPartition,
     Transaction,
     TransactionState,
@@ -80,10 +79,10 @@ def verify(
 
 def _of_producer(shard: TransactionShard, transactional_id: str, producer: ProducerIdentity) -> Transaction:
     known = shard.transactions.get(transactional_id)
+    if known is not None and known.is_awaited_by(producer):
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if known is None or known.producer_id != producer.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if known.producer_epoch != producer.producer_epoch or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    if known.state in PREPARED:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     return known

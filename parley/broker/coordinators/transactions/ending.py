@@ -55,14 +55,16 @@ def end(
     ``new_id`` is an unused producer id; without it, the decision may be None, which asks the caller to submit the event
     again with an id.
 
-    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS if this outcome is decided already, and
-    INVALID_TXN_STATE if no transaction is open or the other outcome is decided.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the markers of this transaction
+    or of the previous one are written, and INVALID_TXN_STATE if no transaction is open or the other outcome is decided.
     """
     known = shard.transactions.get(transactional_id)
     if known is None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if version < EPOCH_PER_TRANSACTION:
         return _end_keeping_epoch(shard, now_ms, transactional_id, known, producer, committed)
+    if known.is_awaited_by(producer):
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     after_rotation = (
         producer == (known.previous_producer_id, EPOCH_MAX - 1)
         and known.producer_epoch == 0
@@ -73,7 +75,7 @@ def end(
     is_retry = after_rotation or producer.producer_epoch + 1 == known.producer_epoch
     if is_retry and known.state in _COMMITS | _ABORTS:
         return Decision(_repeated(known, committed))
-    if producer != known.identity or known.state in PREPARED or known.producer_epoch == EPOCH_MAX:
+    if producer != known.identity or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if committed and known.state is not TransactionState.ONGOING:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -167,13 +169,13 @@ def send_markers(shard: TransactionShard, prepared: Mapping[str, Transaction]) -
 
 def completed(prepared: Transaction, now_ms: int) -> Transaction:
     """Return a prepared transaction as it is when every partition has its marker."""
-    rotates = prepared.next_producer_id != NO_PRODUCER_ID
+    producer = prepared.next_identity
     return prepared.entered(
         TransactionState.COMPLETE_COMMIT if prepared.is_committing else TransactionState.COMPLETE_ABORT,
         now_ms,
         partitions=frozenset(),
-        producer_id=prepared.next_producer_id if rotates else prepared.producer_id,
-        producer_epoch=0 if rotates else prepared.producer_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
     )
 

@@ -44,7 +44,7 @@ def initialize(
     known = shard.transactions.get(transactional_id)
     if known is None:
         return _first(shard, now_ms, transactional_id, timeout_ms, new_id)
-    if expected is not None and not _may_continue(known, expected):
+    if expected is not None and not _may_continue(known, expected) and not known.is_awaited_by(expected):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)

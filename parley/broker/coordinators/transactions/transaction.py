@@ -95,6 +95,17 @@ class Transaction:
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     @property
+    def next_identity(self) -> ProducerIdentity:
+        """The identity of the producer's next transaction: while markers are written, the producer has it already."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdentity(self.next_producer_id, 0)
+        return self.identity
+
+    def is_awaited_by(self, producer: ProducerIdentity) -> bool:
+        """True if the producer has gone on while the markers of its transaction are written: it must wait."""
+        return self.state in PREPARED and producer == self.next_identity and producer.producer_epoch < EPOCH_MAX
+
+    @property
     def is_committing(self) -> bool:
         """True if the outcome is to commit."""
         return self.state in (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT)

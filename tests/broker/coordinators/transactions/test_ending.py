@@ -31,6 +31,9 @@ def test_with_version_2_each_transaction_has_an_epoch_of_its_own(committed: bool
     assert refusal(lambda: shard.add(following, P0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(lambda: shard.end(producer, committed=committed)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(lambda: shard.end(producer, committed=not committed)) is ErrorCode.INVALID_TXN_STATE
+    for outcome in (COMMIT, ABORT):
+        code = refusal(lambda: shard.end(following, committed=outcome))  # noqa: B023
+        assert code is ErrorCode.CONCURRENT_TRANSACTIONS, "the producer ends its next transaction already"
     shard.complete()
     assert shard.end(producer, committed=committed) == following, "a retry"
     assert refusal(lambda: shard.end(producer, committed=not committed)) is ErrorCode.INVALID_TXN_STATE
@@ -114,6 +117,13 @@ def test_the_last_epoch_of_an_id_is_for_its_marker_and_the_producer_goes_on_with
     shard.add(old, P0)
     new = shard.end(old, committed=True)
     assert shard.transaction.identity == (old.producer_id, EPOCH_MAX)
+    for early in (
+        lambda: shard.add(new, P0),
+        lambda: shard.verify(new, P0),
+        lambda: shard.end(new, committed=False),
+        lambda: shard.initialize(new),
+    ):
+        assert refusal(early) is ErrorCode.CONCURRENT_TRANSACTIONS, "the markers are still being written"
     shard.complete()
     assert shard.transaction.identity == new
     assert new.producer_id != old.producer_id
