@@ -29,6 +29,7 @@ from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.log_directory import DirectoryInUse
 from parley.storage.meta_properties import InconsistentBrokerId
 from parley.storage.shortage import MEMORY
+from tests.support.ports import free_port
 
 
 def config(data_dir: Path, **settings: Any) -> BrokerConfig:
@@ -154,9 +155,7 @@ async def test_listeners_advertise_their_own_addresses(tmp_path: Path) -> None:
 
 
 async def test_metrics_are_served(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def get(path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:

@@ -21,6 +21,7 @@ from parley.pipeline.decode import decode
 from parley.pipeline.fetching import Fetched, fetch_once
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +146,9 @@ def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPat
         cluster.contact()  # it may come back: this is for the call that needs it to find out
 
 
-def test_a_broker_that_starts_meanwhile_is_found() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 60.0)
+    port = free_port()
     contacted = threading.Event()
     with Cluster(Connection(bootstrap=f"127.0.0.1:{port}")) as cluster:
         asking = threading.Thread(target=lambda: (cluster.contact(), contacted.set()))

@@ -118,6 +118,13 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
+@pytest.fixture
+def spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that end before they need it."""
+    monkeypatch.setattr("parley.pipeline.session.check_spark", lambda: None)
+
+
+@pytest.mark.usefixtures("spark_is_installed")
 def test_an_unreachable_cluster_is_reported_before_spark_is_started(
     parley: Parley, on_broker: Parley, nobody: str, broker: Broker
 ) -> None:
@@ -150,6 +157,7 @@ def test_a_missing_library_is_reported(words: tuple[str, ...]) -> None:
     assert line.endswith(", which is not installed: pip install 'parley-broker[spark]'.")
 
 
+@pytest.mark.usefixtures("spark_is_installed")
 def test_ctrl_c_is_no_failure_of_the_command(parley: Parley, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

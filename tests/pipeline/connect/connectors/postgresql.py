@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from socket import create_server
+
+from tests.support.ports import free_port
 
 START_SECONDS = 60
 _SETTINGS = ("listen_addresses=127.0.0.1", "shared_buffers=16MB", "unix_socket_directories=", "fsync=off")
@@ -35,8 +36,7 @@ def postgresql(folder: Path) -> Iterator[str]:
             if above.owner() == "root" and above != Path("/") and above != Path("/tmp"):
                 above.chmod(above.stat().st_mode | 0o011)
     binaries = programs()
-    with create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     make = [f"{binaries}/initdb", "-D", str(data), "-U", "parley", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]
     subprocess.run(make, check=True, capture_output=True, user=user, cwd="/", timeout=START_SECONDS)
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
