@@ -25,6 +25,7 @@ from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import CompactedGroup, Uncleanable, compact
 from parley.storage.dirtiness import Dirtiness, choose
 from parley.storage.log import Log
+from parley.storage.log_cleaner import Verdict, verdict
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_snapshots import ProducerEntry
 from parley.storage.segment import LOG_SUFFIX, Segment
@@ -375,6 +376,31 @@ def filled(log: Log) -> Log:
         put(log, (b"%d" % (n % 5), b"%d" % n * 10))
     log.roll()
     return settled(log)
+
+
+def test_retention_deletes_segments_of_a_log_that_is_being_compacted(tmp_path: Path) -> None:
+    """A topic with both policies (KIP-71): the compaction ends, to be tried again, and the next one goes on."""
+    config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000)
+    log = open_log(tmp_path, config)
+    for number in range(60):
+        record = Record(0, NOW + 100 * number, b"key-%d" % (number % 30), bytes(100))
+        log.append_as_leader(build([record]), leader_epoch=0, now_ms=NOW)
+    settled(log)
+    now_ms = NOW + 4_000
+    with log.begin_compaction(log.dirtiness(now_ms), now_ms=now_ms) as compaction:
+        for path in log.delete_old_segments(now_ms):
+            path.unlink()
+        assert 0 < log.log_start_offset < 31
+        with pytest.raises(FileNotFoundError) as overtaken:
+            compact(compaction.request, lambda group: remove(compaction.adopt(group)))
+        assert verdict(overtaken.value, deaths=0) is Verdict.RETRY
+    compacted(log, now_ms=now_ms)
+    last = {number % 30: number for number in range(log.log_start_offset, 60)}
+    assert set(last.values()) <= {record.offset for _, record in committed(log)}
+    assert len(table(log)) == 30
+    log = reopened(log, clean=False, cleaned_up_to=log.cleaned_up_to)
+    assert len(table(log)) == 30
+    assert not log.damage
 
 
 @pytest.mark.parametrize(
