@@ -465,8 +465,9 @@ async def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_other
     assert await child.said() == ["locked"]
     wait_until_stopped(child.process.pid)
     await backend.put("a", b"")
+    wait_until_stopped(child.process.pid)  # again, perhaps before it can say that it has unlocked the file
+    child.signal(signal.SIGCONT)
     assert await child.said() == ["unlocked"]
-    wait_until_stopped(child.process.pid)
 
 
 async def test_increments_of_several_processes_are_exact(spawn: Spawn, backend: LocalBackend) -> None:

@@ -87,6 +87,8 @@ class StoreMoveDriver:
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
         self._driving: asyncio.Task[None] | None = None
         self._progress = Progress("", "none")
+        self._failure: Progress | None = None
+        """The failure of a move that is ending; reported when another may begin."""
 
     def _on(self, event: DriverEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
@@ -152,7 +154,7 @@ class StoreMoveDriver:
         """
         await self._give_up_left_over()
         self._requests = asyncio.Queue()
-        self._progress = Progress("", "none")
+        self._progress, self._failure = Progress("", "none"), None
         self._on(DriverEvent.TERM_BEGAN)
         tasks = TaskSet()
         try:
@@ -163,6 +165,7 @@ class StoreMoveDriver:
                 await asyncio.wait({self._driving})
                 self._driving = None
                 self._on(DriverEvent.MOVE_ENDED)
+                self._report_failure()
         finally:
             self._on(DriverEvent.TERM_ENDED)
             self._driving = None
@@ -181,6 +184,7 @@ class StoreMoveDriver:
 
         target: Backend | None = None
         migration: Migration | None = None
+        reason = "given up"
         try:
             target = await self._backend_at(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
@@ -198,16 +202,17 @@ class StoreMoveDriver:
             await migration.run()
         except (CoordinationError, TimeoutError) as error:
             reason = str(error) or "the new store does not respond"
-            self._progress = Progress(request.move, "failed", self._progress.step, reason)
         finally:
-            self._conclude(request.move, migration)
+            self._conclude(request.move, migration, reason)
             if target is not None:
                 await target.close()
 
-    def _conclude(self, move: str, migration: Migration | None) -> None:
+    def _report_failure(self) -> None:
+        if self._failure is not None:
+            self._progress, self._failure = self._failure, None
+
+    def _conclude(self, move: str, migration: Migration | None, reason: str) -> None:
         if migration is not None and migration.is_committed:
             return  # the controller that is elected in the new store reports the end
-        if self._progress.state == "under way":
-            self._progress = Progress(move, "failed", self._progress.step, "given up")
-        reason = self._progress.detail
+        self._failure = Progress(move, "failed", self._progress.step, reason)
         _log.warning("the cluster has not moved to another store", extra={"move": move, "reason": reason})

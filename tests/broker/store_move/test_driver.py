@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from parley.broker.runtime.states import IllegalStep
-from parley.broker.store_move.driver import DriverEvent, StoreMoveDriver
+from parley.broker.store_move.driver import DriverEvent, DriverState, StoreMoveDriver
+from parley.consensus.errors import Unavailable
+from parley.consensus.memory import MemoryBackend
 
 
 async def test_a_driver_moves_nothing_outside_a_term() -> None:
@@ -20,3 +24,42 @@ async def test_a_driver_moves_nothing_outside_a_term() -> None:
     driver._on(DriverEvent.TERM_ENDED)
     with pytest.raises(IllegalStep, match="MOVE_ENDED is not legal in the state OUT_OF_OFFICE"):
         driver._on(DriverEvent.MOVE_ENDED)
+
+
+async def test_a_failed_move_is_reported_when_another_may_begin() -> None:
+    """An operator who reads that a move has failed may request the next one at once."""
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class Target:
+        async def open(self) -> None:
+            raise Unavailable("refused")
+
+        async def close(self) -> None:
+            closing.set()
+            await may_close.wait()
+
+    async def backend_at(url: str) -> Any:
+        return Target()
+
+    async def members() -> list[str]:
+        return []
+
+    backend = MemoryBackend()
+    await backend.open()
+    participant: Any = SimpleNamespace(store=SimpleNamespace(backend=backend))
+    driver = StoreMoveDriver(participant, backend_at, Random(1))
+    term = asyncio.ensure_future(driver.run(await backend.open_session(60_000), members))
+    while driver._state is not DriverState.IDLE:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await driver.start("memory://other")
+    await closing.wait()
+    assert (await driver.progress()).state == "under way"
+    may_close.set()
+    while (await driver.progress()).state == "under way":  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert (await driver.progress()).state == "failed"
+    assert (await driver.progress()).detail == "refused"
+    await driver.start("memory://other")
+    term.cancel()
+    await asyncio.wait({term})
+    await backend.close()

@@ -13,7 +13,7 @@ import pytest
 
 from parley import Broker
 from tests.pipeline.connect.workers import RunningWorker, file_source, group_worker, until
-from tests.support.kafka import JavaServer, java_command
+from tests.support.kafka import START_SECONDS, JavaServer, java_command
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -42,7 +42,7 @@ async def kafkas_worker(bootstrap: str, group: str, folder: Path) -> AsyncIterat
     server = JavaServer(java_command("org.apache.kafka.connect.cli.ConnectDistributed", str(properties)), cwd=folder)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            await until(lambda: _health(client), lambda status: status == 200)
+            await until(lambda: _health(client), lambda status: status == 200, START_SECONDS)
             yield client
     finally:
         await asyncio.to_thread(server.kill)
