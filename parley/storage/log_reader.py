@@ -224,8 +224,11 @@ class LogReader:
         place = view.boundaries.get(offset)
         if place is not None:
             segment, position = place
-            if position < (end.size if segment is end.segment else segment.size):
-                return (segment, _behind_damage(segment, offset, position)) if segment.damage else place
+            size = end.size if segment is end.segment else segment.size
+            if segment.damage and position < size:
+                position = _behind_damage(segment, offset, position)
+            if position < size:
+                return segment, position
         for segment in view.from_offset(offset):
             if offset <= segment.base_offset:
                 position = 0
