@@ -171,5 +171,6 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_many_kills(tmp_path: Path) -> None:
     rounds(tmp_path, 480)
