@@ -486,16 +486,13 @@ class Log:
 
     # --- Compaction ---
 
-    def dirtiness(self, now_ms: int, *, if_flushed: bool = False) -> Dirtiness:
+    def dirtiness(self, now_ms: int) -> Dirtiness:
         """How much of the log compaction has not processed yet (``parley.storage.dirtiness``). Blocks.
 
-        With ``if_flushed``, as it would be if all sealed segments were on disk, and the checkpoint said so. Raises
-        ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._removal_lock, self._disk():
             first, limit = self._cleanable()
-            if if_flushed:
-                limit = self.last_stable_offset
             return measure(self.segments, self.config, first_dirty_offset=first, limit=limit, now_ms=now_ms)
 
     def _cleanable(self) -> tuple[int, int]:

@@ -108,9 +108,6 @@ class LogOwner(Owner, Protocol):
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
         """Remove the renamed files of segments that others have replaced, after ``file.delete.delay.ms``."""
 
-    async def checkpoint(self, log: Log) -> None:
-        """Write the checkpoints of the log's directory. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
-
     async def checkpoint_cleaner(self, log: Log) -> None:
         """Write the checkpoint of the offsets up to which logs are compacted. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR."""
@@ -281,9 +278,6 @@ class LogCleaner:
         for directory in self._owner.online():
             logs = [log for log in self._owner.logs_in(directory) if log.config.compact]
             with suppress(KafkaError):  # the directory is offline now, and its logs are lost
-                may_compact = [log for log in logs if self._may_compact(log)]
-                if flushed := await self._owner.run(directory, _flush_due, may_compact, now_ms):
-                    await self._owner.checkpoint(flushed[0])
                 found |= await self._owner.run(directory, _measure_all, logs, now_ms)
         self.max_dirty_ratio = max((each.ratio for each in found.values()), default=0.0)
         return {log: dirtiness for log, dirtiness in found.items() if self._may_compact(log)}
@@ -462,21 +456,6 @@ class LogCleaner:
                         compaction.directory, log.verify_segment, segment, position, VERIFY_BYTES
                     )
         return bool(log.damage)
-
-
-def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
-    """Flush the sealed segments of the logs that are due, or have more to compact, only with them. Blocks.
-
-    The flush that is done periodically anyway may be a minute away.
-    """
-    flushed = []
-    for log in logs:
-        with suppress(KafkaError):
-            ahead = log.dirtiness(now_ms, if_flushed=True)
-            if ahead.is_due and ahead.end_offset > log.dirtiness(now_ms).end_offset:
-                log.flush(log.segments[-1].base_offset)
-                flushed.append(log)
-    return flushed
 
 
 def _measure_all(logs: Sequence[Log], now_ms: int) -> dict[Log, Dirtiness]:

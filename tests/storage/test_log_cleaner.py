@@ -19,7 +19,6 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
-from parley.storage.checkpoints import OffsetCheckpoint
 from parley.storage.cleaner_worker import Adopt, WorkerEnded, WorkerNotStarted
 from parley.storage.compaction import CompactionRequest, CompactionResult, Uncleanable, compact
 from parley.storage.log import Log
@@ -192,26 +191,6 @@ def test_the_dirtiest_log_comes_first_and_nothing_is_compacted_twice(tmp_path: P
         assert bench.cleaner.counts.runs == 3
         assert bench.cleaner.counts.records_read > bench.cleaner.counts.records_kept > 0
         assert [path for path in log.directory.iterdir() if path.suffix in (".deleted", ".cleaned", ".swap")] == []
-
-    in_virtual_time(tmp_path, test)
-
-
-def test_a_log_that_is_due_is_flushed_and_compacted_at_once(tmp_path: Path) -> None:
-    """Its sealed segments must be on disk, but the next periodic flush may be a minute away."""
-
-    async def test(bench: Bench) -> None:
-        log = await bench.manager.get_or_create("topic", 0, config=COMPACTED)
-        for number in range(20):
-            batch = build([Record(0, NOW, b"key-%d" % (number % 4), b"value-%d" % number)])
-            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
-        log.roll()
-        log.high_watermark = log.log_end_offset
-        assert log.recovery_point == 0
-        bench.start()
-        await asyncio.sleep(1)
-        assert bench.workers.names == ["topic-0"]
-        assert last_values(log) == [b"value-16", b"value-17", b"value-18", b"value-19"]
-        assert OffsetCheckpoint(tmp_path / "d0" / "recovery-point-offset-checkpoint").read() == {("topic", 0): 20}
 
     in_virtual_time(tmp_path, test)
 
