@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,15 +27,22 @@ def programs() -> Path:
 
 
 @contextmanager
-def postgresql(folder: Path) -> Iterator[str]:
-    """The URL of a server with an empty database, as connectors take it."""
-    data, user = folder / "data", "nobody" if os.geteuid() == 0 else None  # it does not run as root
-    data.mkdir(parents=True)
-    if user is not None:
-        shutil.chown(data, user)
-        for above in (folder, *folder.parents):
-            if above.owner() == "root" and above != Path("/") and above != Path("/tmp"):
-                above.chmod(above.stat().st_mode | 0o011)
+def postgresql() -> Iterator[str]:
+    """The URL of a server with an empty database, as connectors take it.
+
+    Its data is not below pytest's folders: another run of pytest that begins closes these to the server's user.
+    """
+    with tempfile.TemporaryDirectory(prefix="parley-postgresql-") as name:
+        user = "nobody" if os.geteuid() == 0 else None  # it does not run as root
+        if user is not None:
+            shutil.chown(name, user)
+        with _serving(Path(name), user) as url:
+            yield url
+
+
+@contextmanager
+def _serving(folder: Path, user: str | None) -> Iterator[str]:
+    data = folder / "data"
     binaries = programs()
     port = free_port()
     make = [f"{binaries}/initdb", "-D", str(data), "-U", "parley", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]

@@ -45,8 +45,8 @@ MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgresql(tmp_path_factory.mktemp("postgresql")) as url:
+def server() -> Iterator[str]:
+    with postgresql() as url:
         yield url
 
 
