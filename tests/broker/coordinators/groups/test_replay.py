@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import KeyValue
@@ -20,6 +20,7 @@ from tests.support.virtual_time import run
 
 GENERATION_MAX = (1 << 31) - 1
 LONGEST_SESSION_MS = 600_000
+"""The longest session that a whole record has. A changed bit may make it longer."""
 small = st.integers(-(1 << 31), GENERATION_MAX)
 texts = st.text(max_size=5)
 members = st.builds(
@@ -66,10 +67,37 @@ def records(draw: st.DrawFn) -> KeyValue:
     return bytes(parts[0]), draw(st.sampled_from([bytes(parts[1]), None]))
 
 
+def with_a_changed_bit() -> list[KeyValue]:
+    """A group of two members, one of which has a session of 16,777 s."""
+    short, long = (
+        GroupMetadataValue.MemberMetadata(
+            member_id=member_id,
+            group_instance_id=None,
+            client_id="",
+            client_host="",
+            rebalance_timeout=-1,
+            session_timeout=session_ms,
+            subscription=b"",
+            assignment=b"",
+        )
+        for member_id, session_ms in (("short", 0), ("long", 1 << 24))
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=0,
+        protocol=None,
+        leader="short",
+        current_state_timestamp=0,
+        members=[short, long],
+    )
+    return [(encode_stored(GroupMetadataKey(group=""), 2), encode_stored(value, 3))]
+
+
 GOOD = Group("good", 0, offsets={("t", 0): CommittedOffset(5, -1, "", 0)})
 
 
 @given(st.lists(records(), max_size=10))
+@example(with_a_changed_bit())
 @settings(max_examples=examples(300), deadline=None)
 def test_whatever_the_records_are_the_valid_ones_count_and_groups_work(written: list[KeyValue]) -> None:
     replay = Replay()
@@ -95,7 +123,8 @@ async def outlive(group: Group) -> None:
     bench = Bench()
     bench.group = group
     bench.membership.start_sessions(group)
-    await asyncio.sleep(2 * LONGEST_SESSION_MS / 1000)
+    longest_ms = max((member.session_timeout_ms for member in group.members.values()), default=0)
+    await asyncio.sleep(2 * max(longest_ms, LONGEST_SESSION_MS) / 1000)
     assert not group.members
     if group.state is GroupState.EMPTY:
         joined = await bench.join()
