@@ -74,6 +74,10 @@ class _Batch(NamedTuple):
     offset_delta: int
     timestamp: int
 
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
 
 class _Producer:
     """One row of the table. ``seen_ms`` is when the producer last wrote, for its expiry.
@@ -139,15 +143,14 @@ class _Producer:
         first = header.base_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
-                return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset, batch.timestamp)
+                return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
         return None
 
     def used_in_ended_transaction(self, sequence: int) -> bool:
         """True if one of the last batches has this sequence number, and its transaction has ended."""
         began = self.transaction_first_offset
         return any(
-            (sequence - batch.first_sequence) & MAX_SEQUENCE <= batch.offset_delta
-            and not 0 <= began <= batch.last_offset - batch.offset_delta
+            advance(sequence, -batch.first_sequence) <= batch.offset_delta and not 0 <= began <= batch.first_offset
             for batch in self.batches
         )
 

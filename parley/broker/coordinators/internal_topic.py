@@ -147,7 +147,7 @@ class InternalTopic:
 
     def batch_bytes_max(self, partition: int) -> int:
         """Return the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
-        return _batch_bytes_max(self._partitions.find(self.name, partition))
+        return self.open(partition).batch_bytes_max
 
 
 class InternalPartition:
@@ -169,7 +169,8 @@ class InternalPartition:
     @property
     def batch_bytes_max(self) -> int:
         """The size of the largest batch that the topic accepts. Raises KafkaError if there is no log."""
-        return _batch_bytes_max(self._replica)
+        config = self._replica.log.config
+        return min(config.max_message_bytes, config.segment_bytes)
 
     def check_writable(self) -> None:
         """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
@@ -219,11 +220,6 @@ class InternalPartition:
         """Stop calling ``subscriber``."""
         self._subscriber = None
         self._purgatory.unsubscribe(self._replica, subscriber)
-
-
-def _batch_bytes_max(replica: Partition) -> int:
-    config = replica.log.config
-    return min(config.max_message_bytes, config.segment_bytes)
 
 
 def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:

@@ -19,8 +19,8 @@ from parley.broker.coordinators.transactions.transaction_records import transact
 from parley.protocol.errors import ErrorCode, KafkaError
 
 RECORD_RESERVE_BYTES: Final = RECORD_BYTES + 64
-"""What the key and the value of an open transaction must be smaller than the largest batch without its header: the
-record that ends the transaction has more fields. Otherwise a transaction could be opened that can never end."""
+"""The room that the key and the value of an open transaction leave in the largest batch. The record that ends the
+transaction has more fields: without this room, a transaction could begin and never end."""
 
 
 def add(

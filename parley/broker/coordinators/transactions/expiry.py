@@ -25,9 +25,10 @@ def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
         if transaction.state not in AT_REST or transaction.updated_ms > expired_before_ms:
             continue
         key, value = transaction_tombstone(transactional_id)
-        if not shard.accepts(len(key) + RECORD_BYTES):
+        record_size = len(key) + RECORD_BYTES
+        if not shard.accepts(record_size):
             continue
-        size += len(key) + RECORD_BYTES
+        size += record_size
         if records and not shard.has_room(size):
             pause_ms = 0
             break

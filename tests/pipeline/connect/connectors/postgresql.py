@@ -28,12 +28,12 @@ def programs() -> Path:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """The URL of a server with an empty database, as connectors take it.
+    """Run a server with an empty database. Yields its URL, as connectors take it.
 
-    Its data is not below pytest's folders: another run of pytest that begins closes these to the server's user.
+    Its data is outside of pytest's folders: each run of pytest that starts closes these folders to other users.
     """
     with tempfile.TemporaryDirectory(prefix="parley-postgresql-") as name:
-        user = "nobody" if os.geteuid() == 0 else None  # it does not run as root
+        user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         if user is not None:
             shutil.chown(name, user)
         with _serving(Path(name), user) as url:
