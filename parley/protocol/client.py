@@ -5,8 +5,10 @@ in them. It never retries. Connections are made on demand. It raises ``KafkaErro
 
 - NETWORK_EXCEPTION: no connection, or it ended before the response. A request that was sent may have been carried out.
 - REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
-  requests for any broker avoid this one until it responds again.
+  requests for any broker avoid this one until it responds again. Time in which the broker throttles this client
+  (KIP-219) counts, too; the request is sent after it.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
+- ``NotAuthenticated``: the broker refuses the login, or TLS cannot be agreed on.
 - BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerListens`` if none accepts a connection), or the cluster
   has no broker with this id.
 """
@@ -16,40 +18,29 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable
-from functools import cache
-from importlib import metadata as distributions
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, Self
 
-from parley.protocol.connection import ClientConnection
-from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import Address, Link, NotAuthenticated, tls_refused
 from parley.protocol.messages import APIS
-from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from parley.protocol.schema import Request, Response, VersionRange
+from parley.protocol.schema import Request
+from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity
 
-__all__ = ["Address", "Client", "NoBrokerListens", "parse_bootstrap"]
+__all__ = ["Address", "Client", "NoBrokerListens", "NotAuthenticated", "parse_bootstrap"]
 
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _DEFAULT_PORT: Final = 9092
-_discarded = bytearray(4096)  # takes what arrives on a connection that has been given up
+_TLS_SHUTDOWN_S: Final = 1.0
+"""How long a closing connection waits for the broker's closing alert."""
 
 
 class NoBrokerListens(KafkaError):
     """Every address refuses connections, or its host is unknown: the address is wrong, or no broker is running."""
-
-
-class Address(NamedTuple):
-    """The host and port of a broker's listener."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_bootstrap(text: str) -> list[Address]:
@@ -71,135 +62,6 @@ def parse_bootstrap(text: str) -> list[Address]:
     return addresses
 
 
-@cache
-def _software_version() -> str:
-    try:
-        return distributions.version("parley-broker")
-    except distributions.PackageNotFoundError:
-        return "unknown"
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection; each response completes the future of its request."""
-
-    def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
-        self.address = address
-        self.is_open = True
-        self.is_silent = False
-        """True if a response is overdue and no byte has arrived since."""
-        self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
-        self._connection = ClientConnection(client_id, max_frame_bytes)
-        self._waiting: dict[int, asyncio.Future[Response]] = {}
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ended: str | None = None
-        self.ended_at: float | None = None
-
-    # --- Calls by the transport ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the class
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        try:
-            return self._connection.get_buffer(sizehint)
-        except MemoryError:
-            if self._ended is None:
-                self._ended = "no memory for the response"
-                # Not now: uvloop crashes if its transport is closed here.
-                asyncio.get_running_loop().call_soon(self.abort)
-            return memoryview(_discarded)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._ended is not None:
-            return
-        self.is_silent = False
-        try:
-            for correlation_id, response in self._connection.buffer_updated(nbytes):
-                waiting = self._waiting.pop(correlation_id)
-                if not waiting.done():
-                    waiting.set_result(response)
-        except MalformedMessage as malformed:
-            self._end(str(malformed))
-        except MemoryError:
-            self._end("no memory for the response")
-
-    def _end(self, reason: str) -> None:
-        self._ended = reason
-        self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
-        self.ended_at = asyncio.get_running_loop().time()
-        reason = self._ended or exc or "the broker closed the connection"
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: {reason}"))
-        self._waiting.clear()
-        self._writable.set()
-        if not self._closed.done():
-            self._closed.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    # --- Calls by the client ---
-
-    async def ask(self, request: Request, version: int) -> Response | None:
-        """Send a request and return its response, or None if there is none (``acks=0``)."""
-        await self._writable.wait()
-        if not self.is_open:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: the connection has ended")
-        correlation_id, frame = self._connection.send(request, version)
-        if correlation_id is not None:
-            waiting = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
-        self._transport.writelines(frame)
-        return None if correlation_id is None else await waiting
-
-    async def negotiate(self) -> None:
-        """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
-        (KIP-511)."""
-        request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
-        response: Any = await self.ask(request, request.VERSIONS.max)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            known = next((api.max_version for api in response.api_keys if api.api_key == request.API_KEY), 0)
-            response = await self.ask(request, min(known, request.VERSIONS.max))
-        if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
-        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-
-    def version_for(self, api_key: int, ours: VersionRange) -> int:
-        """The highest version that both sides support."""
-        name = APIS[api_key].name
-        if api_key not in self.versions:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")
-        lowest, highest = self.versions[api_key]
-        version = min(highest, ours.max)
-        if version < max(lowest, ours.min):
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.address} has versions {lowest}-{highest} of {name}, this client {ours}",
-            )
-        return version
-
-    async def close(self, limit: float) -> None:
-        """Send what has been written, for at most ``limit`` seconds, then end the connection."""
-        self._transport.close()
-        try:
-            async with asyncio.timeout(limit):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            self.abort()
-
-    def abort(self) -> None:
-        self.is_open = False
-        self._transport.abort()
-
-
 class Client:
     """Sends requests to the brokers of a cluster; the module docstring says what it raises.
 
@@ -212,7 +74,7 @@ class Client:
         bootstrap: str | Iterable[tuple[str, int]],
         *,
         client_id: str | None = "parley",
-        ssl: ssl.SSLContext | None = None,
+        security: ClientSecurity = PLAINTEXT,
         timeout: float = _TIMEOUT_S,
         connect_timeout: float = _CONNECT_TIMEOUT_S,
         max_frame_bytes: int = _FRAME_BYTES_MAX,
@@ -222,13 +84,14 @@ class Client:
         else:
             self._bootstrap = [Address(*address) for address in bootstrap]
         self._client_id = client_id
-        self._ssl = ssl
+        self.security = security
+        """For the connections that are made from now on."""
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._max_frame_bytes = max_frame_bytes
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[tuple[str, int], int] = {}
-        self._links: dict[int | None, _Link] = {}  # None: to a bootstrap address, its node unknown
+        self._links: dict[int | None, Link] = {}  # None: to a bootstrap address, its node unknown
         self._connecting: dict[int | None, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
@@ -259,7 +122,7 @@ class Client:
         Raises ValueError if the request has values that the version cannot carry, and KafkaError as the module says.
         """
         limit = self._timeout if timeout is None else timeout
-        link: _Link | None = None
+        link: Link | None = None
         try:
             async with asyncio.timeout(limit):
                 link = await self._link(node)
@@ -267,15 +130,21 @@ class Client:
                     version = link.version_for(request.API_KEY, request.VERSIONS)
                 return await link.ask(request, version)
         except TimeoutError:
-            if link is not None:
-                link.is_silent = True
             name = APIS[request.API_KEY].name
+            if link is not None and link.throttle_left_s > 0:
+                name += f" (the broker throttles this client for {link.throttle_left_s:.1f} s more)"
+            elif link is not None:
+                link.is_silent = True
             what = f"connection for {name}" if link is None else f"response to {name} v{version} from {link.address}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
         """The version in which ``send`` would send such a request."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
+
+    async def hold(self) -> None:
+        """Connect, and return when the connection has ended."""
+        await (await self._link(None)).until_closed()
 
     @property
     def lost_at(self) -> float | None:
@@ -350,7 +219,7 @@ class Client:
 
     # --- Connections ---
 
-    async def _link(self, node: int | None) -> _Link:
+    async def _link(self, node: int | None) -> Link:
         """The connection to the node, made if necessary."""
         link = self._open_link(node)
         if link is not None:
@@ -364,7 +233,7 @@ class Client:
                 self._links[node] = link
         return link
 
-    def _open_link(self, node: int | None) -> _Link | None:
+    def _open_link(self, node: int | None) -> Link | None:
         link = self._links.get(node)
         if node is not None:
             return link if link is not None and link.is_open else None
@@ -381,19 +250,21 @@ class Client:
     def _silent(self) -> set[Address]:
         return {link.address for link in self._links.values() if link.is_silent}
 
-    async def _connect_any(self) -> _Link:
+    async def _connect_any(self) -> Link:
         """A connection to the first address that responds; addresses that were silent before are tried last."""
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:
                 return await self._connect(address)
+            except NotAuthenticated:
+                raise
             except KafkaError as error:
                 failures.append(error)
         all_refuse = all(isinstance(error.__cause__, OSError) for error in failures)
         text = "no broker responds: " + "; ".join(error.message for error in failures)
         raise (NoBrokerListens if all_refuse else KafkaError)(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
-    async def _connect_node(self, node: int) -> _Link:
+    async def _connect_node(self, node: int) -> Link:
         if node not in self._brokers:
             await self.metadata([])
         if node not in self._brokers:
@@ -404,22 +275,31 @@ class Client:
             self._brokers.pop(node, None)  # it may have another address by now
             raise
 
-    async def _connect(self, address: Address) -> _Link:
+    async def _connect(self, address: Address) -> Link:
         loop = asyncio.get_running_loop()
         limit = self._connect_timeout
+        security = self.security
         try:
             async with asyncio.timeout(limit):
                 _, link = await loop.create_connection(
-                    lambda: _Link(address, self._client_id, self._max_frame_bytes), *address, ssl=self._ssl
+                    lambda: Link(address, self._client_id, self._max_frame_bytes),
+                    *address,
+                    ssl=security.tls,
+                    ssl_shutdown_timeout=None if security.tls is None else _TLS_SHUTDOWN_S,
                 )
                 try:
-                    await link.negotiate()
+                    await link.start(security)
                 except BaseException:
                     link.abort()
                     raise
         except TimeoutError:
             text = f"{address} does not respond within {limit:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+        except ssl.SSLError as error:
+            raise tls_refused(address, error) from error
         except OSError as error:
+            if security.tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
+                text = f"{address} closed the connection in the TLS handshake; the listener may be one without TLS"
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, text) from None
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}: {error}") from error
         return link

@@ -76,6 +76,10 @@ class FrameReader:
         self._buffer[: len(content)] = content
         self._end = len(content)
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Allow frames of another size from now on."""
+        self._limit = max_frame_bytes
+
     @property
     def is_between_frames(self) -> bool:
         """True if no incomplete frame has been received, so that the stream may end here."""
@@ -85,6 +89,11 @@ class FrameReader:
     def large_frame_bytes(self) -> int:
         """The size of the incomplete large frame that holds memory; 0 if there is none."""
         return self._size if self._frame is not None else 0
+
+    @property
+    def large_frame_received_bytes(self) -> int:
+        """How much of that frame has arrived."""
+        return self._filled if self._frame is not None else 0
 
     def get_buffer(self, hint: int = -1) -> memoryview:
         """The buffer to receive into, never empty. Valid until the next call of any method."""

@@ -213,15 +213,15 @@ class _DecoderWriter:
         nullable = self._version in declared.nullable
         kind = declared.type
         if kind.kind == "struct" and nullable:
-            self._nullable_struct(kind, target)
+            self._nullable_struct(kind, target, null=0 if self._version in declared.tagged else -1)
         else:
             self._value(kind, target, nullable, self._flexible and declared.compact, declared.name)
 
-    def _nullable_struct(self, kind: FieldType, target: str) -> None:
+    def _nullable_struct(self, kind: FieldType, target: str, *, null: int) -> None:
         there = self._source.local("n")
         self._fixed("b", 1, there)
         self._flush()
-        self._source.open(f"if {there} < 0:")
+        self._source.open(f"if {there} <= {null}:")
         self._source.line(f"{target} = None")
         self._source.close()
         self._source.open("else:")

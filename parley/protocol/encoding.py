@@ -112,17 +112,18 @@ class _EncoderWriter:
         kind = declared.type
         nullable = self._version in declared.nullable
         if kind.kind == "struct" and nullable:
-            self._nullable_struct(kind, value)
+            # Kafka writes a null struct as -1, but as 0 in a tagged field.
+            self._nullable_struct(kind, value, null=0 if self._version in declared.tagged else -1)
         else:
             self._value(kind, value, nullable, self._flexible and declared.compact)
 
-    def _nullable_struct(self, kind: FieldType, value: str) -> None:
+    def _nullable_struct(self, kind: FieldType, value: str, *, null: int) -> None:
         assert kind.struct is not None
         this = self._source.local("m")
         self._flush()
         self._source.line(f"{this} = {value}")
         self._source.open(f"if {this} is None:")
-        self._emit(("b", "-1"))
+        self._emit(("b", str(null)))
         self._source.close()
         self._source.open("else:")
         self._run.append(("b", "1"))

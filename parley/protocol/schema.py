@@ -253,6 +253,11 @@ def field(
     )
 
 
+SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salted_password"})
+"""The fields of logins, SCRAM users and delegation tokens that ``repr`` does not show."""
+HIDDEN = "[hidden]"
+
+
 @dataclass_transform(kw_only_default=True, eq_default=True, field_specifiers=(field, Field))
 class _StructType(type):
     """Turns the annotations of a class into its slots and keeps their ``Field`` objects."""
@@ -354,7 +359,9 @@ class Struct(metaclass=_StructType):
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        shown = [f"{name}={getattr(self, name)!r}" for name in type(self)._declared]
+        shown = [
+            f"{name}={HIDDEN if name in SECRET_FIELDS else repr(getattr(self, name))}" for name in type(self)._declared
+        ]
         if self.unknown_tags:
             shown.append(f"unknown_tags={self.unknown_tags!r}")
         return f"{type(self).__qualname__}({', '.join(shown)})"

@@ -1,7 +1,6 @@
 // Encodes messages with Apache Kafka's own classes, for comparison with ours.
 //
 // Reads lines of "class TAB version TAB json" and answers each with the bytes in hex, or with "! " and the error.
-// Run as a single source file with kafka-clients and Jackson on the class path.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;

@@ -330,3 +330,51 @@ def test_bootstrap_lists(text: str, addresses: list[Address]) -> None:
 def test_bad_bootstrap_lists(text: str) -> None:
     with pytest.raises(ValueError, match=r"not host:port|no bootstrap address"):
         parse_bootstrap(text)
+
+
+# --- Throttling (KIP-219) ---
+
+
+def throttling(peer: Peer, throttle_ms: int) -> Answer:
+    def answer(header: RequestHeader, request: MetadataRequest) -> MetadataResponse:
+        response = peer.metadata(header, request)
+        response.throttle_time_ms = throttle_ms
+        return response
+
+    return answer
+
+
+async def test_a_throttled_client_waits_before_its_next_request(peer: Peer) -> None:
+    peer.answers[3] = throttling(peer, 200)
+    loop = asyncio.get_running_loop()
+    async with Client([(HOST, peer.port)]) as client:
+        began = loop.time()
+        await client.metadata([])
+        await client.metadata([])
+        assert loop.time() - began > 0.19
+
+
+async def test_the_time_limit_of_a_request_holds_while_the_client_is_throttled(peer: Peer) -> None:
+    peer.answers[3] = throttling(peer, 3_600_000)
+    async with Client([(HOST, peer.port)]) as client:
+        await client.metadata([])
+        sent = len(peer.seen)
+        with pytest.raises(KafkaError) as raised:
+            await client.send(MetadataRequest(topics=[]), timeout=0.01)
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert "throttles this client" in raised.value.message
+        assert len(peer.seen) == sent, "the request was not sent"
+        waiting = asyncio.ensure_future(client.send(MetadataRequest(topics=[]), timeout=3600))
+        await asyncio.sleep(0)
+        peer.hang_up()
+        with pytest.raises(KafkaError) as raised:
+            await waiting
+        assert raised.value.code is ErrorCode.NETWORK_EXCEPTION
+
+
+async def test_an_old_broker_has_throttled_before_it_responds(peer: Peer) -> None:
+    peer.api_versions_max = 1
+    peer.answers[3] = throttling(peer, 3_600_000)
+    async with Client([(HOST, peer.port)]) as client:
+        await client.metadata([])
+        await client.metadata([])

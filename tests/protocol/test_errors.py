@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import pickle
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from tests.support.kafka import run_java
 
 
 @pytest.mark.system
-def test_the_table_is_kafkas(kafka_releases: list[Path]) -> None:
-    java = shutil.which("java")
-    assert java, "no Java: run `make peers`"
-    program = Path(__file__).with_name("KafkaErrors.java")
-    command = [java, "-cp", f"{kafka_releases[0] / 'libs'}/*", str(program)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_the_table_is_kafkas() -> None:
+    printed = run_java(str(Path(__file__).with_name("KafkaErrors.java")))
     ours = {f"{code.value} {code.name} {str(code.retriable).lower()}" for code in ErrorCode}
     assert ours == set(printed.splitlines())
 

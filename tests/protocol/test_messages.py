@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley.protocol.messages import APIS, api_by_name, headers, stored
+from parley.protocol.messages import APIS, api_by_name, headers, stored, stored_consumer_groups
 from parley.protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
 from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
 
@@ -23,7 +23,6 @@ LEFT_OUT = {
     "Vote": CONTROLLERS,
     "BeginQuorumEpoch": CONTROLLERS,
     "EndQuorumEpoch": CONTROLLERS,
-    "Envelope": CONTROLLERS,
     "FetchSnapshot": CONTROLLERS,
     "BrokerRegistration": CONTROLLERS,
     "BrokerHeartbeat": CONTROLLERS,
@@ -36,7 +35,6 @@ LEFT_OUT = {
     "DeleteShareGroupState": SHARE_STATE,
     "ReadShareGroupStateSummary": SHARE_STATE,
     "ListClientMetricsResources": "version 0 of ListConfigResources, under its old name",
-    "DefaultPrincipalData": "part of Envelope",
     "KRaftVersionRecord": METADATA_LOG,
     "SnapshotHeaderRecord": METADATA_LOG,
     "SnapshotFooterRecord": METADATA_LOG,
@@ -47,7 +45,7 @@ LEFT_OUT = {
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }
 # State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
-LEFT_OUT_STATE = r"(ConsumerGroup|ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
+LEFT_OUT_STATE = r"(ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
 # Versions that Kafka had in an early access release only, never in one for use; and one that only Kafka 0.8 sent, with
 # a header unlike that of any other request.
 LEFT_OUT_VERSIONS = {
@@ -82,7 +80,7 @@ def our_messages() -> dict[str, type[Message]]:
     for api in APIS.values():
         found[api.request.__name__] = api.request
         found[api.response.__name__] = api.response
-    for module in (headers, stored):
+    for module in (headers, stored, stored_consumer_groups):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message) and value not in (Data, Header):
                 found[value.__name__] = value
@@ -90,6 +88,9 @@ def our_messages() -> dict[str, type[Message]]:
 
 
 MESSAGES = our_messages()
+STORED_KEYS = ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"] + [
+    name for name in vars(stored_consumer_groups) if re.fullmatch(r"ConsumerGroup\w+Key", name)
+]
 OWN = {
     "FetchMetadataRequest",
     "FetchMetadataResponse",
@@ -98,6 +99,8 @@ OWN = {
     "MigrateCoordinationRequest",
     "MigrateCoordinationResponse",
     "ReportOfflineReplicasRequest",
+    "StoreDelegationTokenRequest",
+    "StoreDelegationTokenResponse",
     "ReportOfflineReplicasResponse",
     "VerifyLogsRequest",
     "VerifyLogsResponse",
@@ -151,7 +154,7 @@ def versions_of(name: str, reference: Reference) -> set[int]:
 
 
 def is_stored_key(name: str) -> bool:
-    return name in ("OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey")
+    return name in STORED_KEYS
 
 
 def compared() -> list[str]:
@@ -192,45 +195,48 @@ def left_out(name: str) -> bool:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", compared())
-def test_versions(name: str, kafka_messages: Mapping[str, Reference]) -> None:
-    message, reference = MESSAGES[name], kafka_messages[name]
-    expected = versions_of(name, reference)
-    assert set(message.VERSIONS) == expected
-    flexible = {version for version in expected if version in reference.at(version).flexible}
-    assert {version for version in expected if message.is_flexible(version)} == flexible
-    if hasattr(message, "API_KEY"):
-        assert reference.key == message.API_KEY
+def test_versions(kafka_messages: Mapping[str, Reference]) -> None:
+    for name in compared():
+        message, reference = MESSAGES[name], kafka_messages[name]
+        expected = versions_of(name, reference)
+        assert set(message.VERSIONS) == expected, name
+        flexible = {version for version in expected if version in reference.at(version).flexible}
+        assert {version for version in expected if message.is_flexible(version)} == flexible, name
+        if hasattr(message, "API_KEY"):
+            assert reference.key == message.API_KEY, name
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", compared())
-def test_fields_of_each_version(name: str, kafka_messages: Mapping[str, Reference]) -> None:
-    for version in MESSAGES[name].VERSIONS:
-        ours = list(our_fields(MESSAGES[name], version))
-        theirs = list(kafka_messages[name].at(version).fields(version))
-        assert ours == theirs, f"version {version}"
+def test_fields_of_each_version(kafka_messages: Mapping[str, Reference]) -> None:
+    for name in compared():
+        for version in MESSAGES[name].VERSIONS:
+            ours = list(our_fields(MESSAGES[name], version))
+            theirs = list(kafka_messages[name].at(version).fields(version))
+            assert ours == theirs, f"version {version} of {name}"
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", compared())
-def test_defaults_and_ignorability(name: str, kafka_messages: Mapping[str, Reference]) -> None:
-    entries = kafka_messages[name].entries()
+def test_defaults_and_ignorability(kafka_messages: Mapping[str, Reference]) -> None:
+    for name in compared():
+        check_defaults_and_ignorability(name, kafka_messages[name].entries())
+
+
+def check_defaults_and_ignorability(name: str, entries: Mapping[str, Json]) -> None:
     for path, field in all_fields(MESSAGES[name]):
-        entry = entries[path]
-        assert field.ignorable == entry.get("ignorable", False), path
-        assert field.compact == (entry.get("flexibleVersions") != "none"), path
+        entry, where = entries[path], f"{name}.{path}"
+        assert field.ignorable == entry.get("ignorable", False), where
+        assert field.compact == (entry.get("flexibleVersions") != "none"), where
         default = field.default()
-        if "default" in entry:
-            assert not field.required, f"{path} has a default in Kafka"
-            assert default == declared_default(entry), path
+        if entry.get("default") is not None:  # Kafka reads a bare null as no default
+            assert not field.required, f"{where} has a default in Kafka"
+            assert default == declared_default(entry), where
         elif not isinstance(default, Struct):  # a struct's default is that of its fields
             allowed = [zero_of(entry)] + [None] * ("nullableVersions" in entry)
-            assert default in allowed, path
+            assert default in allowed, where
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"])
+@pytest.mark.parametrize("name", STORED_KEYS)
 def test_keys_of_stored_records(name: str, kafka_messages: Mapping[str, Reference]) -> None:
     """A key's version is its kind, which newer definitions have as `apiKey` of a message with version 0 only."""
     kinds = {}

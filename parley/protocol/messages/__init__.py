@@ -97,6 +97,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
     "quorum": {55: "DescribeQuorum", 64: "UnregisterBroker", 80: "AddRaftVoter", 81: "RemoveRaftVoter"},
     "replication": {56: "AlterPartition", 73: "AssignReplicasToDirs", 93: "GetReplicaLogInfo"},
     "features": {57: "UpdateFeatures"},
+    "envelope": {58: "Envelope"},
     "consumer_groups": {68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe"},
     "telemetry": {71: "GetTelemetrySubscriptions", 72: "PushTelemetry"},
     "share_groups": {
@@ -109,7 +110,12 @@ _FAMILIES: dict[str, dict[int, str]] = {
         92: "DeleteShareGroupOffsets",
     },
     "streams_groups": {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
-    "cluster_metadata": {1000: "FetchMetadata", 1002: "ReportOfflineReplicas", 1003: "HandOverLeadership"},
+    "cluster_metadata": {
+        1000: "FetchMetadata",
+        1002: "ReportOfflineReplicas",
+        1003: "HandOverLeadership",
+        1005: "StoreDelegationToken",
+    },
     "log_verification": {1004: "VerifyLogs"},
     "coordination": {1001: "MigrateCoordination"},
 }

@@ -80,7 +80,8 @@ class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="
 class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     """Ask the controller to elect another leader for partitions whose log is damaged at the sender.
 
-    The sender stays a member of the ISR: it has every record except those in the damaged ranges.
+    The sender stays a member of the ISR: it has every record except those in the damaged ranges. But if it follows, and
+    ``starts_over``, it leaves the ISR and the ELR.
     """
 
     class Topic(Struct):
@@ -92,12 +93,33 @@ class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     broker_id: i32
     broker_epoch: i64
     topics: list[Topic]
+    # the sender removes these logs, and fetches them again
+    starts_over: bool = field("0+", tag=0, tagged="0+", default=False, ignorable=True)
 
 
 class HandOverLeadershipResponse(Response, key=1003, versions="0", flexible="0+"):
     """Another live member of the ISR leads each partition that has one.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+
+
+class StoreDelegationTokenRequest(Request, key=1005, versions="0", flexible="0+"):
+    """Have the controller store a delegation token that the sender has created or changed for a client (KIP-48)."""
+
+    token_id: str
+    before: bytes | None  # the token as the sender knows it, as JSON; None: there is none
+    after: bytes | None  # None: the token is removed
+
+
+class StoreDelegationTokenResponse(Response, key=1005, versions="0", flexible="0+"):
+    """The token is stored.
+
+    Errors: NOT_CONTROLLER, DELEGATION_TOKEN_NOT_FOUND if the token is no longer as the sender knew it.
     """
 
     throttle_time_ms: i32 = 0

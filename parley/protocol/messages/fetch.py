@@ -147,7 +147,11 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         leader_epoch: i32 = -1
 
     class SnapshotId(Struct):
-        """A metadata quorum snapshot to load instead of records."""
+        """A metadata quorum snapshot to load instead of records.
+
+        Parley's leaders use it in other partitions, too: a follower that fetches below ``end_offset`` may lack
+        tombstones that compaction has removed below it.
+        """
 
         end_offset: i64 = -1
         epoch: i32 = -1

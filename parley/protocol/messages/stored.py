@@ -182,3 +182,11 @@ class ConsumerProtocolAssignment(Data, versions="0-3"):
 
     assigned_partitions: list[TopicPartition]
     user_data: bytes | None = None
+
+
+class DefaultPrincipalData(Data, versions="0", flexible="0+"):
+    """The principal of a client whose request is in an envelope (KIP-590)."""
+
+    type: str
+    name: str
+    token_authenticated: bool  # by a delegation token, on the forwarding broker

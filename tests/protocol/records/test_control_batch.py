@@ -16,7 +16,7 @@ from parley.protocol.records.control_batch import (
     marker_of,
     read_marker,
 )
-from parley.protocol.records.errors import InvalidRecord
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
 
 
@@ -79,3 +79,11 @@ def test_a_batch_that_compaction_emptied_has_no_marker() -> None:
 def test_a_marker_that_cannot_be_is_invalid(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(InvalidRecord):
         read_marker(build([Record(0, 0, key, value)], control=True))
+
+
+def test_a_marker_behind_other_bytes_is_read_and_a_cut_one_is_corrupt() -> None:
+    batch = build_marker(ControlMarker(ControlType.ABORT, 5), producer_id=7, producer_epoch=0, timestamp=9)
+    assert read_marker(b"before" + bytes(batch) + b"after", 6) == ControlMarker(ControlType.ABORT, 5)
+    for missing in (1, 10, 20):
+        with pytest.raises(CorruptRecord):
+            read_marker(batch[:-missing])

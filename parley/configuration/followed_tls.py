@@ -1,0 +1,55 @@
+"""A TLS context that follows its files: a renewed certificate needs no restart."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from parley.configuration.file_changes import fingerprint_of
+from parley.configuration.tls import TlsSettings, tls_settings
+
+__all__ = ["FollowedContext"]
+
+_log = logging.getLogger(__name__)
+
+
+class FollowedContext(ssl.SSLContext):
+    """Looks at the files of the settings at each handshake, and reads them again if they have changed.
+
+    If the new files cannot be used, the old certificates stay. Only ``wrap_bio`` and ``wrap_socket`` follow: settings
+    of this object itself have no effect.
+    """
+
+    def __new__(cls, *_: Any) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, properties: Mapping[str, str], make: Callable[[TlsSettings], ssl.SSLContext]) -> None:
+        """``make`` makes the context from the ``ssl.*`` keys in the properties. Blocks. Raises BadKeyStore."""
+        self._properties = properties
+        self._make = make
+        settings = tls_settings(properties)
+        self._files = settings.files
+        self._read_from = fingerprint_of(self._files)
+        self._newest = make(settings)
+
+    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+        """As SSLContext, with the newest certificates."""
+        return self._followed().wrap_bio(*given, **named)
+
+    def wrap_socket(self, *given: Any, **named: Any) -> ssl.SSLSocket:
+        """As SSLContext, with the newest certificates."""
+        return self._followed().wrap_socket(*given, **named)
+
+    def _followed(self) -> ssl.SSLContext:
+        found = fingerprint_of(self._files)
+        if found != self._read_from:
+            self._read_from = found
+            try:
+                self._newest = self._make(tls_settings(self._properties))
+            except ValueError as error:
+                _log.error("replaced certificates cannot be used: the old ones stay: %s", error)
+            else:
+                _log.info("certificates were read again: %s", ", ".join(self._files))
+        return self._newest

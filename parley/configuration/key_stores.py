@@ -1,0 +1,198 @@
+"""The one reader of key stores and trust stores, as Kafka's configuration names them: PEM and PKCS #12.
+
+The first bytes of a file show its format, whatever its name and declared type. Python's ``ssl`` and kazoo read PEM
+only, and only from files. So ``pem_file`` gives them the content of another store in a file that is never on disk.
+Certificates and keys may also be given as text (KIP-651), with their line breaks replaced by spaces or removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from parley.configuration.extras import how_to_install
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+__all__ = [
+    "BadKeyStore",
+    "Identity",
+    "identity_of_text",
+    "is_pem",
+    "pem_certificates",
+    "pem_file",
+    "read_identity",
+    "read_revocation_lists",
+    "read_trusted",
+]
+
+_PKCS12: Final = b"\x30"
+_JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_REVOCATION_LIST: Final = "X509 CRL"
+_CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
+
+
+class BadKeyStore(ValueError):
+    """A key store cannot be used. The message names the file and says what to do; it contains no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key and its certificate chain, as PEM; ``password`` is empty if the key is not encrypted."""
+
+    chain: str
+    key: str = field(repr=False)
+    password: str = field(default="", repr=False)
+
+    @property
+    def pem(self) -> str:
+        """Chain and key in one text."""
+        return self.chain + self.key
+
+
+def read_identity(path: str, store_password: str = "", key_password: str = "") -> Identity:
+    """Read the private key and its certificate chain from a file. Blocks.
+
+    Raises BadKeyStore if the file cannot be read, if it lacks either, or if the password is wrong.
+    """
+    if is_pem(path):
+        text = _text(path)
+        return identity_of_text(text, text, key_password, source=path)
+    key, certificates = _pkcs12(path, store_password or key_password)
+    if not key or not certificates:
+        raise BadKeyStore(f"{path} contains no key with a certificate")
+    return Identity(certificates, key)
+
+
+def read_trusted(path: str, password: str = "") -> str:
+    """Read the certificates to trust, as PEM, from a file. Blocks.
+
+    Raises BadKeyStore if the file cannot be read, if it contains no certificate, or if the password is wrong.
+    """
+    certificates = pem_certificates(_text(path)) if is_pem(path) else _pkcs12(path, password)[1]
+    if not certificates:
+        raise BadKeyStore(f"{path} contains no certificate")
+    return certificates
+
+
+def read_revocation_lists(path: str) -> str:
+    """Read the certificate revocation lists in a file, as PEM. Blocks.
+
+    Raises BadKeyStore if the file cannot be read, or if it contains no list in PEM.
+    """
+    found = [body for kind, body in _BLOCK.findall(_text(path)) if kind == _REVOCATION_LIST]
+    if not found:
+        convert = f"openssl crl -inform der -in {path} -out {Path(path).stem}.pem"
+        raise BadKeyStore(f"{path} contains no revocation list in PEM; if it is one in DER, convert it: {convert}")
+    return "".join(_normal(_REVOCATION_LIST, body) for body in found)
+
+
+def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Identity:
+    """The identity in PEM texts; ``source`` names them in errors. Raises BadKeyStore if there is no key or certificate.
+
+    A wrong password is noticed when the identity is loaded.
+    """
+    keys = [(kind, body) for kind, body in _BLOCK.findall(key) if kind.endswith("PRIVATE KEY")]
+    certificates = pem_certificates(chain)
+    if not keys or not certificates:
+        raise BadKeyStore(f"{source} contains no {'certificate' if keys else 'private key'} in PEM")
+    kind, body = keys[0]
+    if (kind.startswith("ENCRYPTED") or "Proc-Type:" in body) and not password:
+        raise BadKeyStore(f"{source}: the private key is encrypted, but there is no password for it")
+    return Identity(certificates, _normal(kind, body), password)
+
+
+def pem_certificates(text: str) -> str:
+    """The certificates in a text, without what stands between them; empty if there is none."""
+    return "".join(_normal("CERTIFICATE", body) for kind, body in _BLOCK.findall(text) if kind in _CERTIFICATES)
+
+
+def is_pem(path: str) -> bool:
+    """True if a file is PEM, False if it is PKCS #12. Blocks.
+
+    Raises BadKeyStore if it is a JKS keystore, which only Java can read, or if the file cannot be read.
+    """
+    begin = _read(path)[:4]
+    if begin in _JKS:
+        raise BadKeyStore(
+            f"{path} is a Java keystore of the old kind (JKS); convert it to PKCS #12: "
+            f"keytool -importkeystore -srckeystore {path} -destkeystore {Path(path).stem}.p12 -deststoretype pkcs12"
+        )
+    return not begin.startswith(_PKCS12)
+
+
+@contextmanager
+def pem_file(content: str) -> Iterator[str]:
+    """Yield the path of a file with this content, for libraries that read secrets only from files.
+
+    The file exists only inside the block: in memory on Linux, elsewhere as a temporary file of this user.
+    """
+    if not hasattr(os, "memfd_create"):
+        with NamedTemporaryFile("w", prefix="parley-", encoding="ascii") as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    descriptor = os.memfd_create("parley-pem", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content.encode("ascii"))
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _normal(kind: str, body: str) -> str:
+    """A PEM block with line breaks where they belong; a body with headers is kept as it is."""
+    if ":" not in body:
+        body = "\n" + "\n".join(wrap("".join(body.split()), 64)) + "\n"
+    return f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"
+
+
+def _pkcs12(path: str, password: str) -> tuple[str, str]:
+    """The private key (empty if there is none) and the certificates in a PKCS #12 file, as PEM."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+        from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+    except ImportError as error:
+        raise BadKeyStore(f"{path} is PKCS #12: {how_to_install('security')}, or convert it to PEM") from error
+    try:
+        found = load_pkcs12(_read(path), password.encode() or None)
+    except ValueError as error:
+        raise BadKeyStore(f"{path} cannot be opened: the password is wrong, or it is not a PKCS #12 file") from error
+    except UnsupportedAlgorithm as error:
+        raise BadKeyStore(f"{path} has an unsupported algorithm: {error}; use RSA or NIST curves") from error
+    every = [one.certificate for one in ([found.cert] if found.cert else []) + list(found.additional_certs)]
+    if found.cert is not None:
+        every = _chain(every)
+    certificates = b"".join(each.public_bytes(Encoding.PEM) for each in every)
+    key = b"" if found.key is None else found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key.decode(), certificates.decode()
+
+
+def _chain(certificates: list[Certificate]) -> list[Certificate]:
+    """The first certificate, its issuer, the issuer's issuer, ...: the order in which a peer expects them."""
+    chain, others = certificates[:1], certificates[1:]
+    while found := next((one for one in others if one.subject == chain[-1].issuer and one not in chain), None):
+        chain.append(found)
+    return chain
+
+
+def _text(path: str) -> str:
+    return _read(path).decode("latin-1")  # comments between the blocks may be in any encoding
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadKeyStore(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error

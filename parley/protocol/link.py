@@ -1,0 +1,292 @@
+"""One connection of a client to a broker: versions, login, pipelined requests, throttling (KIP-219)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from contextlib import closing, suppress
+from functools import cache
+from importlib import metadata as distributions
+from typing import Any, Final, NamedTuple, cast
+
+from parley.protocol.connection import ClientConnection
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.messages import APIS
+from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
+from parley.protocol.schema import Request, Response, VersionRange
+from parley.protocol.security.client_security import ClientSecurity
+from parley.protocol.security.logins import Login, LoginRefused
+
+__all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
+
+_LIFETIME_USED: Final = (0.85, 0.95)
+"""The part of a session's lifetime after which the client logs in again, as Kafka's client does."""
+_THROTTLES_AFTERWARDS: Final = 2
+"""The version of ApiVersions since which a broker responds first and expects the client to wait then. Older ones delay
+the response."""
+_discarded = bytearray(4096)  # takes what arrives on a connection that has been given up
+
+
+class NotAuthenticated(KafkaError):
+    """The broker refuses the login, or TLS cannot be agreed on. Another attempt helps only if a side changes."""
+
+
+class Address(NamedTuple):
+    """The host and port of a broker's listener."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
+    """The error of a client if TLS cannot be agreed on."""
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"the certificate of the broker is not accepted: {error.verify_message.rstrip('.')}"
+    elif "alert" in reason and "cert" in reason:
+        text = f"the broker does not accept the client's certificate: {reason}"
+    elif reason in ("wrong version number", "record layer failure"):
+        text = f"the TLS handshake failed: {reason}; the listener may be one without TLS"
+    else:
+        text = f"the TLS handshake failed: {reason}"
+    return NotAuthenticated(ErrorCode.NETWORK_EXCEPTION, f"{address}: {text}")
+
+
+@cache
+def _software_version() -> str:
+    try:
+        return distributions.version("parley-broker")
+    except distributions.PackageNotFoundError:
+        return "unknown"
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection; each response completes the future of its request."""
+
+    def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
+        self.address = address
+        self.is_open = True
+        self.is_silent = False
+        """True if a response is overdue and no byte has arrived since."""
+        self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
+        self._connection = ClientConnection(client_id, max_frame_bytes)
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: str | None = None
+        self.ended_at: float | None = None
+        self._throttled_until = 0.0  # the broker reads no request before
+        self._login: Login | None = None
+        self._login_due: float | None = None
+        """When to log in again, in the loop's time; None if the session does not expire."""
+        self._turn = asyncio.Lock()
+        """Held by the request that is handed over next: requests that must wait keep their order."""
+
+    # --- Calls by the transport ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the class
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        try:
+            return self._connection.get_buffer(sizehint)
+        except MemoryError:
+            if self._ended is None:
+                self._ended = "no memory for the response"
+                # Not now: uvloop crashes if its transport is closed here.
+                asyncio.get_running_loop().call_soon(self.abort)
+            return memoryview(_discarded)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._ended is not None:
+            return
+        self.is_silent = False
+        try:
+            for correlation_id, response in self._connection.buffer_updated(nbytes):
+                waiting = self._waiting.pop(correlation_id)
+                if throttle_ms := getattr(response, "throttle_time_ms", 0):
+                    self._note_throttle(throttle_ms / 1000)
+                if not waiting.done():
+                    waiting.set_result(response)
+        except MalformedMessage as malformed:
+            self._end(str(malformed))
+        except MemoryError:
+            self._end("no memory for the response")
+
+    @property
+    def throttle_left_s(self) -> float:
+        """For how many seconds the broker does not yet read from this client, which has exceeded a quota."""
+        return self._throttled_until - asyncio.get_running_loop().time()
+
+    def _note_throttle(self, seconds: float) -> None:
+        if self.versions.get(ApiVersionsRequest.API_KEY, (0, 0))[1] >= _THROTTLES_AFTERWARDS:
+            self._throttled_until = max(self._throttled_until, asyncio.get_running_loop().time() + seconds)
+
+    def _end(self, reason: str) -> None:
+        self._ended = reason
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self.ended_at = asyncio.get_running_loop().time()
+        reason = self._ended or exc or "the broker closed the connection"
+        for waiting in self._waiting.values():
+            if waiting.done():
+                continue
+            if isinstance(exc, ssl.SSLError):  # with TLS 1.3 a client's certificate is refused after the handshake
+                waiting.set_exception(tls_refused(self.address, exc))
+            else:
+                waiting.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: {reason}"))
+        self._waiting.clear()
+        self._writable.set()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # --- Calls by the client ---
+
+    async def ask(self, request: Request, version: int) -> Response | None:
+        """Send a request and return its response, or None if there is none (``acks=0``). Requests go out in the order
+        of the calls.
+
+        If the broker throttles the client, wait until it reads requests again, as Java's client does. If the session is
+        about to expire (KIP-368), log in again first.
+        """
+        async with self._turn:
+            while self.is_open and (wait_s := self.throttle_left_s) > 0:
+                await asyncio.wait((self._closed,), timeout=wait_s)
+            if self._login_due is not None and asyncio.get_running_loop().time() >= self._login_due:
+                await self._log_in_again()
+            response = await self._hand_over(request, version)
+        return None if response is None else await response
+
+    async def _ask(self, request: Request, version: int) -> Response | None:
+        response = await self._hand_over(request, version)
+        return None if response is None else await response
+
+    async def _hand_over(self, request: Request, version: int) -> asyncio.Future[Response] | None:
+        """Hand a request to the connection. Returns the future of its response, or None if there is none."""
+        await self._writable.wait()
+        if not self.is_open:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: the connection has ended")
+        correlation_id, frame = self._connection.send(request, version)
+        waiting: asyncio.Future[Response] | None = None
+        if correlation_id is not None:
+            waiting = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
+        self._transport.writelines(frame)
+        return waiting
+
+    async def start(self, security: ClientSecurity) -> None:
+        """Learn the broker's versions, and log in. Raises KafkaError, ``NotAuthenticated`` if the login is refused."""
+        try:
+            await self._negotiate()
+        except KafkaError as error:
+            if error.code is not ErrorCode.NETWORK_EXCEPTION or security.tls is not None:
+                raise
+            text = f"{error.message}; if the listener is one with TLS, set security.protocol"
+            raise KafkaError(error.code, text) from error
+        self._login = security.login
+        if self._login is not None:
+            await self._log_in(self._login)
+
+    async def _negotiate(self) -> None:
+        """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
+        (KIP-511)."""
+        request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
+        response: Any = await self._ask(request, request.VERSIONS.max)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            known = next((api.max_version for api in response.api_keys if api.api_key == request.API_KEY), 0)
+            response = await self._ask(request, min(known, request.VERSIONS.max))
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+    async def _log_in_again(self) -> None:
+        """Log in on the same connection. Requests wait meanwhile: the broker accepts none but those of the login."""
+        if self._login is None:
+            return
+        try:
+            await self._log_in(self._login)
+        except BaseException:
+            self.abort()
+            raise
+
+    async def _log_in(self, login: Login) -> None:
+        """Authenticate with SASL (KIP-43, KIP-152). Raises NotAuthenticated."""
+        try:
+            lifetime_ms = await self._exchange(login)
+        except LoginRefused as error:
+            text = f"{self.address}: {error}"
+            raise NotAuthenticated(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
+        self._login_due = None
+        if lifetime_ms > 0:
+            due_s = lifetime_ms / 1000 * random.uniform(*_LIFETIME_USED)
+            self._login_due = asyncio.get_running_loop().time() + due_s
+
+    async def _exchange(self, login: Login) -> int:
+        """Carry out a login. Returns the lifetime of the session in milliseconds; 0 if it is unlimited."""
+        handshake = SaslHandshakeRequest(mechanism=login.mechanism)
+        response: Any = await self._ask(handshake, self.version_for(handshake.API_KEY, handshake.VERSIONS))
+        if response.error_code:
+            offered = ", ".join(response.mechanisms) or "no mechanism"
+            text = f"{self.address} does not accept sasl.mechanism={login.mechanism}; it offers {offered}"
+            raise NotAuthenticated(ErrorCode(response.error_code), text)
+        exchange, lifetime_ms = await login.exchange(self.address.host), 0
+        with closing(exchange), suppress(StopIteration):
+            token = next(exchange)
+            while True:
+                response = await self._authenticate(token)
+                lifetime_ms = response.session_lifetime_ms
+                token = exchange.send(response.auth_bytes)
+        return lifetime_ms
+
+    async def _authenticate(self, token: bytes) -> SaslAuthenticateResponse:
+        request = SaslAuthenticateRequest(auth_bytes=token)
+        response: Any = await self._ask(request, self.version_for(request.API_KEY, request.VERSIONS))
+        if response.error_code:
+            text = f"{self.address} refuses the login: {response.error_message or 'it gives no reason'}"
+            raise NotAuthenticated(ErrorCode(response.error_code), text)
+        accepted: SaslAuthenticateResponse = response
+        return accepted
+
+    def version_for(self, api_key: int, ours: VersionRange) -> int:
+        """The highest version that both sides support."""
+        name = APIS[api_key].name
+        if api_key not in self.versions:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")
+        lowest, highest = self.versions[api_key]
+        version = min(highest, ours.max)
+        if version < max(lowest, ours.min):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} has versions {lowest}-{highest} of {name}, this client {ours}",
+            )
+        return version
+
+    async def until_closed(self) -> None:
+        """Wait until the connection has ended."""
+        await asyncio.shield(self._closed)
+
+    async def close(self, limit: float) -> None:
+        """Send what has been written, for at most ``limit`` seconds, then end the connection."""
+        self._transport.close()
+        try:
+            async with asyncio.timeout(limit):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        self.is_open = False
+        self._transport.abort()

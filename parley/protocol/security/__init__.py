@@ -1,0 +1,1 @@
+"""Authentication and encryption, as clients and brokers share them."""

@@ -1,0 +1,213 @@
+"""How a client secures its connections: Java client properties become a ``ClientSecurity``.
+
+``security.protocol`` decides what of the other keys is read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for
+SASL_PLAINTEXT and SASL_SSL. Files are read once, when the properties are. Classes of Java that the keys name are known
+by name; others are refused. docs/security.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from parley.configuration.tls import tls_settings
+from parley.protocol.security.jaas import LoginModule, single_login_module
+from parley.protocol.security.logins import BearerLogin, Login, PlainLogin, ScramLogin
+from parley.protocol.security.scram import HASHES
+
+if TYPE_CHECKING:
+    from parley.protocol.security.tokens import FreshTokens, UnsecuredTokens
+
+__all__ = [
+    "NO_SECURITY",
+    "PLAINTEXT",
+    "BadSecurity",
+    "ClientSecurity",
+    "SecurityProperties",
+    "client_security",
+    "is_security_key",
+    "login_of",
+]
+
+_log = logging.getLogger(__name__)
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    **dict.fromkeys(HASHES, "ScramLoginModule"),
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+    "GSSAPI": "Krb5LoginModule",
+}
+_KEYS: Final = ("security.protocol", "sasl.", "ssl.")
+_IGNORED: Final = frozenset({"ssl.protocol", "ssl.provider", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"})
+_JAVA_ONLY: Final = ("ssl.engine.factory.class", "sasl.login.class", "sasl.client.callback.handler.class")
+_UNSECURED_HANDLER: Final = "OAuthBearerUnsecuredLoginCallbackHandler"
+_TOKEN_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
+
+
+class BadSecurity(ValueError):
+    """The properties cannot secure a connection. The message names the key and says what to do, without a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """What a client does at the begin of each connection."""
+
+    tls: ssl.SSLContext | None = None
+    login: Login | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of the security protocol."""
+        return _PROTOCOLS[(self.tls is not None) + 2 * (self.login is not None)]
+
+
+PLAINTEXT: Final = ClientSecurity()
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityProperties:
+    """The security settings of a client, for processes elsewhere: can be pickled, and prints none of them."""
+
+    items: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> SecurityProperties:
+        """Take the security settings from the properties of a Java client."""
+        return cls(tuple(sorted((key, value) for key, value in properties.items() if is_security_key(key))))
+
+    def read(self) -> ClientSecurity:
+        """Read the files that the settings name. Blocks. Raises ValueError as ``client_security`` does."""
+        return client_security(dict(self.items))
+
+
+NO_SECURITY: Final = SecurityProperties()
+
+
+def is_security_key(name: str) -> bool:
+    """True if a client property is about security, and not only for Java."""
+    return name.startswith(_KEYS) and name not in _IGNORED
+
+
+def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Read the properties of a Java client, and the files that they name. Other keys are ignored. Blocks.
+
+    Raises ValueError (``BadSecurity``, ``BadKeyStore``, ``BadJaas``, ``BadKerberos``). No message contains a secret.
+    """
+    protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol not in _PROTOCOLS:
+        raise BadSecurity(f"security.protocol={protocol}: expected one of {', '.join(_PROTOCOLS)}")
+    if java_only := [key for key in _JAVA_ONLY if properties.get(key)]:
+        raise BadSecurity(f"{java_only[0]} names a Java class, which Parley cannot run; leave it out")
+    tls = tls_settings(properties).client_context() if protocol in ("SSL", "SASL_SSL") else None
+    login = login_of(properties) if protocol.startswith("SASL") else None
+    return ClientSecurity(tls, login)
+
+
+def login_of(properties: Mapping[str, str]) -> Login:
+    """The login of ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises ValueError as ``client_security``."""
+    mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    line = properties.get("sasl.jaas.config")
+    if mechanism not in _MODULES:
+        raise BadSecurity(f"sasl.mechanism={mechanism} is not supported; there are {', '.join(_MODULES)}")
+    if not line:
+        raise BadSecurity(f"sasl.mechanism={mechanism} needs sasl.jaas.config with the {_MODULES[mechanism]}")
+    module = single_login_module(line)
+    if module.name != _MODULES[mechanism]:
+        raise BadSecurity(f"sasl.mechanism={mechanism} needs the {_MODULES[mechanism]}, not the {module.name}")
+    if mechanism == "PLAIN":
+        return PlainLogin(module.option("username"), module.option("password"))
+    if mechanism in HASHES:
+        is_token = module.options.get("tokenauth", "").lower() == "true"
+        return ScramLogin(mechanism, module.option("username"), module.option("password"), is_token=is_token)
+    if mechanism == "GSSAPI":
+        from parley.protocol.security.kerberos import GssapiLogin  # seldom needed
+
+        return GssapiLogin.of(module, properties.get("sasl.kerberos.service.name", "").strip())
+    return BearerLogin(_tokens(module, properties))
+
+
+# --- OAUTHBEARER ---
+
+
+def _tokens(module: LoginModule, properties: Mapping[str, str]) -> FreshTokens:
+    from parley.protocol.security.tokens import FreshTokens  # which takes long to import
+
+    handler = properties.get("sasl.login.callback.handler.class", _UNSECURED_HANDLER).rpartition(".")[2]
+    window = float(properties.get("sasl.login.refresh.window.factor", "0.8"))
+    fetch: Callable[[], str]
+    if handler == _UNSECURED_HANDLER:
+        fetch, prefix = _unsecured(module), "unsecuredLoginExtension_"
+    elif handler == _TOKEN_HANDLER:
+        fetch, prefix = _endpoint(module, properties), "extension_"
+    else:
+        raise BadSecurity(f"sasl.login.callback.handler.class={handler}: expected {_TOKEN_HANDLER}")
+    named = {name.removeprefix(prefix): value for name, value in module.options.items() if name.startswith(prefix)}
+    return FreshTokens(fetch, named, window=window)
+
+
+def _unsecured(module: LoginModule) -> UnsecuredTokens:
+    from parley.protocol.security.tokens import UnsecuredTokens
+
+    claims: dict[str, Any] = {}
+    for name, value in module.options.items():
+        kind, _, claim = name.partition("_")
+        match kind:
+            case "unsecuredLoginStringClaim":
+                claims[claim] = value
+            case "unsecuredLoginNumberClaim":
+                claims[claim] = float(value)
+            case "unsecuredLoginListClaim":
+                claims[claim] = value[1:].split(value[:1]) if value else []
+    principal = module.options.get("unsecuredLoginPrincipalClaimName", "sub")
+    if principal not in claims:
+        raise BadSecurity(
+            f"an unsecured token needs the option unsecuredLoginStringClaim_{principal}; for a token of an issuer set "
+            f"sasl.login.callback.handler.class to org.apache.kafka.common.security.oauthbearer.{_TOKEN_HANDLER}"
+        )
+    return UnsecuredTokens(claims, int(module.options.get("unsecuredLoginLifetimeSeconds", "3600")))
+
+
+def _endpoint(module: LoginModule, properties: Mapping[str, str]) -> Callable[[], str]:
+    from parley.protocol.security.tokens import ClientCredentials, FileTokens
+
+    url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip()
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return FileTokens(Path(unquote(parts.path)))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadSecurity(f"sasl.oauthbearer.token.endpoint.url={url}: expected https://... or file:///...")
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        _log.warning("the secret of a client is sent to its token endpoint without TLS", extra={"host": parts.hostname})
+    options = {
+        "clientId": properties.get("sasl.oauthbearer.client.credentials.client.id"),
+        "clientSecret": properties.get("sasl.oauthbearer.client.credentials.client.secret"),
+        "scope": properties.get("sasl.oauthbearer.scope"),
+    }
+    given = {name: value or module.options.get(name, "") for name, value in options.items()}
+    if missing := [name for name in ("clientId", "clientSecret") if not given[name]]:
+        raise BadSecurity(f"a token endpoint needs the option {missing[0]} in sasl.jaas.config")
+    ssl_options = {name: value for name, value in module.options.items() if name.startswith("ssl.")}
+    return ClientCredentials(
+        url,
+        given["clientId"],
+        given["clientSecret"],
+        given["scope"],
+        tls_settings(ssl_options).client_context() if parts.scheme == "https" else None,
+        timeout_s=_seconds(properties, "sasl.login.read.timeout.ms", "10000"),
+        backoff_s=_seconds(properties, "sasl.login.retry.backoff.ms", "100"),
+        backoff_max_s=_seconds(properties, "sasl.login.retry.backoff.max.ms", "10000"),
+        encodes_header=properties.get("sasl.oauthbearer.header.urlencode", "").lower() == "true",
+    )
+
+
+def _seconds(properties: Mapping[str, str], key: str, default: str) -> float:
+    text = properties.get(key, default)
+    if not text.isdecimal():
+        raise BadSecurity(f"{key}={text}: expected milliseconds")
+    return int(text) / 1000

@@ -1,0 +1,101 @@
+"""The settings of librdkafka for the security settings of Java's client.
+
+librdkafka reads no JAAS lines and no trust stores. So key stores become PEM texts, a JAAS line becomes user and
+password, and tokens come from a callback. Settings that librdkafka has under the same name, and its own, are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from parley.configuration.tls import TlsSettings, tls_settings
+from parley.protocol.security.client_security import BadSecurity, login_of
+from parley.protocol.security.logins import BearerLogin, Login, PlainLogin, ScramLogin, TokenSource
+from parley.protocol.security.tokens import expiry_of
+
+__all__ = ["librdkafka_settings", "unused_settings"]
+
+_TLS: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.cipher.suites",
+)
+_LOGIN: Final = "sasl.jaas.config"
+_OF_LOGIN: Final = (_LOGIN, "sasl.login.callback.handler.class")
+
+Settings = dict[str, Any]
+"""Texts, and the callback for tokens."""
+
+
+def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:
+    """Translate the security settings; all others are kept. Blocks: it reads key stores.
+
+    Raises ValueError, as ``client_security`` does; the message contains no secret.
+    """
+    protocol = _protocol(settings)
+    java = {name: str(value) for name, value in settings.items() if isinstance(value, str)}
+    found: Settings = {name: value for name, value in settings.items() if name not in (*_TLS, *_OF_LOGIN)}
+    if "security.protocol" in found:
+        found["security.protocol"] = protocol
+    if protocol in ("SSL", "SASL_SSL"):
+        found |= _of_tls(tls_settings({name: java[name] for name in _TLS if name in java}))
+    if protocol.startswith("SASL") and _LOGIN in java:
+        found |= _of_login(login_of(java))
+    return found
+
+
+def unused_settings(settings: Mapping[str, Any]) -> list[str]:
+    """The settings of Java's client that have no effect with this ``security.protocol``."""
+    protocol = _protocol(settings)
+    unused = (() if protocol.endswith("SSL") else _TLS) + (() if protocol.startswith("SASL") else _OF_LOGIN)
+    return [name for name in unused if name in settings]
+
+
+def _protocol(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("security.protocol", "PLAINTEXT")).upper()
+
+
+def _of_tls(tls: TlsSettings) -> Settings:
+    found = {"ssl.endpoint.identification.algorithm": "https" if tls.verify_host else "none"}
+    if tls.authorities:
+        found["ssl.ca.pem"] = tls.authorities
+    if tls.identity is not None:
+        found |= {"ssl.certificate.pem": tls.identity.chain, "ssl.key.pem": tls.identity.key}
+        found |= {"ssl.key.password": tls.identity.password} if tls.identity.password else {}
+    return found | ({"ssl.cipher.suites": tls.openssl_ciphers} if tls.openssl_ciphers else {})
+
+
+def _of_login(login: Login) -> Settings:
+    match login:
+        case ScramLogin() if login.is_token:
+            raise BadSecurity("librdkafka cannot log in with a delegation token")
+        case PlainLogin() | ScramLogin():
+            return {
+                "sasl.mechanism": login.mechanism,
+                "sasl.username": login.username,
+                "sasl.password": login.password,
+            }
+        case BearerLogin():
+            return {"sasl.mechanism": login.mechanism, "oauth_cb": _callback(login.tokens)}
+    raise BadSecurity(f"the librdkafka of confluent-kafka cannot log in with {login.mechanism}: use another mechanism")
+
+
+def _callback(tokens: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
+    """The function that librdkafka calls for a token, in whichever thread."""
+
+    def token(_: str) -> tuple[str, float, str, dict[str, str]]:
+        found = asyncio.run(tokens.token())
+        return found.value, expiry_of(found.value) or 0.0, "", dict(found.extensions)
+
+    return token

@@ -1,0 +1,177 @@
+"""The client's side of SASL, without I/O: PLAIN, SCRAM and OAUTHBEARER.
+
+An ``Exchange`` is a generator: it yields the bytes for the server, and is sent the server's response to them. It
+returns after the last response. It raises ``LoginRefused`` if a response shows that the server refuses the client, or
+that the server does not know the user's credentials. The protocol around SASL reports whether the login succeeded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from parley.protocol.security import scram
+
+__all__ = ["BearerLogin", "BearerToken", "Exchange", "Login", "LoginRefused", "PlainLogin", "ScramLogin", "TokenSource"]
+
+Exchange = Generator[bytes, bytes, None]
+
+_ITERATIONS_MAX = 4 * scram.ITERATIONS_MAX
+"""No server makes a client compute more than this: it takes some tens of milliseconds."""
+
+
+class LoginRefused(Exception):
+    """The server refuses the login, or does not prove that it knows the user. The message contains no secret."""
+
+
+class Login(Protocol):
+    """The credentials of a client for one mechanism. Logs in as often as there are connections."""
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the SASL mechanism."""
+        ...
+
+    async def exchange(self, host: str = "") -> Exchange:
+        """Begin a login at the broker of this host. Raises LoginRefused if there are no credentials at the moment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLogin:
+    """A user name and a password, sent as they are: use it over TLS only."""
+
+    username: str
+    password: str = field(repr=False)
+    mechanism: str = "PLAIN"
+
+    async def exchange(self, host: str = "") -> Exchange:
+        """Begin a login."""
+        return self._exchange()
+
+    def _exchange(self) -> Exchange:
+        yield f"\0{self.username}\0{self.password}".encode()
+
+
+class ScramLogin:
+    """A user name and a password, which never leave the client (RFC 5802).
+
+    With ``is_token`` they are the id and the HMAC of a delegation token (KIP-48). The salted password is kept, since it
+    costs milliseconds to compute and most logins need the same.
+    """
+
+    def __init__(
+        self,
+        mechanism: str,
+        username: str,
+        password: str,
+        *,
+        is_token: bool = False,
+        nonce: Callable[[], str] = lambda: secrets.token_urlsafe(24),
+    ) -> None:
+        self.mechanism = mechanism
+        self.username = username
+        self.password = password
+        self.is_token = is_token
+        self._nonce = nonce
+        self._salted: tuple[bytes, int, bytes] | None = None
+
+    async def exchange(self, host: str = "") -> Exchange:
+        """Begin a login."""
+        return self._exchange()
+
+    def _exchange(self) -> Exchange:
+        nonce = self._nonce()
+        first = f"n={scram.encode_name(self.username)},r={nonce}" + (",tokenauth=true" if self.is_token else "")
+        challenge = yield f"n,,{first}".encode()
+        parts = _attributes(challenge)
+        salt, iterations, whole_nonce = _salt(parts), _iterations(parts), parts.get("r", "")
+        if not whole_nonce.startswith(nonce) or whole_nonce == nonce:
+            raise LoginRefused("the server responds with another nonce")
+        salted = self._salt_with(salt, iterations)
+        bare = f"c=biws,r={whole_nonce}"
+        message = b",".join((first.encode(), challenge, bare.encode()))
+        proof = base64.b64encode(scram.client_proof(self.mechanism, salted, message)).decode()
+        final = _attributes((yield f"{bare},p={proof}".encode()))
+        signature = scram.server_signature(self.mechanism, scram.server_key_of(self.mechanism, salted), message)
+        if not hmac.compare_digest(_decoded(final.get("v", "")), signature):
+            raise LoginRefused("the server does not know the user's credentials: it may be an impostor")
+
+    def _salt_with(self, salt: bytes, iterations: int) -> bytes:
+        if self._salted is None or self._salted[:2] != (salt, iterations):
+            salted = scram.salted_password(self.mechanism, self.password.encode(), salt, iterations)
+            self._salted = (salt, iterations, salted)
+        return self._salted[2]
+
+
+def _attributes(message: bytes) -> dict[str, str]:
+    """Parse the attributes of a SCRAM server message. Raises LoginRefused if it is an error or malformed."""
+    try:
+        parts = [part.partition("=") for part in message.decode().split(",")]
+    except UnicodeDecodeError as error:
+        raise LoginRefused("the server's message is not SCRAM") from error
+    found = {name: value for name, equals, value in parts if equals}
+    if "e" in found:
+        raise LoginRefused(found["e"])
+    if "m" in found:
+        raise LoginRefused("the server requires an extension of SCRAM")
+    return found
+
+
+def _salt(parts: Mapping[str, str]) -> bytes:
+    if not (salt := _decoded(parts.get("s", ""))):
+        raise LoginRefused("the server's message is not SCRAM")
+    return salt
+
+
+def _iterations(parts: Mapping[str, str]) -> int:
+    text = parts.get("i", "")
+    if not text.isdecimal() or not scram.ITERATIONS_MIN <= int(text) <= _ITERATIONS_MAX:
+        raise LoginRefused(f"the server's iterations are not {scram.ITERATIONS_MIN} to {_ITERATIONS_MAX}")
+    return int(text)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """A token of OAUTHBEARER, and SASL extensions to send beside it (KIP-342)."""
+
+    value: str = field(repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+class TokenSource(Protocol):
+    """Where a client gets its tokens."""
+
+    async def token(self) -> BearerToken:
+        """Return a token that is still valid. Raises LoginRefused if none can be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BearerLogin:
+    """A login with a token (RFC 7628)."""
+
+    tokens: TokenSource
+    mechanism: str = "OAUTHBEARER"
+
+    async def exchange(self, host: str = "") -> Exchange:
+        """Begin a login, with a token from the source. Raises LoginRefused if none can be had."""
+        return self._exchange(await self.tokens.token())
+
+    def _exchange(self, token: BearerToken) -> Exchange:
+        pairs = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
+        refusal = yield f"n,,\x01auth=Bearer {token.value}\x01{pairs}\x01".encode()
+        if refusal:
+            yield b"\x01"  # the server says the rest in its error

@@ -1,0 +1,46 @@
+"""Passwords of known users, verified in the same time whether the user exists or not; HTTP's basic authentication."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["Passwords", "basic_credentials"]
+
+_UNKNOWN: Final = bytes(hashlib.sha256().digest_size)
+
+
+class Passwords:
+    """Holds a digest of each user's password, so that the time of a comparison shows nothing of either."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._digests = {name: _digest(password) for name, password in users.items()}
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def verify(self, name: str, password: str) -> bool:
+        """True if ``password`` is the password of the user."""
+        expected = self._digests.get(name)
+        is_same = hmac.compare_digest(expected or _UNKNOWN, _digest(password))
+        return is_same and expected is not None
+
+
+def _digest(password: str) -> bytes:
+    return hashlib.sha256(password.encode("utf-8", "surrogatepass")).digest()
+
+
+def basic_credentials(authorization: str) -> tuple[str, str]:
+    """The name and the password in a header ``Authorization: Basic ...``; both empty if it contains none."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return "", ""
+    return name, password

@@ -1,0 +1,90 @@
+"""The arithmetic of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), which client and server share.
+
+A ``ScramCredential`` is what a server stores: it suffices to verify a password and to pose as the server, but not to
+log in as the user. Passwords and user names are used as they are, without SASLprep, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+HASHES: Mapping[str, str] = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
+"""The hash of each mechanism."""
+ITERATIONS_MIN = 4096
+"""The fewest iterations that Kafka allows for both mechanisms, and its default."""
+ITERATIONS_MAX = 16_384
+"""The most iterations that Kafka allows: the client must compute them at each login."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a server stores of a password, for one mechanism."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def salted_password(mechanism: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """Return ``Hi(password, salt, iterations)``. Takes milliseconds."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations)
+
+
+def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Return what a server stores of a salted password."""
+    client_key = _hmac(mechanism, salted, b"Client Key")
+    return ScramCredential(salt, iterations, _hash(mechanism, client_key), _hmac(mechanism, salted, b"Server Key"))
+
+
+def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
+    """Return the proof by which a client shows that it knows the password."""
+    client_key = _hmac(mechanism, salted, b"Client Key")
+    return _xor(client_key, _hmac(mechanism, _hash(mechanism, client_key), auth_message))
+
+
+def is_proof_of(mechanism: str, credential: ScramCredential, auth_message: bytes, proof: bytes) -> bool:
+    """True if ``proof`` shows knowledge of the password. Takes the same time for every wrong proof of this length."""
+    signature = _hmac(mechanism, credential.stored_key, auth_message)
+    if len(proof) != len(signature):
+        return False
+    return hmac.compare_digest(_hash(mechanism, _xor(proof, signature)), credential.stored_key)
+
+
+def server_signature(mechanism: str, server_key: bytes, auth_message: bytes) -> bytes:
+    """Return the signature by which a server shows that it has the credential."""
+    return _hmac(mechanism, server_key, auth_message)
+
+
+def server_key_of(mechanism: str, salted: bytes) -> bytes:
+    """Return the key with which the server signs, for a client that verifies the signature."""
+    return _hmac(mechanism, salted, b"Server Key")
+
+
+def encode_name(name: str) -> str:
+    """Return a user name as a SCRAM message carries it."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def decode_name(text: str) -> str:
+    """Return the user name in a SCRAM message. Raises ValueError if an ``=`` does not begin ``=2C`` or ``=3D``."""
+    name = text.replace("=2C", ",").replace("=3D", "=")
+    if encode_name(name) != text:
+        raise ValueError("a user name with an escape that SCRAM does not know")
+    return name
+
+
+def _hmac(mechanism: str, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, HASHES[mechanism])
+
+
+def _hash(mechanism: str, data: bytes) -> bytes:
+    return hashlib.new(HASHES[mechanism], data).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

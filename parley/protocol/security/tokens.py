@@ -1,0 +1,169 @@
+"""Where a client gets its OAUTHBEARER tokens: from a token endpoint (KIP-768), from a file, or made by itself.
+
+A token is kept until a part of its lifetime is over (``sasl.login.refresh.window.factor``), and then fetched again by
+the next login. Requests to the endpoint run in a thread. No error repeats a secret or a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote_plus, unquote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from parley.protocol.security.logins import BearerToken, LoginRefused
+
+__all__ = ["ClientCredentials", "FileTokens", "FreshTokens", "UnsecuredTokens", "expiry_of"]
+
+_BYTES_MAX: Final = 1 << 20
+_UNSECURED_SECONDS: Final = 3600
+
+
+def claims_of(token: str) -> Mapping[str, Any]:
+    """The claims of a JWT, not verified. Raises LoginRefused if it is not a JWT."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError) as error:
+        raise LoginRefused("the token is not a JWT") from error
+    if not isinstance(claims, dict):
+        raise LoginRefused("the token is not a JWT")
+    return claims
+
+
+def expiry_of(token: str) -> float | None:
+    """When a JWT expires, in seconds since 1970; None if it does not say. Raises LoginRefused if it is not a JWT."""
+    expires = claims_of(token).get("exp")
+    return float(expires) if isinstance(expires, int | float) else None
+
+
+class FreshTokens:
+    """Keeps a token until the part ``window`` of its lifetime is over. Fetches one token at a time."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], str],
+        extensions: Mapping[str, str],
+        *,
+        window: float = 0.8,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``fetch`` blocks, and raises LoginRefused."""
+        self._fetch = fetch
+        self._extensions = extensions
+        self._window = window
+        self._clock = clock
+        self._kept = ""
+        self._refresh_at = 0.0
+        self._one = asyncio.Lock()
+
+    async def token(self) -> BearerToken:
+        """Return the token, fetched again if it is due. Raises LoginRefused if none can be had."""
+        async with self._one:
+            if self._clock() >= self._refresh_at:
+                self._kept = await asyncio.to_thread(self._fetch)
+                now, expires = self._clock(), expiry_of(self._kept)
+                self._refresh_at = now if expires is None else now + (expires - now) * self._window
+            return BearerToken(self._kept, self._extensions)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTokens:
+    """A token in a file, which another program renews."""
+
+    path: Path
+
+    def __call__(self) -> str:
+        try:
+            return self.path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LoginRefused(f"the token file {self.path} cannot be read: {type(error).__name__}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class UnsecuredTokens:
+    """Unsigned tokens, with the claims of ``unsecuredLoginStringClaim_sub`` and the like: for tests."""
+
+    claims: Mapping[str, Any]
+    lifetime_seconds: int = _UNSECURED_SECONDS
+
+    def __call__(self) -> str:
+        now = time.time()
+        claims = {"iat": now, "exp": now + self.lifetime_seconds, **self.claims}
+        return ".".join((_part({"alg": "none"}), _part(claims), ""))
+
+
+def _part(data: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(data, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect would send the client's secret elsewhere."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """Tokens of a token endpoint, for the client's id and secret (RFC 6749, section 4.4)."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    tls: ssl.SSLContext | None = None
+    timeout_s: float = 10.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+    encodes_header: bool = False
+    """True if id and secret are URL-encoded in the header, as RFC 6749 has it (sasl.oauthbearer.header.urlencode)."""
+
+    def __call__(self) -> str:
+        wait_s, waited_s = self.backoff_s, 0.0
+        while True:
+            try:
+                return self._fetch()
+            except (URLError, TimeoutError, ConnectionError) as error:
+                reason = error.code if isinstance(error, HTTPError) else getattr(error, "reason", None) or error
+                is_final = isinstance(error, HTTPError) and error.code < 500
+                if is_final or waited_s + wait_s > self.backoff_max_s:
+                    raise LoginRefused(f"{self._shown} gives no token: {reason}") from None
+            time.sleep(wait_s)
+            waited_s += wait_s
+            wait_s *= 2
+
+    def _fetch(self) -> str:
+        opener = build_opener(_NoRedirects(), HTTPSHandler(context=self.tls))
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        request = Request(
+            self.url, urlencode(form).encode(), {"Authorization": self._header, "Accept": "application/json"}
+        )
+        with opener.open(request, timeout=self.timeout_s) as response:
+            body = response.read(_BYTES_MAX)
+        try:
+            token = json.loads(body)["access_token"]
+        except (ValueError, KeyError, TypeError):
+            token = None
+        if not isinstance(token, str) or not token.strip():
+            raise LoginRefused(f"{self._shown} responds without an access_token")
+        return token.strip()
+
+    @property
+    def _header(self) -> str:
+        encoded = quote_plus if self.encodes_header else str
+        pair = f"{encoded(self.client_id)}:{encoded(self.client_secret)}"
+        return "Basic " + base64.b64encode(pair.encode()).decode()
+
+    @property
+    def _shown(self) -> str:
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}{unquote(parts.path)}"
