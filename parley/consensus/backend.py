@@ -34,6 +34,7 @@ from parley.consensus.errors import (
     TooManyOps,
 )
 from parley.consensus.keys import check_key
+from parley.consensus.protection import Protection, unknown_protection
 from parley.consensus.session import Session, SessionState
 from parley.consensus.store_config import NO_CONFIG, StoreConfig
 
@@ -515,6 +516,10 @@ class Backend(ABC):
     async def watch_count(self) -> WatchCount:
         """Return what the servers report about their watches. Raises only ``Closed``."""
         return WatchCount(None, "this kind of store does not count them")
+
+    async def protection(self) -> Protection:
+        """Return what protects the store from other clients. Raises ``Closed`` and ``Unavailable``."""
+        return unknown_protection()
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -16,6 +16,7 @@ from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 
+from parley.configuration.extras import how_to_install
 from parley.consensus import built_in_stores as built_in
 from parley.consensus.backend import Backend
 from parley.consensus.errors import BadConfig
@@ -57,7 +58,7 @@ def backend_class(scheme: str) -> type[Backend]:
             found = getattr(found, attribute)
     except (ImportError, AttributeError) as error:
         missing = scheme in built_in.BACKENDS and isinstance(error, ModuleNotFoundError)
-        install = f"; `pip install 'parley-broker[{scheme}]'` brings what it needs" if missing else ""
+        install = f"; install its library: {how_to_install(scheme)}" if missing else ""
         raise BadConfig(f"the coordination store {scheme!r} ({target}) cannot be loaded: {error}{install}") from error
     if not (isinstance(found, type) and issubclass(found, Backend)):
         raise BadConfig(f"the coordination store {scheme!r} ({target}) is not a parley.consensus.backend.Backend")

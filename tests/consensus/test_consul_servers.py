@@ -139,6 +139,27 @@ async def test_other_tokens_can_neither_read_nor_change_the_tree(guarded: Guarde
         assert await client.get("secret")
 
 
+async def test_the_token_is_replaced_while_the_cluster_runs(guarded: Guarded) -> None:
+    """The steps of docs/security.md: a second token of the policy, the brokers one by one, the end of the first."""
+    first, second = guarded.token(POLICY), guarded.token(POLICY)
+    waits = ConsulBackend.from_url(guarded.url(first))  # a broker that is restarted last
+    await waits.open()
+    async with ConsulBackend.from_url(guarded.url(second)) as restarted:
+        session = await restarted.open_session(600_000)
+        async with waits.watch("rotated/") as watch:
+            await anext(watch)
+            await restarted.txn([], [Put("rotated/bound", b"1", session)])
+            assert isinstance(await anext(watch), Changed)
+        await waits.put("rotated/from-the-first", b"1")
+        assert await restarted.get("rotated/from-the-first")
+        await waits.close()
+        guarded.revoke(first)
+        await _refused(guarded.url(first), Unauthorized)
+        await restarted.put("rotated/after", b"1")
+        assert await restarted.get("rotated/bound"), "its session lives on"
+        await session.close()
+
+
 async def test_a_revoked_token_ends_watches_and_fails_every_call(guarded: Guarded) -> None:
     secret = guarded.token(POLICY)
     client = ConsulBackend.from_url(guarded.url(secret))

@@ -121,6 +121,35 @@ async def test_a_permission_that_is_taken_away_ends_writes_and_watches(users: Us
             await anext(again)
 
 
+async def test_the_account_is_replaced_while_the_cluster_runs(users: Users) -> None:
+    """The steps of docs/security.md: a second user of the role, the brokers one by one, the end of the first user."""
+    users.etcdctl("role", "add", "rotated")
+    users.etcdctl("role", "grant-permission", "rotated", "readwrite", "/rotated/", "--prefix=true")
+    for user in ("first", "second"):
+        users.etcdctl("user", "add", f"{user}:{user}")
+        users.etcdctl("user", "grant-role", user, "rotated")
+        if user == "first":
+            waits = EtcdBackend.from_url(users.url("first", "/rotated"))  # a broker that is restarted last
+            await waits.open()
+            watch = waits.watch("")
+            await anext(watch)
+            await waits.put("before", b"1")
+            assert isinstance(await anext(watch), Changed)
+    async with EtcdBackend.from_url(users.url("second", "/rotated")) as restarted:
+        session = await restarted.open_session(600_000)
+        await restarted.txn([], [Put("bound", b"1", session)])
+        assert isinstance(await anext(watch), Changed)
+        await waits.put("from-the-first", b"1")
+        assert await restarted.get("from-the-first")
+        await waits.close()
+        await asyncio.to_thread(users.etcdctl, "user", "delete", "first")
+        await restarted.put("after", b"1")
+        assert await restarted.get("bound"), "its session lives on"
+        with pytest.raises(Unauthorized):
+            await EtcdBackend.from_url(users.url("first", "/rotated")).open()
+        await session.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
     """Certificates for a test, created by openssl."""

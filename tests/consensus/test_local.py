@@ -291,9 +291,17 @@ async def test_sessions_opened_and_closed_leave_nothing(directory: Path, backend
     assert backend._sessions == {}
 
 
-async def test_the_pipes_are_for_the_owner_only(directory: Path, backend: LocalBackend) -> None:
-    (pipe,) = names(directory / "live")
-    assert stat.S_IMODE(os.stat(directory / "live" / pipe).st_mode) == 0o600
+async def test_a_new_store_is_for_its_owner_only(tmp_path: Path) -> None:
+    old_mask = os.umask(0)
+    try:
+        async with LocalBackend(tmp_path / "new") as client:
+            await client.put("a", b"1")
+            made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+            names = {path.name for path in made}
+            assert names >= {"new", "live", "store.db", "store.db-wal", "store.latest"}
+            assert [path for path in made if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+    finally:
+        os.umask(old_mask)
 
 
 async def test_a_stale_clock_cannot_keep_a_session(directory: Path) -> None:

@@ -233,6 +233,7 @@ async def test_writers_wait_while_the_store_is_frozen_and_go_on_when_the_move_is
         assert (await read_record(emptied))[0] == StoreRecord()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", list(REPORTED_STEPS))
 async def test_a_driver_that_dies_leaves_one_store_in_charge(stores: Stores, step: Step) -> None:
     old, new = stores.new(), stores.new()

@@ -111,7 +111,7 @@ async def test_a_wrong_password_is_unauthorized(servers: ZookeeperServers, query
 
 def _migrate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "parley", "zookeeper-security-migration", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
 
 
 async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
@@ -142,6 +142,51 @@ async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
         assert entry is not None
         assert entry.value == b"locked"
         await before.put("a", b"open again")
+
+
+@pytest.mark.parametrize("auth", ["digest", "sasl"])
+async def test_the_account_is_replaced_while_the_cluster_runs(
+    servers: ZookeeperServers, query: Query, tmp_path: Path, auth: str
+) -> None:
+    """The steps of docs/stores.md: unlock the tree, the brokers one by one with the second user, lock it again.
+
+    A broker that is restarted later has a connection of the step before. Each reads what the other has written.
+    """
+    url = f"{servers.url}/rotated-{auth}"
+    connect = f"{servers.url.removeprefix('zookeeper://')}/rotated-{auth}"
+    first, second = query("parley", "right", auth), query("other", "other", auth)
+
+    def migrate(how: str, user: str, password: str) -> None:
+        as_user = ["--user", user, "--password-file", str(tmp_path / f"{user}-{password}"), "--auth", auth]
+        done = _migrate("--zookeeper.acl", how, "--zookeeper.connect", connect, *as_user)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    async def exchange(step: str, *clients: ZookeeperBackend) -> None:
+        for number, client in enumerate(clients):
+            await client.put(f"{step}/{number}", b"1")
+        for client in clients:
+            assert len((await client.list(f"{step}/", limit=9)).entries) == len(clients)
+
+    async with (
+        ZookeeperBackend.from_url(f"{url}?acl=true&{first}") as locked,
+        ZookeeperBackend.from_url(f"{url}?{first}") as unlocked,
+    ):
+        await exchange("unlocking", locked, unlocked)
+    async with ZookeeperBackend.from_url(f"{url}?{first}") as before:
+        migrate("unsecure", "parley", "right")
+        async with ZookeeperBackend.from_url(f"{url}?{second}") as changed:
+            await exchange("second-user", before, changed)
+            await changed.put("unlocking/0", b"changed")
+    async with (
+        ZookeeperBackend.from_url(f"{url}?{second}") as changed,
+        ZookeeperBackend.from_url(f"{url}?acl=true&{second}") as locking,
+    ):
+        await exchange("locking", changed, locking)
+        migrate("secure", "other", "other")
+        await exchange("locked", changed, locking)
+        with pytest.raises(Unauthorized):
+            await ZookeeperBackend.from_url(f"{url}?{first}").open()
+    _nobody_can_touch(f"{url}?{first}", url)
 
 
 def test_an_unreachable_server_is_reported_once() -> None:

@@ -9,7 +9,7 @@ author implements a ``Harness``, which makes fresh stores and faults, and runs a
 or from a shell: ``python -m parley.consensus.conformance my_package:MyHarness``. No check can be left out: a skipped
 test fails, and the kit tests exactly what ``Capabilities`` declare. See docs/coordination.md, "Proving it".
 
-The kit imports nothing of Parley but ``consensus``: ``pip install parley-broker[conformance]``. Linux only.
+The kit imports nothing of Parley but ``consensus``: ``pip install '../parley[conformance]'``. Linux only.
 """
 
 from __future__ import annotations

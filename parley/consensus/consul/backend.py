@@ -25,11 +25,13 @@ from parley.consensus.backend import (
 )
 from parley.consensus.consul.address import Address
 from parley.consensus.consul.http_client import Response
+from parley.consensus.consul.protection import protection_of
 from parley.consensus.consul.session import ConsulSession
 from parley.consensus.consul.store_requests import Store, UnknownSession
 from parley.consensus.consul.transactions import KV, Plan, entry, plan_read, plan_txn, revisions
 from parley.consensus.consul.watch import FEEDS_MAX, WAIT_S, ConsulWatch, Feed
 from parley.consensus.errors import Closed, CoordinationError, NotFound, SessionLost, WrongStore
+from parley.consensus.protection import Protection
 
 VERIFY_S = 3.0
 _T = TypeVar("_T")
@@ -43,6 +45,7 @@ class ConsulBackend(Backend):
 
     def __init__(self, address: Address, rng: random.Random | None = None) -> None:
         self._rng = rng or random.SystemRandom()
+        self._address = address
         self._store = Store(address, self._rng)
         self._opened = False
         self._sessions: dict[str, ConsulSession] = {}
@@ -67,6 +70,10 @@ class ConsulBackend(Backend):
 
     async def watch_count(self) -> WatchCount:
         return await self._store.watch_count()
+
+    async def protection(self) -> Protection:
+        self._require_open()
+        return await protection_of(self._address, self._store.layout)
 
     async def close(self) -> None:
         await self._close(ending_sessions=True)

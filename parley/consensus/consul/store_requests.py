@@ -85,7 +85,10 @@ class Store:
         raise reason.error
 
     async def watch_count(self) -> WatchCount:
-        """The blocking queries that the agent in use serves. Its metric counts them as they begin, in spans of 10 s."""
+        """Return the number of blocking queries on this Consul agent, from its own metrics, which are up to 20 s old.
+
+        If the metrics do not have the number, it is None and the text says why.
+        """
         try:
             response = await self._client.call("GET", "/v1/agent/metrics", writes=False)
             gauges = json.loads(response.body)["Gauges"]

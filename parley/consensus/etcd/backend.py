@@ -34,10 +34,12 @@ from parley.consensus.etcd.grpc_errors import ResponseTooLarge
 from parley.consensus.etcd.grpc_methods import GRANT, KEEP_ALIVE, REVOKE, TXN
 from parley.consensus.etcd.identity import EtcdIdentity
 from parley.consensus.etcd.key_layout import KeyLayout
+from parley.consensus.etcd.protection import protection_of
 from parley.consensus.etcd.server_connection import REQUEST_S, RequestFailed, ServerConnection
 from parley.consensus.etcd.session import EtcdSession
 from parley.consensus.etcd.watch import EtcdWatch
 from parley.consensus.etcd.watch_count import watch_count
+from parley.consensus.protection import Protection
 from parley.consensus.store_identity import open_identity
 
 CAPABILITIES = Capabilities(
@@ -94,6 +96,9 @@ class EtcdBackend(Backend):
 
     async def watch_count(self) -> WatchCount:
         return await watch_count(self._address)
+
+    async def protection(self) -> Protection:
+        return await protection_of(self._connected(), self._address)
 
     async def close(self) -> None:
         if self._connection is None:

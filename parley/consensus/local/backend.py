@@ -47,8 +47,10 @@ from parley.consensus.errors import (
 from parley.consensus.local.database import Applied, Census, Database, News
 from parley.consensus.local.database_thread import DatabaseThread
 from parley.consensus.local.other_processes import ENTRIES_CHANGED, SESSIONS_CHANGED, OtherProcesses
+from parley.consensus.local.protection import protection_of
 from parley.consensus.local.session import LocalSession
 from parley.consensus.local.watch import RETRY_S, LocalWatch
+from parley.consensus.protection import Protection
 from parley.consensus.store_identity import new_identity
 
 CAPABILITIES = Capabilities(
@@ -209,6 +211,14 @@ class LocalBackend(Backend):
     async def watch_count(self) -> WatchCount:
         return WatchCount(None, "there is no server: each process reads the database and finds the changes itself")
 
+    async def protection(self) -> Protection:
+        if self._thread is None:
+            raise Closed("the backend is not open")
+        try:
+            return await asyncio.to_thread(protection_of, self._directory)
+        except OSError as error:
+            raise Unavailable(str(error)) from error
+
     async def _run(self, job: Callable[[Database], _T]) -> _T:
         if self._thread is None:
             raise Closed("the backend is not open")
@@ -367,8 +377,9 @@ class LocalBackend(Backend):
 
 
 def _make_directory(directory: Path) -> None:
+    """Create the directory for this user only, because credentials are in it. One that exists keeps its permissions."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _as_coordination_error(error) from error
 

@@ -383,11 +383,15 @@ class Database:
 
 
 def _initialise(path: Path, identity: str, boot: str) -> None:
-    """Create a store and put it in place in one step. Does nothing if another process has just put one there."""
+    """Create a store and put it in place in one step. Does nothing if another process has just put one there.
+
+    Only this user can read the file. SQLite gives the files beside it the same permissions.
+    """
     draft = path.with_name(f".{path.name}.{identity}")
     try:
         connection = sqlite3.connect(draft, isolation_level=None)
         try:
+            draft.chmod(0o600)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute("INSERT INTO state VALUES (1, ?, ?, 0, 0)", (identity, boot))

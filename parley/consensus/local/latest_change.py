@@ -21,7 +21,7 @@ class LatestChange:
     def __init__(self, directory: Path, identity: str) -> None:
         """``identity`` is that of the store. Raises OSError."""
         self._identity = identity
-        self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def read(self) -> int:
         """Return the latest change that was on disk; 0 if the file is new, damaged or another store's."""

@@ -38,7 +38,7 @@ class OtherProcesses:
         self._on_wake_up = on_wake_up
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
         self._pipe = self._directory / process
         draft = self._directory / f".{process}"
         os.mkfifo(draft, 0o600)

@@ -26,6 +26,7 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import BadConfig, Closed, MaybeApplied, Unavailable, WrongStore
 from parley.consensus.memory.store import MemoryStore
+from parley.consensus.protection import Finding, Guard, Protection
 from parley.consensus.store_identity import require_identity
 
 
@@ -188,6 +189,10 @@ class MemoryBackend(Backend):
 
     async def watch_count(self) -> WatchCount:
         return WatchCount(self.store.watches, "this process")
+
+    async def protection(self) -> Protection:
+        closed = Finding(Guard.CLOSED, "only this process can use it")
+        return Protection(closed, closed)
 
     def _write(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         for op in ops:

@@ -7,16 +7,16 @@ given as options beside the address (``key_password``, ``ca_password``), never i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from parley.configuration.key_stores import BadKeyStore, is_pem, read_identity, read_trusted
 from parley.consensus.errors import BadConfig
 from parley.consensus.urls import parse_servers
 from parley.consensus.zookeeper.configured_address import DEFAULT_PORT
-from parley.consensus.zookeeper.connection import Endpoint
-from parley.consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
+from parley.consensus.zookeeper.connection import Endpoint, Keystores
 from parley.consensus.zookeeper.multi_requests import Acl
 
 ROOT = "parley"
@@ -82,7 +82,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
     auth, sasl = _credentials(settings)
     servers = parse_servers(hosts, default_port=DEFAULT_PORT, source="zookeeper", expected=EXPECTED)
     endpoint = Endpoint(",".join(map(str, servers)), auth, sasl, *_tls(settings, passwords))
-    if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.key):
+    if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.identity):
         raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
     connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
     return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)
@@ -118,27 +118,34 @@ def _tls(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[dic
         if files:
             raise BadConfig(f"zookeeper: tls=false and {files[0]} contradict each other")
         return {}, Keystores()
+    try:
+        return _stores(settings, passwords)
+    except BadKeyStore as error:
+        raise BadConfig(f"zookeeper: {error}") from error
+
+
+def _stores(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[dict[str, Any], Keystores]:
     tls: dict[str, Any] = {"use_ssl": True, "check_hostname": _flag(settings, "verify-host")}
-    trusted, own = Keystores(), Keystores()
+    trusted, own = "", None
     if authorities := settings["ca-file"]:
         if is_pem(_file(authorities, "ca-file")):
             tls["ca"] = authorities
         else:
-            trusted = read_pkcs12(authorities, passwords["ca-password"], wants_key=False)
+            trusted = read_trusted(authorities, passwords["ca-password"])
     password = passwords["key-password"]
     if settings["key-password-file"]:
         password = _secret(settings["key-password-file"], "key-password-file")
     if (certificate := settings["cert-file"]) and not is_pem(_file(certificate, "cert-file")):
         if settings["key-file"] not in ("", certificate):
             raise BadConfig(f"zookeeper: the key is in cert-file={certificate}; key-file names another file")
-        own = read_pkcs12(certificate, password, wants_key=True)
+        own = read_identity(certificate, password)
     elif bool(certificate) != bool(settings["key-file"]):
         raise BadConfig("zookeeper: cert-file and key-file need each other")
     elif certificate:
         tls["certfile"] = certificate
         tls["keyfile"] = _file(settings["key-file"], "key-file")
         tls |= {"keyfile_password": password} if password else {}
-    return tls, replace(own, authorities=trusted.authorities)
+    return tls, Keystores(own, trusted)
 
 
 def _secret(path: str, option: str) -> str:

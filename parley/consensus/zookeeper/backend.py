@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KazooState
 
 from parley.consensus.backend import (
@@ -28,6 +29,7 @@ from parley.consensus.backend import (
     WatchCount,
 )
 from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
+from parley.consensus.protection import Protection
 from parley.consensus.zookeeper.address import Address, parse
 from parley.consensus.zookeeper.change_feed import ChangeFeed
 from parley.consensus.zookeeper.change_log_trimming import ChangeLogTrimmer
@@ -36,6 +38,7 @@ from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
 from parley.consensus.zookeeper.consistent_reads import Reader
 from parley.consensus.zookeeper.identity import open_store, verify_store
 from parley.consensus.zookeeper.key_layout import KeyLayout
+from parley.consensus.zookeeper.protection import protection_of
 from parley.consensus.zookeeper.session import SessionConnection, ZookeeperSession, create_session_znode
 from parley.consensus.zookeeper.session_timeout_bounds import session_timeout_bounds
 from parley.consensus.zookeeper.transactions import Applied, Writer
@@ -90,6 +93,14 @@ class ZookeeperBackend(Backend):
 
     async def watch_count(self) -> WatchCount:
         return await asyncio.to_thread(watch_count, self._address.endpoint)
+
+    async def protection(self) -> Protection:
+        if not self._opened:
+            raise Closed("the backend is not open")
+        try:
+            return await asyncio.to_thread(protection_of, self._address)
+        except KazooException as error:
+            raise Unavailable(f"the ACLs of the tree cannot be read: {error!r}") from error
 
     async def open(self, *, expect_identity: str | None = None) -> None:
         if self._opened:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,8 @@ from kazoo.protocol.serialization import Sync
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
+from parley.configuration.key_stores import Identity, pem_file
 from parley.consensus.errors import Permanent, Unauthorized, Unavailable
-from parley.consensus.zookeeper.keystores import Keystores
 
 READ_FRACTION = 2 / 3
 """The part of the session timeout after which a silent server is given up, as by every client of ZooKeeper."""
@@ -45,12 +45,31 @@ Watcher = Callable[[WatchedEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Keystores:
+    """The content of PKCS #12 files, which kazoo cannot read. ``authorities`` is PEM; empty without a trust store."""
+
+    identity: Identity | None = None
+    authorities: str = field(default="", repr=False)
+
+    @contextmanager
+    def as_options(self) -> Iterator[dict[str, str]]:
+        """Yield kazoo's options for the content. The files that they name exist only inside the block."""
+        with ExitStack() as files:
+            options: dict[str, str] = {}
+            if self.identity is not None:
+                path = files.enter_context(pem_file(self.identity.pem))
+                options |= {"certfile": path, "keyfile": path}
+            if self.authorities:
+                options["ca"] = files.enter_context(pem_file(self.authorities))
+            yield options
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """The servers, and this client's credentials.
 
     ``hosts`` is ``host:port`` of each, joined by commas. ``auth`` has pairs of scheme and credential, like ``digest``
-    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options. ``keystores`` has
-    certificates from PKCS #12 files, which kazoo cannot read.
+    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options.
     """
 
     hosts: str

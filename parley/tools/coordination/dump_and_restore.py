@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from parley.broker.config import BrokerConfig
-from parley.broker.controller.stored_metadata import CONFIGS
+from parley.broker.config import BrokerConfig, TopicConfig
+from parley.broker.controller.stored_metadata import CONFIGS, SCRAM, SECRETS
 from parley.consensus.backend import Backend, Entry, Put, Revision
 from parley.consensus.keys import check_key
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
@@ -82,17 +82,19 @@ def _stored(value: Any) -> bytes:
 
 
 def _masked(key: str, value: Any) -> Any:
+    if key.startswith((DATA + SCRAM, DATA + SECRETS)):
+        return dict.fromkeys(value, MASK) if isinstance(value, dict) else {_RAW: MASK}
     if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):
         return value
     return {name: MASK if _is_secret(name) else one for name, one in value.items()}
 
 
 def _is_secret(name: str) -> bool:
-    """True if a setting is secret, also with a prefix such as that of a listener."""
-    for known, key in BrokerConfig.KEYS.items():
-        if key.is_sensitive and (name == known or name.endswith(f".{known}")):
-            return True
-    return False
+    """True if a setting is secret, or unknown and may be; also with a prefix such as that of a listener."""
+    if name in TopicConfig.KEYS:
+        return False
+    found = [key for known, key in BrokerConfig.KEYS.items() if name == known or name.endswith(f".{known}")]
+    return not found or any(key.is_sensitive for key in found)
 
 
 async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: bool) -> int:

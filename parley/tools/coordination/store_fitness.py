@@ -15,6 +15,7 @@ from typing import Any
 
 from parley.consensus.backend import ABSENT, PRESENT, At, Backend, Changed, Check, Put, Removed, Session, Snapshot
 from parley.consensus.errors import AlreadyExists, Conflict, CoordinationError, Fenced, SessionLost
+from parley.consensus.protection import Protection
 
 WRITES = 50
 PARALLEL = 200
@@ -43,6 +44,7 @@ class Found:
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     latencies_ms: dict[str, float] = field(default_factory=dict)
+    protection: Protection | None = None
 
     @property
     def verdict(self) -> str:
@@ -64,13 +66,23 @@ class Found:
             "problems": self.problems,
             "remarks": self.remarks,
             "latenciesMs": self.latencies_ms,
+            "protection": {} if self.protection is None else protection_as_data(self.protection),
         }
+
+
+def protection_as_data(protection: Protection) -> dict[str, dict[str, str]]:
+    """What protects a store, as JSON data."""
+    found = {"tree": protection.tree, "connection": protection.connection}
+    return {
+        name: {"state": finding.guard.value, "text": finding.text, "advice": finding.advice}
+        for name, finding in found.items()
+    }
 
 
 async def check(backend: Backend, connected_s: float) -> Found:
     """Test an open store. ``connected_s`` is the time that opening it took.
 
-    Raises CoordinationError if the scratch folder cannot be removed.
+    Raises CoordinationError if the scratch folder cannot be removed, or the store's protection not be read.
     """
     found = Found(identity=backend.identity, latencies_ms={"connect": _ms(connected_s)})
     folder = f"scratch/{secrets.token_hex(8)}"
@@ -81,6 +93,7 @@ async def check(backend: Backend, connected_s: float) -> Found:
     finally:
         await _clean(backend, folder)
     _judge(found, backend)
+    found.protection = await backend.protection()
     return found
 
 

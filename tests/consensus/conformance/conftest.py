@@ -1,7 +1,7 @@
 """The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
 
-``make test`` tries a quarter of the model's examples on every store, and kills a hundred candidates on the embedded
-store only. ``make soak`` runs all of both on each.
+``make test`` tries a quarter of the model's examples on each of Parley's stores, and kills 25 candidates, on the
+embedded store only. ``make soak`` runs all of the examples and a hundred kills on every store.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from parley.consensus.conformance import machine
+from parley.consensus.conformance.checks import elections
 from tests.support.proportion import examples
 from tests.support.stores.servers import data_place
 
@@ -27,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent != here:
             continue
-        if item.name.endswith(_MODEL):
+        if item.name.endswith((_MODEL, _KILLS)):
             item.add_marker("hypothesis")
         if item.name.endswith(_KILLS) and item.parent is not None and item.parent.name not in _KILLS_IN_TEST:
             item.add_marker(pytest.mark.soak)
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.name.endswith(_MODEL):
         monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, max_examples=examples(100)))
+    if request.node.name.endswith(_KILLS):
+        monkeypatch.setattr(elections, "KILLS", examples(100))
 
 
 @pytest.fixture(scope="module", autouse=True)

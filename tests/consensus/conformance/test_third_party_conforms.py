@@ -60,7 +60,7 @@ def url() -> str:
 @pytest.mark.system
 class TestPostgresql(ConformanceSuite):
     harness = staticmethod(lambda: importlib.import_module(f"{NAME}.proving").PostgresqlHarness(_running[0]))
-    slow_marks = (pytest.mark.slow,)
+    slow_marks = (pytest.mark.soak,)  # ``make test`` runs them on Parley's own stores
 
 
 @pytest.mark.system

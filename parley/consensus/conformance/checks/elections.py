@@ -11,7 +11,7 @@ from parley.consensus.conformance.lab import LONG_TTL_MS, Lab, check, equal, ref
 from parley.consensus.errors import AlreadyExists, Fenced
 from parley.consensus.recipes.elections import Elections
 
-_KILLS = 100
+KILLS = 100
 
 
 async def _elections(client: Backend, ttl_ms: int = LONG_TTL_MS) -> Elections:
@@ -29,7 +29,7 @@ async def _kills(lab: Lab) -> None:
     watching = asyncio.ensure_future(_epochs_written(client, order))
     try:
         await asyncio.gather(*(race.enter() for _ in range(4)))
-        for kill in range(_KILLS):
+        for kill in range(KILLS):
             # If only the TTL reveals a kill, waiting for a leader before every kill would take too long.
             if limits.crash_seen_ms_max is not None or kill % 10 == 0:
                 await lab.within(240, race.led.wait(), f"a leader after {kill} kills")
@@ -43,7 +43,7 @@ async def _kills(lab: Lab) -> None:
     equal(len(set(epochs)), len(epochs), f"the number of different epochs ({sorted(race.claims)})")
     require(order == sorted(order), f"the epochs of guarded writes went back: {order}")
     equal(max(epochs) <= await Elections(client, await client.open_session(LONG_TTL_MS)).epoch("lead"), True, "epochs")
-    lab.measured("leaders in 100 kills", len(epochs), "")
+    lab.measured(f"leaders in {KILLS} kills", len(epochs), "")
 
 
 class _Race:

@@ -1,0 +1,170 @@
+"""What locks the server of a store for the brokers' account: TLS, users or ACLs, and the options of its address.
+
+The steps are those of docs/stores.md, carried out over the servers' HTTP APIs. They can be repeated: a server that is
+locked already stays as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+USER: Final = "parley"
+PREFIX: Final = "parley"
+"""The path of the address: the only keys that the account may read and write."""
+_SECONDS: Final = 10
+_RULES: Final = f'key_prefix "{PREFIX}/" {{ policy = "write" }} session_prefix "" {{ policy = "write" }}'
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The files of a locked store.
+
+    ``certificate`` is the server's, with its key; ``authority`` has signed it. ``password_file`` has the password of
+    the brokers' account (in Consul its token), ``root_file`` that of the account that creates it.
+    """
+
+    authority: Path
+    certificate: Path
+    password_file: Path
+    root_file: Path
+
+    @property
+    def password(self) -> str:
+        """The password, or token, of the brokers' account."""
+        return self.password_file.read_text().strip()
+
+    @property
+    def root_password(self) -> str:
+        """The password, or token, of the account that may do everything."""
+        return self.root_file.read_text().strip()
+
+    def tls_context(self) -> ssl.SSLContext:
+        """TLS that trusts the server's authority only."""
+        return ssl.create_default_context(cafile=str(self.authority))
+
+    def query(self, store: str) -> str:
+        """The options of the store's address, with which the brokers log in over TLS."""
+        if store == "consul":
+            return urlencode({"ca-file": self.authority, "token-file": self.password_file}, safe="/")
+        options = {"ca-file": self.authority, "user": USER, "password-file": self.password_file}
+        return urlencode({"acl": "true", **options} if store == "zookeeper" else options, safe="/")
+
+
+# --- Settings of the servers ---
+
+
+def zookeeper_settings(lock: Lock, port: int) -> str:
+    """Lines of ZooKeeper's configuration: clients connect with TLS only. ACLs of the znodes are set by the brokers."""
+    return f"""\
+secureClientPort={port}
+secureClientPortAddress=127.0.0.1
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.clientAuth=none
+ssl.keyStore.location={lock.certificate}
+ssl.trustStore.location={lock.authority}
+"""
+
+
+def etcd_arguments(lock: Lock) -> list[str]:
+    """Arguments of etcd: TLS for clients, TLS with certificates of both sides for other servers."""
+    files = {
+        "cert-file": lock.certificate,
+        "key-file": lock.certificate,
+        "peer-cert-file": lock.certificate,
+        "peer-key-file": lock.certificate,
+        "peer-trusted-ca-file": lock.authority,
+    }
+    return [*(f"--{name}={path}" for name, path in files.items()), "--peer-client-cert-auth"]
+
+
+def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any]:
+    """Settings of Consul: HTTPS, and ACLs that deny what no token allows.
+
+    ``names_management_token`` is the name that this release of Consul has for the token that may do everything.
+    """
+    tokens = {names_management_token: lock.root_password, "agent": lock.root_password}
+    return {
+        "acl": {"enabled": True, "default_policy": "deny", "tokens": tokens},
+        "ca_file": str(lock.authority),
+        "cert_file": str(lock.certificate),
+        "key_file": str(lock.certificate),
+    }
+
+
+# --- Accounts ---
+
+
+def lock_etcd(lock: Lock, port: int) -> None:
+    """Give the brokers a user that may use the prefix only, and refuse clients without a user. Raises OSError."""
+
+    def ask(path: str, body: object) -> None:
+        _send(lock, "POST", f"https://127.0.0.1:{port}/v3/auth/{path}", body)
+
+    try:
+        ask("authenticate", {"name": "root", "password": lock.root_password})
+        return
+    except urllib.error.HTTPError as refusal:
+        if "not enabled" not in _text(refusal):
+            raise
+    first, last = (base64.b64encode(f"/{PREFIX}{end}".encode()).decode() for end in ("/", "0"))
+    permission = {"permType": "READWRITE", "key": first, "range_end": last}  # "0" follows "/": the prefix, and no more
+    steps: list[tuple[str, object]] = [
+        ("user/add", {"name": "root", "password": lock.root_password}),
+        ("role/add", {"name": "root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("user/add", {"name": USER, "password": lock.password}),
+        ("role/add", {"name": USER}),
+        ("role/grant", {"name": USER, "perm": permission}),
+        ("user/grant", {"user": USER, "role": USER}),
+        ("enable", {}),
+    ]
+    for path, body in steps:
+        try:
+            ask(path, body)
+        except urllib.error.HTTPError as refusal:
+            if "already" not in _text(refusal):  # a start that was interrupted has made it
+                raise
+
+
+def lock_consul(lock: Lock, port: int) -> None:
+    """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions.
+
+    Raises OSError.
+    """
+    url = f"https://127.0.0.1:{port}/v1/acl"
+    try:
+        _send(lock, "GET", f"{url}/token/self", token=lock.password)
+        return
+    except urllib.error.HTTPError as refusal:
+        if "not found" not in _text(refusal):
+            raise
+    try:
+        _send(lock, "PUT", f"{url}/policy", {"Name": USER, "Rules": _RULES}, token=lock.root_password)
+    except urllib.error.HTTPError as refusal:
+        if "already exists" not in _text(refusal):
+            raise
+    token = {"SecretID": lock.password, "Description": "Parley's brokers", "Policies": [{"Name": USER}]}
+    _send(lock, "PUT", f"{url}/token", token, token=lock.root_password)
+
+
+def _send(lock: Lock, method: str, url: str, body: object = None, *, token: str = "") -> None:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"X-Consul-Token": token} if token else {}, method=method)
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=lock.tls_context())
+    )
+    with direct.open(request, timeout=_SECONDS) as response:
+        response.read()
+
+
+def _text(refusal: urllib.error.HTTPError) -> str:
+    text: str = refusal.read().decode("utf-8", "replace")
+    return text
