@@ -104,12 +104,11 @@ def retention_of_data(header: BatchHeader, producer: LastBatch | None, *, is_abo
 
 
 def retention_of_control(
-    header: BatchHeader, producer: LastBatch | None, *, covers_batches: bool, is_last: bool, now_ms: int
+    header: BatchHeader, producer: LastBatch | None, *, covers_batches: bool, is_last: bool, is_expired: bool
 ) -> Retention:
-    """What is done with a control batch. ``covers_batches`` is True if something is left that its record refers to."""
+    """What is done with a control batch. ``covers_batches`` is True if something is left that its record refers to,
+    ``is_expired`` if its delete horizon has passed."""
     fences = producer is not None and producer.last_offset < 0 and header.producer_epoch == producer.epoch
     if covers_batches or fences:
         return Retention(keeps_records=True)
-    horizon = header.delete_horizon_ms
-    is_expired = horizon is not None and horizon <= now_ms
     return Retention(keeps_records=not is_expired, keeps_empty=is_last, expires=True)

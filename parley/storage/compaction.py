@@ -18,7 +18,7 @@ from typing import Final
 
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import payload
-from parley.protocol.records.batch_header import COMPRESSION_MASK, HEADER_SIZE
+from parley.protocol.records.batch_header import COMPRESSION_MASK, HEADER_SIZE, BatchHeader
 from parley.protocol.records.control_batch import read_marker
 from parley.storage._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
 from parley.storage.batch_retention import (
@@ -71,6 +71,8 @@ class CompactionRequest:
     segment_index_bytes: int
     index_interval_bytes: int
     delete_retention_ms: int
+    tombstones_kept_from: int
+    """Tombstones and markers at this offset or above stay, although their time is over: a replica will fetch them."""
     map_bytes: int
     """The memory for the table of keys (``log.cleaner.dedupe.buffer.size``)."""
     map_load_factor: float
@@ -85,6 +87,8 @@ class CompactedGroup:
 
     replaced: tuple[int, ...]
     written: tuple[int, ...]
+    tombstones_removed_up_to: int = 0
+    """The offset behind the last batch that the compaction has removed tombstones or a marker from; 0 if it has not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,6 +177,7 @@ class _Compaction:
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
         """The table has the keys of all records from the first dirty offset to before this one."""
+        self._tombstones_removed_up_to = 0
 
     def run(self) -> CompactionResult:
         request = self._request
@@ -183,7 +188,13 @@ class _Compaction:
             with self._cleaning():
                 written = self._copy(group, transactions)
             if written:
-                self._adopt(CompactedGroup(replaced=tuple(each.base_offset for each in group), written=written))
+                self._adopt(
+                    CompactedGroup(
+                        replaced=tuple(each.base_offset for each in group),
+                        written=written,
+                        tombstones_removed_up_to=self._tombstones_removed_up_to,
+                    )
+                )
         stats, keys = self._stats, self._keys
         stats.map_keys = keys.count
         stats.map_utilization = int(keys.count) / int(keys.slots)
@@ -275,9 +286,12 @@ class _Compaction:
                 covers = marker is None  # not a transaction's: no rule says when it may be removed
                 if marker is not None:
                     covers, entry = transactions.end(header, marker)
-            now_ms = self._request.now_ms
-            retention = retention_of_control(header, producer, covers_batches=covers, is_last=is_last, now_ms=now_ms)
+            retention = retention_of_control(
+                header, producer, covers_batches=covers, is_last=is_last, is_expired=self._is_expired(header)
+            )
             kept: Batch | None = batch if retention.keeps_records and header.record_count else None
+            if kept is None and header.record_count:
+                self._tombstones_removed_up_to = header.next_offset
         else:
             is_aborted = transactions.is_aborted(header)
             retention = retention_of_data(header, producer, is_aborted=is_aborted, is_last=is_last)
@@ -290,12 +304,13 @@ class _Compaction:
 
     def _filtered(self, batch: Batch) -> Batch | None:
         """The batch with the records that no later one supersedes; None if there are none."""
-        header, now_ms = batch.header, self._request.now_ms
-        horizon = header.delete_horizon_ms
-        drops = horizon is not None and horizon <= now_ms
+        header = batch.header
+        drops = self._is_expired(header)
         payload = self._payload(batch)
         found = select(payload, header.record_count, header.base_offset, self._end, drops, self._keys)
         self._stats.records_invalid += found.without_key
+        if drops and found.records is not None:
+            self._tombstones_removed_up_to = header.next_offset  # or only records that later ones supersede
         if not found.count:
             return None
         kept = batch
@@ -303,9 +318,15 @@ class _Compaction:
             payload = found.records
             kept = with_records(batch, payload, found.count, header.base_timestamp + found.max_delta)
         # At or above ``_end`` the table is incomplete: older values of this key may remain, so set no horizon.
-        if found.tombstones and horizon is None and header.last_offset < self._end:
+        if found.tombstones and header.delete_horizon_ms is None and header.last_offset < self._end:
             kept = with_horizon(kept, self._horizon_ms, payload)
         return kept
+
+    def _is_expired(self, header: BatchHeader) -> bool:
+        """True if the tombstones or the marker of a batch may be removed: their time is over, and no replica that is
+        catching up has yet to fetch them."""
+        horizon, request = header.delete_horizon_ms, self._request
+        return horizon is not None and horizon <= request.now_ms and header.last_offset < request.tombstones_kept_from
 
     @property
     def _horizon_ms(self) -> int:

@@ -40,7 +40,10 @@ def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
 def cut_like(log: Log, copy: Log) -> None:
     """Truncate the copy to the part that it shares with the log. Blocks."""
     last = copy.leader_epochs.latest_epoch
-    if copy.log_end_offset < log.log_start_offset:
+    removed_up_to = log.tombstones_removed_up_to
+    if removed_up_to > max(copy.log_end_offset, copy.tombstones_removed_up_to):
+        copy.truncate_fully_and_start_at(log.log_start_offset, tombstones_removed_up_to=removed_up_to)
+    elif copy.log_end_offset < log.log_start_offset:
         copy.truncate_fully_and_start_at(log.log_start_offset)
     elif copy.log_end_offset > log.log_end_offset:
         copy.truncate_to(log.log_end_offset)

@@ -79,12 +79,14 @@ class LeaderEpochCache:
         if (epoch == self._latest and start_offset >= self._latest_start) or epoch < 0:
             return
         kept = self._entries
-        while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+        while kept and (kept[-1].epoch > epoch or kept[-1].start_offset >= start_offset):
             kept = kept[:-1]
         dropped = self._entries[len(kept) :]
         if len(dropped) > 1 or (dropped and dropped[0].start_offset != start_offset):
             _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
-        self._set((*kept, EpochStart(epoch, start_offset)))
+        if not kept or kept[-1].epoch < epoch:  # else it has begun before
+            kept = (*kept, EpochStart(epoch, start_offset))
+        self._set(kept)
 
     def insert(self, epoch: int, start_offset: int) -> None:
         """Note that an older ``epoch`` begins at ``start_offset`` or before it; does nothing if that is known.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -21,12 +21,12 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
-from parley.storage import recovery, retention, timestamp_lookup
+from parley.storage import recovery, retention
 from parley.storage.batch_retention import LastBatch
+from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.damage import DamagedRange
 from parley.storage.dirtiness import Dirtiness, measure
-from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log_append import (
@@ -44,22 +44,20 @@ from parley.storage.log_append import (
 from parley.storage.log_compaction import LogCompaction, LogToCompact
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL
-from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import LogRead
 from parley.storage.mending import MendedLog, Mending
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
+from parley.storage.readable_log import ReadableLog
 from parley.storage.recovery import LastKnown
+from parley.storage.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
 from parley.storage.segment import Segment
-from parley.storage.segments import Segments
-from parley.storage.shortage import no_memory, reserve_for
 from parley.storage.timestamp_lookup import FoundRecord
-from parley.storage.transaction_index import AbortedTransaction
 
 __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
 
-class Log:
+class Log(ReadableLog):
     """A partition's log, made by ``open``. ``config`` may be assigned at any time."""
 
     def __init__(
@@ -75,45 +73,27 @@ class Log:
         random: Random,
         on_io_error: Callable[[OSError], None],
     ) -> None:
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.config = config
-        self.producers: ProducerState = loaded.producers
-        self.leader_epochs: LeaderEpochCache = loaded.epochs
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
-        self._high_watermark = loaded.log_start_offset
-        self._now_ms = now_ms
-        self._on_io_error = on_io_error
-        self._lock = threading.RLock()
-        self._removal_lock = threading.RLock()  # held by what removes segments and waits for the disk; taken first
-        unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
-        self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
-        self.on_damage: Callable[[Log, DamagedRange], None] = lambda log, damaged: None
-        """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
-        then read ``damage``."""
+        super().__init__(
+            directory,
+            topic,
+            partition,
+            config,
+            loaded,
+            topic_id=topic_id,
+            now_ms=now_ms,
+            random=random,
+            on_io_error=on_io_error,
+        )
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was compacted last; None if it never was. The checkpoint must not be higher:
         then compaction could remove a tombstone and leave what it deletes."""
-        self._integrity = LogIntegrity(
-            f"{topic}-{partition}",
-            self._lock,
-            self._durability,
-            loaded.epochs,
-            loaded.missing,
-            lambda damaged: self.on_damage(self, damaged),
-        )
-        self._segments = Segments(
-            directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
-        )
-        self._closed = False
+        self.tombstones_needed_from: Callable[[float], int] = lambda now_s: INT64_MAX
+        """Returns the offset from which on a replica that is catching up needs the tombstones, at a monotonic time.
+        Assign it after ``open``."""
+        self._removal_lock = threading.RLock()  # held by what removes segments and waits for the disk; taken first
         self._is_half_changed = False  # an append ended in its middle: only a recovery finds out what it changed
         self._is_mending = False
         self._compaction: LogCompaction | None = None
-        for damaged in self.damage:
-            self._integrity.report(damaged)
 
     @classmethod
     def open(
@@ -149,57 +129,6 @@ class Log:
             random=random,
             on_io_error=on_io_error,
         )
-
-    def __repr__(self) -> str:
-        return f"Log({self.topic}-{self.partition}, {self.log_start_offset} to {self.log_end_offset})"
-
-    # --- Properties ---
-
-    def checkpointed(self, recovery_point: int) -> None:
-        """Note that the checkpoint has ``recovery_point``, which was the log's a moment ago."""
-        with self._lock:
-            self._durability.written(recovery_point)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first; the last one takes the appends."""
-        return self._segments.all
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all segments, without indexes."""
-        return sum(segment.size for segment in self.segments)
-
-    @property
-    def recovery_point(self) -> int:
-        """The offset below which everything is on disk."""
-        return self._durability.recovery_point
-
-    @property
-    def damage(self) -> tuple[DamagedRange, ...]:
-        """The ranges that are known to be damaged or missing, in order. A read into one raises CORRUPT_MESSAGE."""
-        return self._integrity.damage(self.segments, self.log_start_offset)
-
-    @property
-    def high_watermark(self) -> int:
-        """The offset below which everything is committed: set by the partition, kept between start and end."""
-        return self._high_watermark
-
-    @high_watermark.setter
-    def high_watermark(self, offset: int) -> None:
-        self._high_watermark = offset = max(self.log_start_offset, min(offset, self.log_end_offset))
-        if self.producers.first_unstable_offset is not None:
-            with self._lock:
-                self.producers.on_high_watermark(offset)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The start of the earliest transaction that is open, or whose marker is not replicated yet; else the high
-        watermark. Consumers with ``read_committed`` stop there."""
-        unstable = self.producers.first_unstable_offset
-        if unstable is None or unstable >= self._high_watermark:
-            return self._high_watermark
-        return max(unstable, self.log_start_offset)
 
     # --- Appending ---
 
@@ -375,67 +304,6 @@ class Log:
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_advanced(offset)
 
-    # --- Reading ---
-
-    def read(
-        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
-    ) -> LogRead:
-        """Plan a read of whole batches, from the one that holds ``offset`` to before ``up_to``
-        (``parley.storage.log_reader``).
-
-        Reads nothing yet, and usually touches no file. With ``nowait`` it raises ``BlockingIOError`` if finding the
-        place must wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
-        OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
-        ``damage``), KAFKA_STORAGE_ERROR.
-        """
-        if self._closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise self._outside(offset)
-        while True:
-            removals = self._durability.removals
-            try:
-                read = self._segments.reader.plan(offset, max_bytes, up_to, min_one_batch=min_one_batch, nowait=nowait)
-            except BlockingIOError:
-                raise
-            except OSError as error:
-                if self._durability.is_unchanged_since(removals):
-                    raise self._failed(error) from error
-                continue  # a segment was removed between finding and opening it
-            except MemoryError as error:
-                raise no_memory(f"a read of {self!r}") from error
-            if offset < self.log_start_offset:  # checked last: the log start may have moved meanwhile
-                raise self._outside(offset)
-            return read
-
-    def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
-        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position behind them.
-
-        Damage is added to ``damage`` and reported to ``on_damage``. Returns the end of a segment that was removed
-        meanwhile. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        removals = self._durability.removals
-        try:
-            checked, _ = self._integrity.verify(segment, position, position + max_bytes, self.log_end_offset)
-        except OSError as error:
-            if self._durability.is_unchanged_since(removals):
-                raise self._failed(error) from error
-            return segment.size
-        except MemoryError as error:
-            raise no_memory(f"verifying {segment!r}") from error
-        return checked.end
-
-    def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that has none, after verifying all of it. Blocks.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        with self._disk():
-            self._integrity.write_missing_digest(segment)
-
-    def _outside(self, offset: int) -> KafkaError:
-        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
-
     # --- Damage ---
 
     def mend(self, damaged: DamagedRange) -> Mending:
@@ -457,9 +325,12 @@ class Log:
                 durability=self._durability,
                 producers=self.producers,
                 epochs=self.leader_epochs,
+                tombstones_removed_up_to=self.tombstones_removed_up_to,
                 lock=self._lock,
+                removal_lock=self._removal_lock,
                 now_ms=self._now_ms(),
                 writing=self._rewrites,
+                is_closed=lambda: self._closed,
                 ended=self._mended,
             )
             self._is_mending = True
@@ -486,13 +357,16 @@ class Log:
 
     # --- Compaction ---
 
-    def dirtiness(self, now_ms: int) -> Dirtiness:
+    def dirtiness(self, now_ms: int, *, if_flushed: bool = False) -> Dirtiness:
         """How much of the log compaction has not processed yet (``parley.storage.dirtiness``). Blocks.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        With ``if_flushed``, as it would be if all sealed segments were on disk, and the checkpoint said so. Raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._removal_lock, self._disk():
             first, limit = self._cleanable()
+            if if_flushed:
+                limit = self.last_stable_offset
             return measure(self.segments, self.config, first_dirty_offset=first, limit=limit, now_ms=now_ms)
 
     def _cleanable(self) -> tuple[int, int]:
@@ -509,8 +383,10 @@ class Log:
         now_ms: int,
         map_bytes: int = MAP_BYTES,
         map_load_factor: float = MAP_LOAD_FACTOR,
+        tombstones_kept_from: int = INT64_MAX,
     ) -> LogCompaction:
-        """Begin to compact the part that was just measured. ``map_bytes`` bounds the table of keys.
+        """Begin to compact the part that was just measured. ``map_bytes`` bounds the table of keys. Tombstones from
+        ``tombstones_kept_from`` on stay.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
         mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
@@ -535,6 +411,8 @@ class Log:
                     removal_lock=self._removal_lock,
                     now_ms=now_ms,
                     writing=self._rewrites,
+                    removed_tombstones=self._removed_tombstones,
+                    tombstones_kept_from=tombstones_kept_from,
                     is_closed=lambda: self._closed,
                     ended=self._compacted,
                 )
@@ -560,62 +438,17 @@ class Log:
         if self.cleaned_up_to is not None:
             self.cleaned_up_to = min(self.cleaned_up_to, offset)
 
-    # --- Lookups ---
-
-    @property
-    def removals(self) -> int:
-        """How often batches or segments of the log were removed or replaced."""
-        return self._durability.removals
-
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
-
-        They belong to records that were located before, unless ``removals`` has changed since then.
-        Reads the transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        found: list[AbortedTransaction] = []
-        with self._lock, self._disk():
-            for segment in self._segments.reader.view.from_offset(start):
-                if not segment.transactions.count:
-                    continue
-                some, complete = segment.transactions.find(start, end)
-                found += some
-                if complete:
-                    return found
-        return found
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:
-        """The first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
-
-        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
-        """
-        return self._search(
-            lambda: timestamp_lookup.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset)
-        )
-
-    def max_timestamp(self) -> FoundRecord | None:
-        """The first record with the largest timestamp (KIP-734), or None if no record has one. Blocks.
-
-        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
-        """
-        return self._search(lambda: timestamp_lookup.latest(self.segments, self.log_start_offset))
-
-    def _search(self, search: Callable[[], FoundRecord | None]) -> FoundRecord | None:
-        while True:
-            removals = self._durability.removals
-            try:
-                return search()
-            except OSError as error:
-                if self._durability.is_unchanged_since(removals):
-                    raise self._failed(error) from error
-            except MemoryError as error:
-                raise no_memory(f"a search in {self!r}") from error
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
-        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
-
     # --- Truncating ---
+
+    def begin_leading(self) -> None:
+        """Note that records will be appended at this log's end that no other log has had there.
+
+        Blocks only if the log ends before it has copied all of a log from which tombstones were removed, so that it can
+        lead only after an unclean election.
+        """
+        if self.tombstones_removed_up_to > self.log_end_offset:
+            with suppress(KafkaError), self._removal_lock, self._disk():
+                self._forget_removed_tombstones(self.log_end_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on, as a follower does when its log diverged from the leader's.
@@ -633,15 +466,20 @@ class Log:
                 self._cut(offset)
             self.leader_epochs.flush()
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise as ``truncate_to``."""
+    def truncate_fully_and_start_at(self, offset: int, *, tombstones_removed_up_to: int = 0) -> None:
+        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise as ``truncate_to``.
+
+        ``tombstones_removed_up_to`` is that of the log which this log becomes a copy of.
+        """
         with self._removal_lock, self._lock, self._disk():
             self._restart_at(offset)
             self.leader_epochs.flush()
+            self._removed_tombstones.set(tombstones_removed_up_to)
 
     def _cut(self, offset: int) -> None:
         self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset, self.log_end_offset)
         self._dirty_from(offset)
+        self._forget_removed_tombstones(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
         self._dirty_from(end)  # below ``offset`` if a batch that reaches over it was removed
         self.log_start_offset = min(self.log_start_offset, end)
@@ -655,10 +493,15 @@ class Log:
 
     def _restart_at(self, offset: int) -> None:
         self._dirty_from(offset)
+        self._forget_removed_tombstones(0)
         self._segments.restart(offset, self.config, self._now_ms())
         self.log_start_offset = self.log_end_offset = self._high_watermark = offset
         self.leader_epochs.clear()
         self.producers.truncate_fully(offset)
+
+    def _forget_removed_tombstones(self, offset: int) -> None:
+        """Note that records with other tombstones will follow from ``offset`` on."""
+        self._removed_tombstones.set(min(self.tombstones_removed_up_to, offset))
 
     def expire_producers(self, now_ms: int) -> int:
         """Remove the producers that have not written for ``producer.id.expiration.ms``, and return their number."""
@@ -666,6 +509,11 @@ class Log:
             return self.producers.expire(now_ms)
 
     # --- Flushing and closing ---
+
+    def checkpointed(self, recovery_point: int) -> None:
+        """Note that the checkpoint has ``recovery_point``, which was the log's a moment ago."""
+        with self._lock:
+            self._durability.written(recovery_point)
 
     def flush_due(self, now_ms: int) -> bool:
         """True if ``flush.messages`` or ``flush.ms`` requires a flush now; with ``flush.messages=1``, after each
@@ -723,21 +571,5 @@ class Log:
         with self._lock:
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT
+            self._removed_tombstones.path = directory / REMOVED_TOMBSTONES
             self._segments.moved(directory)
-
-    @contextmanager
-    def _disk(self) -> Iterator[None]:
-        """Report a disk failure inside the block and raise it as KAFKA_STORAGE_ERROR."""
-        try:
-            yield
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: OSError) -> KafkaError:
-        # Errors about closed files, or about a process without descriptors or memory, say nothing about the disk.
-        reserve = reserve_for(error)
-        if reserve is not None:
-            reserve.make_room()
-        elif not self._closed:
-            self._on_io_error(error)
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

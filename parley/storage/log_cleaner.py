@@ -108,6 +108,9 @@ class LogOwner(Owner, Protocol):
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
         """Remove the renamed files of segments that others have replaced, after ``file.delete.delay.ms``."""
 
+    async def checkpoint(self, log: Log) -> None:
+        """Write the checkpoints of the log's directory. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+
     async def checkpoint_cleaner(self, log: Log) -> None:
         """Write the checkpoint of the offsets up to which logs are compacted. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR."""
@@ -115,6 +118,10 @@ class LogOwner(Owner, Protocol):
     @property
     def copies(self) -> Mapping[TopicPartition, object]:
         """The logs that are being copied to another directory."""
+
+    @property
+    def copies_begun(self) -> Mapping[TopicPartition, object]:
+        """The logs that the last broker was copying to another directory: the copy begins again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -278,6 +285,9 @@ class LogCleaner:
         for directory in self._owner.online():
             logs = [log for log in self._owner.logs_in(directory) if log.config.compact]
             with suppress(KafkaError):  # the directory is offline now, and its logs are lost
+                may_compact = [log for log in logs if self._may_compact(log)]
+                if flushed := await self._owner.run(directory, _flush_due, may_compact, now_ms):
+                    await self._owner.checkpoint(flushed[0])
                 found |= await self._owner.run(directory, _measure_all, logs, now_ms)
         self.max_dirty_ratio = max((each.ratio for each in found.values()), default=0.0)
         return {log: dirtiness for log, dirtiness in found.items() if self._may_compact(log)}
@@ -290,6 +300,7 @@ class LogCleaner:
             and key not in self._running
             and key not in self._paused
             and key not in self._owner.copies
+            and key not in self._owner.copies_begun
             and log not in self._set_aside
             and not log.damage
             and (failures is None or failures.retry_s <= self._monotonic())
@@ -356,6 +367,7 @@ class LogCleaner:
             now_ms=self._now_ms(),
             map_bytes=self._map_bytes(settings),
             map_load_factor=settings.map_load_factor,
+            tombstones_kept_from=log.tombstones_needed_from(self._monotonic()),
         )
 
         def adopt(group: CompactedGroup) -> None:
@@ -456,6 +468,21 @@ class LogCleaner:
                         compaction.directory, log.verify_segment, segment, position, VERIFY_BYTES
                     )
         return bool(log.damage)
+
+
+def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
+    """Flush the sealed segments of the logs that are due, or have more to compact, only with them. Blocks.
+
+    The flush that is done periodically anyway may be a minute away.
+    """
+    flushed = []
+    for log in logs:
+        with suppress(KafkaError):
+            ahead = log.dirtiness(now_ms, if_flushed=True)
+            if ahead.is_due and ahead.end_offset > log.dirtiness(now_ms).end_offset:
+                log.flush(log.segments[-1].base_offset)
+                flushed.append(log)
+    return flushed
 
 
 def _measure_all(logs: Sequence[Log], now_ms: int) -> dict[Log, Dirtiness]:

@@ -5,7 +5,8 @@ Rules (docs/storage.md, "Compaction"):
 1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
 2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the
    log's lock for renames only, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
+3. Before tombstones are removed, the log notes up to which offset (``parley.storage.removed_tombstones``).
+4. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from parley.storage.dirtiness import Dirtiness
 from parley.storage.index import CorruptIndex
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
+from parley.storage.removed_tombstones import RemovedTombstones
 from parley.storage.segment import CLEANED, SWAP, Segment, base_offset_of
 from parley.storage.segments import Segments
 from parley.storage.transaction_index import CorruptTransactionIndex
@@ -47,6 +49,8 @@ class LogToCompact:
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
     """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR."""
+    removed_tombstones: RemovedTombstones
+    tombstones_kept_from: int
     is_closed: Callable[[], bool]
     ended: Callable[[int | None], None]
     """Called once when the compaction has ended, with the offset up to which the log is clean if that is new."""
@@ -84,6 +88,7 @@ class LogCompaction:
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
             delete_retention_ms=config.delete_retention_ms,
+            tombstones_kept_from=log.tombstones_kept_from,
             map_bytes=map_bytes,
             map_load_factor=map_load_factor,
         )
@@ -104,7 +109,7 @@ class LogCompaction:
         try:
             with self._log.removal_lock:
                 old = self._replaced(group)
-                return self._replace(self._opened(group, old[-1].end_offset), old)
+                return self._replace(self._opened(group, old[-1].end_offset), old, group.tombstones_removed_up_to)
         except BaseException:
             self.is_cancelled = True
             raise
@@ -171,7 +176,7 @@ class LogCompaction:
             segment.end_offset = end
         return new
 
-    def _replace(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
+    def _replace(self, new: Sequence[Segment], old: Sequence[Segment], tombstones_removed_up_to: int) -> list[Path]:
         """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
         log = self._log
         directory = log.segments.directory
@@ -182,6 +187,7 @@ class LogCompaction:
                     path.unlink(missing_ok=True)
             with log.lock:
                 self._check(old)
+            log.removed_tombstones.set(max(log.removed_tombstones.up_to, tombstones_removed_up_to))
             for segment in reversed(new):
                 segment.rename(SWAP)
                 sync_directory(directory)

@@ -41,15 +41,18 @@ from parley.storage.partition_metadata import decode_id, encode_id, write_topic_
 LOCK_FILE = ".lock"
 NAME_MAX = 255
 
-_OF_LOG = re.compile(r"\d{20}\..+|(leader-epoch-checkpoint|partition\.metadata)(\..+)?", re.ASCII)
+_OF_LOG = re.compile(
+    r"\d{20}\..+|(leader-epoch-checkpoint|removed-tombstones-checkpoint|partition\.metadata)(\..+)?", re.ASCII
+)
 """The names of files in a partition's directory."""
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _MARKED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-(delete|future|stray)", re.ASCII)
 _NOT_LOGS = {
     "__cluster_metadata-0": "Apache Kafka's own metadata log",
     "remote-log-index-cache": "a cache",
-    "coordination": "the embedded coordination store",
 }
+_EMBEDDED_STORE = "coordination"
+"""The folder of the embedded coordination store, which is expected here."""
 _FLOCK = struct.Struct("hhqqi0q")
 """Type, whence, start, length (0: to the end), pid (0 for a lock of the open file) of C's ``struct flock``."""
 
@@ -218,6 +221,8 @@ class LogDirectory:
     def _classify(self, name: str, found: Contents) -> None:
         path = self.path / name
         mark = _MARKED.fullmatch(name)
+        if name == _EMBEDDED_STORE:
+            return
         if name in _NOT_LOGS:
             _log.info("%s is left alone: %s", path, _NOT_LOGS[name])
         elif mark is not None and mark[1] == "delete":

@@ -579,8 +579,8 @@ class LogManager:
         logs = self._locations.lose(directory)
         remedy = "Make room on its disk" if error.errno in FULL else "Repair or replace its disk"
         rest = "The other log directories stay online" if self.online() else "No other log directory is online"
-        text = "%s is offline, and its %d logs with it: %s. %s. %s, then restart the broker"
-        _log.error(text, directory, len(logs), error, rest, remedy)
+        facts = directory, len(logs), error, rest, remedy
+        _log.error("%s is offline, and its %d logs with it: %s. %s. %s, then restart the broker", *facts)
         directory.close()
         self._start_task(self._release(logs), name=f"release of {directory}")
         self._on_offline(directory, logs)

@@ -3,7 +3,8 @@
 A new segment is written as ``.cleaned``: the good batches before the damage, those of the other replica, and the good
 ones behind. It is scanned, compared with the digest of the old segment, synced, and takes the place of the old one
 (docs/storage.md, "Replacing segments"). A crash at any moment leaves the old segment or the new one, whole. A missing
-range becomes a segment of its own.
+range becomes a segment of its own. Batches of a replica that was compacted otherwise are refused if a deleted key could
+come back (docs/storage.md, "Mending").
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ from parley.storage.log_integrity import LogIntegrity
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import Scan, replay
-from parley.storage.segment import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.segment import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, Segment
 from parley.storage.segment_check import Extent, check
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 from parley.storage.segments import Segments
+
+
+class CompactedOtherwise(CorruptRecord):
+    """The other replica lacks tombstones that this log needs, or this log lacks those that the other's records need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +53,13 @@ class MendedLog:
     durability: Durability
     producers: ProducerState
     epochs: LeaderEpochCache
+    tombstones_removed_up_to: int
     lock: RLock
+    removal_lock: RLock
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
     """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR, but only raises it if the disk is full."""
+    is_closed: Callable[[], bool]
     ended: Callable[[], None]
     """Called once when the mending has ended."""
 
@@ -66,6 +74,8 @@ class Mending:
         self.damaged = damaged
         self.next_offset = damaged.first_offset
         """The offset from which the next batch is needed."""
+        self.lacks_tombstones = False
+        """True if compaction may have removed tombstones from the batches that were added, or between them."""
         self._log = log
         self._old = old
         self._found = found
@@ -135,8 +145,8 @@ class Mending:
         """Put the batches in place; return the renamed files of the old segment, to be removed later.
 
         Of a missing range, the rest stays missing if ``is_complete`` is False. Raises ``KafkaError`` CORRUPT_MESSAGE if
-        the batches differ from those that were damaged, KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not
-        been replaced completely.
+        the batches differ from those that were damaged (``CompactedOtherwise`` if a deleted key could come back),
+        KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not been replaced completely.
         """
         if self._found is not None and not self.is_complete:
             raise ValueError(f"{self.damaged} is mended up to {self.next_offset} only")
@@ -194,17 +204,33 @@ class Mending:
             new = self._scanned(mended)
             new.sync(indexes=True)
             epochs = self._epochs_in(new)
-        with log.lock, log.writing():
-            if self._removals != log.durability.removals:
+        with log.removal_lock, log.writing():
+            return self._replace(new, epochs)
+
+    def _replace(self, new: Segment, epochs: list[tuple[int, int]]) -> list[Path]:
+        """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
+        log, directory = self._log, self._log.segments.directory
+        with log.lock:
+            if self._removals != log.durability.removals or log.is_closed():
                 new.delete()
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.damaged} was changed while it was mended")
-            removed = log.segments.mend(new, self._old)
+        try:
+            new.rename(SWAP)
+            sync_directory(directory)
+        except OSError:
+            with suppress(OSError):
+                new.delete()  # otherwise the next start would put it in place, whatever the log is then
+            raise
+        with log.lock:
+            removed = log.segments.put_in_place(new, self._old)
             for epoch, start_offset in epochs:
                 log.epochs.insert(epoch, start_offset)
             if self._found is None:
                 log.integrity.restored(self.damaged, self.next_offset)
-        with log.writing():
-            sync_directory(log.segments.directory)
+        sync_directory(directory)
+        with log.lock:
+            log.segments.settle([new])
+        sync_directory(directory)
         return removed
 
     def _scanned(self, mended: int) -> Segment:
@@ -227,8 +253,9 @@ class Mending:
         scan.run(past_damage=True)
         if scan.tail is not None:
             new.skip(scan.tail)
-        if old is not None and found is not None:
-            self._compare(new, old, found, mended)
+        is_same = old is not None and found is not None and self._compare(new, old, found, mended)
+        if not is_same and (self.lacks_tombstones or log.tombstones_removed_up_to > self.damaged.last_offset + 1):
+            raise CompactedOtherwise(f"the other replica was compacted otherwise than {self.damaged}")
         new.seal(end_offset)
         return new
 
@@ -240,8 +267,11 @@ class Mending:
                 replay(segment, known_to, producers, self._log.now_ms)
         return producers
 
-    def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> None:
-        """Keep what is known of the rest of the old segment: its other damage, and its digest if that fits."""
+    def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> bool:
+        """Keep what is known of the rest of the old segment: its other damage, and its digest if that fits.
+
+        Returns True if the digest proves that the batches are those that were damaged.
+        """
         shift = mended - found.end
         others = [
             each
@@ -251,18 +281,23 @@ class Mending:
             if each != found
         ]
         new.damage = joined(new.damage, others)
-        digest = old.digest()
         # Compactions of two replicas keep the same records, in batches that may differ.
         may_differ = self._log.config.compact
-        if may_differ or digest is None or digest.size != new.size or not digest.covers_headers:
+        digest = old.digest()
+        if digest is None or digest.size != new.size or not digest.covers_headers:
             if new.damage:
                 new.forget_digest()
-            return
+            return False
         checked = check(new, found.position, mended, Extent(new.size, new.end_offset, digest, self._log.epochs))
         differs = any(each.position < mended and found.position < each.end for each in checked.damage)
-        if differs or checked.is_digest_wrong:
+        if not differs and not checked.is_digest_wrong:
+            new.keep_digest(digest)
+            return True
+        if not may_differ:
             raise CorruptRecord(f"the batches of {self.damaged} differ from the digest of {old!r}")
-        new.keep_digest(digest)
+        if new.damage:
+            new.forget_digest()
+        return False
 
     def _epochs_in(self, new: Segment) -> list[tuple[int, int]]:
         """The leader epochs of the batches in the range, each with the first offset that has it."""

@@ -20,12 +20,12 @@ _PARTITION = re.compile(r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})\s*
 
 
 def encode_id(value: UUID) -> str:
-    """The id in Kafka's text form: base64url of the 16 bytes, without padding."""
+    """Return the id in Kafka's text form: base64url of the 16 bytes, without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
 
 
 def decode_id(text: str) -> UUID:
-    """The inverse of ``encode_id``. Raises ``MalformedIdentity``."""
+    """Return the id that ``encode_id`` encoded. Raises ``MalformedIdentity``."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         return UUID(bytes=data)

@@ -40,7 +40,7 @@ from parley.storage.segment import (
 )
 from parley.storage.segment_check import Extent, check
 from parley.storage.segment_digest import SegmentDigest, read_digest, remove_digest
-from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
+from parley.storage.segment_file import LOOKUP_CHUNK, SegmentFile, read_batch
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
 
@@ -232,10 +232,9 @@ class _Loader:
         segments = []
         for base, following in zip(bases, [*bases, UNSEALED][1:], strict=True):
             segment = None if self._unflushed(following) else self._open(base)
-            if segment is not None and following == UNSEALED:
-                segment = self._check_tail(segment)
-            end = following
-            if following != UNSEALED:
+            if following == UNSEALED:
+                segment, end = self._check_last(base, segment)
+            else:
                 segment, end = self._check_sealed(base, segment, following)
             if segment is None:
                 self.scanned.add(base)
@@ -287,8 +286,20 @@ class _Loader:
         cleaned_up_to = self.known.cleaned_up_to or 0
         if segment.size == digest.size or (segment.size < digest.size and segment.base_offset >= cleaned_up_to):
             return False
-        checked = CheckedBatches(segment.file, segment.size, segment.base_offset, following)
-        return all(isinstance(each, CheckedBatch) for each in checked.walk(0, segment.size, segment.base_offset))
+        return self._is_intact(segment.base_offset, segment.size, following)
+
+    def _is_intact(self, base: int, size: int, end_offset: int, *, may_have_gaps: bool = True) -> bool:
+        """True if all batches of a segment are good, and without ``may_have_gaps``, no offset between them is left out.
+
+        Reads the whole segment.
+        """
+        file = SegmentFile(self._directory / file_name(base, LOG_SUFFIX))
+        expected = base
+        for found in CheckedBatches(file, size, base, end_offset).walk(0, size, base):
+            if isinstance(found, DamagedBytes) or (found.header.base_offset != expected and not may_have_gaps):
+                return False
+            expected = found.header.next_offset
+        return True
 
     def _unflushed(self, end_offset: int) -> bool:
         """True if a crash may have damaged the segment that ends at ``end_offset``."""
@@ -300,6 +311,30 @@ class _Loader:
         except (CorruptIndex, CorruptTransactionIndex, FileNotFoundError) as error:
             _log.warning("rebuilding the indexes of segment %d of %s: %s", base, self._directory, error)
             return None
+
+    def _check_last(self, base: int, segment: Segment | None) -> tuple[Segment | None, int]:
+        """Find the log end, and after a clean shutdown, compare it and the last segment's size with its digest.
+
+        Returns None for the segment if it must be scanned, and the offset before which the log ends: UNSEALED if that
+        is not known. If the segment differs from the digest, but is intact, Apache Kafka has written it since.
+        """
+        if segment is not None:
+            segment = self._check_tail(segment)
+        digest = read_digest(self._directory / file_name(base, DIGEST_SUFFIX)) if self.known.clean else None
+        if digest is None or digest.end_offset <= base:
+            return segment, UNSEALED
+        size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
+        if segment is not None and (size, self.log_end) == (digest.size, digest.end_offset):
+            return segment, UNSEALED
+        if self._is_intact(base, size, UNSEALED, may_have_gaps=size != digest.size):
+            remove_digest(self._directory / file_name(base, DIGEST_SUFFIX))
+            return segment, UNSEALED
+        if size == digest.size:
+            self._whole[base] = digest
+        if segment is not None:
+            _log.warning("scanning %r: its digest is of %d bytes up to %d", segment, digest.size, digest.end_offset)
+            segment.release()
+        return None, digest.end_offset
 
     def _check_tail(self, segment: Segment) -> Segment | None:
         """Find the log end from the last batches of the last segment; None unless they fill the file exactly."""
@@ -365,6 +400,7 @@ class _Loader:
         if last is not None:
             last.cut()
             self.log_end = last.end
+        segments[-1].end_offset = UNSEALED
 
     def _is_left_over(self, previous: Segment, last: Segment) -> bool:
         """True if the last segment has no good batch, and the one before lacks its last batches, too."""
@@ -475,7 +511,7 @@ def _bases(directory: Path) -> list[int]:
     Removes indexes without a segment, except those of transactions: they are needed to mend a missing segment.
     """
     names = {name for name in os.listdir(directory) if base_offset_of(name) is not None}
-    for name in names:
+    for name in sorted(names):
         stem, _, kind = name.partition(".")
         if "." + kind in INDEX_SUFFIXES and kind != "txnindex" and stem + LOG_SUFFIX not in names:
             _log.warning("removing %s, which has no segment", directory / name)

@@ -5,12 +5,16 @@ The digest may be wrong itself: then the batches, which are good, decide. If the
 * other checksums than the digest remembers, it is a digest of other batches, and wrong;
 * these checksums, but other headers, then a header was altered since, and all batches of the block are damaged;
 * these checksums, other headers, offsets without a gap and the leader epochs that the log knows, the digest is wrong.
+
+In a block that has other damage, the checksum of the headers still tells if all of them are intact. If not, a batch is
+good only if its offsets continue those of a good neighbor (``misplaced``).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -25,16 +29,18 @@ from parley.protocol.records.batch_header import (
 )
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checked_batches import CheckedBatch, CheckedBatches
-from parley.storage.damage import DamagedBytes
+from parley.storage.damage import DamagedBytes, joined
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import Segment
-from parley.storage.segment_digest import NO_BATCHES, SegmentDigest, added
+from parley.storage.segment_digest import NO_BATCHES, BlockSums, SegmentDigest, added
 
 READ: Final = 256 << 10
 """Read at a time: what a core's cache holds."""
 BATCH_MAX: Final = 32 << 20
 """The largest batch that is read as a whole without being checked first."""
 _PREFIX: Final = struct.Struct(">qiiBI")
+
+Found = CheckedBatch | DamagedBytes
 
 
 class Extent(NamedTuple):
@@ -85,8 +91,7 @@ def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, e
         comparison.add(found)
         verified_to = max(verified_to, _end_of(found))
     comparison.finish()
-    damage = sorted([*damage, *comparison.damage], key=lambda each: each.position)
-    return Checked(begin, verified_to, tuple(damage), comparison.is_digest_wrong)
+    return Checked(begin, verified_to, joined(damage, comparison.damage), comparison.is_digest_wrong)
 
 
 def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) -> int | None:
@@ -134,92 +139,149 @@ def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) ->
 
 
 class _Comparison:
-    """The comparison of batches with the digest, block by block, from ``begin`` to before ``end``.
-
-    A block that has other damage is not compared.
-    """
+    """The comparison of batches with the digest, block by block, from ``begin`` to before ``end``."""
 
     def __init__(self, digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> None:
         self.damage: list[DamagedBytes] = []
-        """The blocks in which a header was altered: all of their batches, since any may be the one."""
+        """The batches that may have an altered header: all of a block, since any may be the one, unless the block has
+        other damage."""
         self.is_digest_wrong = False
         self._digest = digest
         self._segment = segment
         self._extent = extent
         self._block = begin // digest.block
         self._blocks_end = -(-end // digest.block)
-        self._damaged_to = 0  # no block before this one can be compared
+        self._damaged_to = 0  # no block before this one has good batches alone
         self._sums = NO_BATCHES
-        self._is_plausible = True  # offsets and epochs of the current block are those that the rest of the log suggests
-        self._begin = self._end = 0  # of the batches in the current block
-        self._first_offset = self._next_offset = segment.base_offset  # before and behind them
+        self._found: list[Found] = []  # in the current block
+        self._before: Found | None = None  # the last one before the current block
 
-    def add(self, found: CheckedBatch | DamagedBytes) -> None:
-        """Count the next batch or damage of the segment."""
+    def add(self, found: Found) -> None:
+        """Add the next batch or damaged range of the segment to the comparison."""
         number = found.position // self._digest.block
         self._close_to(number, found)
         if isinstance(found, DamagedBytes):
             self._damaged_to = -(-found.end // self._digest.block)
-        elif number == self._block:
-            if self._sums == NO_BATCHES:
-                self._begin, self._first_offset = found.position, self._next_offset
-            self._sums = added(self._sums, self._prefix(found), found.header)
-            self._is_plausible = self._is_plausible and self._continues(found.header)
-            self._end = _end_of(found)
-        self._next_offset = _next_offset(found)
-
-    def _continues(self, header: BatchHeader) -> bool:
-        """True if no offset is left out before a batch, and it has the leader epoch that the log knows."""
-        epoch = self._extent.epochs.epoch_at(header.base_offset)
-        known = NO_EPOCH if epoch is None else epoch
-        return header.base_offset == self._next_offset and header.partition_leader_epoch == known
+        if number == self._block:
+            self._found.append(found)
+            prefix = self._prefix(found)
+            if isinstance(found, CheckedBatch):
+                self._sums = added(self._sums, prefix, found.header)
+            else:  # probably one batch whose header is intact
+                self._sums = BlockSums(self._sums.contents, crc32c(prefix, self._sums.headers))
+        else:
+            self._before = found
 
     def finish(self) -> None:
         """Compare the last blocks."""
         self._close_to(self._blocks_end, None)
 
-    def _prefix(self, batch: CheckedBatch) -> Buffer:
-        """The bytes of a batch up to its checksum."""
-        if batch.data is None:
-            return self._segment.file.read(ATTRIBUTES_AT, batch.position)
-        return batch.data[:ATTRIBUTES_AT]
+    def _prefix(self, found: Found) -> Buffer:
+        """The bytes of a batch up to its checksum, and as many of damaged bytes."""
+        if isinstance(found, DamagedBytes) or found.data is None:
+            return self._segment.file.read(ATTRIBUTES_AT, found.position)
+        return found.data[:ATTRIBUTES_AT]
 
-    def _close_to(self, number: int, following: CheckedBatch | DamagedBytes | None) -> None:
+    def _close_to(self, number: int, following: Found | None) -> None:
         """Compare the blocks before ``number``. ``following`` follows their batches, if that is known."""
         while self._block < min(number, self._blocks_end):
             known = self._digest.sums_of(self._block)
-            if self._block >= self._damaged_to and self._sums != known:
-                if self._sums.contents == known.contents and not self._is_plausible:
+            if self._block < self._damaged_to:
+                if self._found and self._sums.headers != known.headers:
+                    before, behind = self._before, self._behind(following)
+                    self.damage += misplaced(
+                        self._found,
+                        None if isinstance(before, DamagedBytes) else self._offset_before(),
+                        None if isinstance(behind, DamagedBytes) else self._offset_of(behind),
+                    )
+            elif self._sums != known:
+                if self._sums.contents == known.contents and not self._is_plausible():
                     self.damage.append(self._altered(following))
                 else:
                     self.is_digest_wrong = True
-            self._block += 1
-            self._sums, self._is_plausible = NO_BATCHES, True
+            self._before = self._found[-1] if self._found else self._before
+            self._block, self._sums, self._found = self._block + 1, NO_BATCHES, []
 
-    def _altered(self, following: CheckedBatch | DamagedBytes | None) -> DamagedBytes:
-        extent, end = self._extent, self._end
-        if following is None and end < extent.size:
-            behind = _walk(self._segment, end, end + 1, extent)
-            following = next((each for each in behind if each.position >= end), None)
-        last_offset = extent.end_offset - 1 if following is None else _first_offset(following) - 1
+    def _is_plausible(self) -> bool:
+        """True if no offset is left out in the current block, and the batches have the leader epochs that the log
+        knows."""
+        expected = self._offset_before()
+        for found in self._found:
+            header = found.header if isinstance(found, CheckedBatch) else None
+            if header is None or header.base_offset != expected or not self._has_known_epoch(header):
+                return False
+            expected = header.next_offset
+        return True
+
+    def _has_known_epoch(self, header: BatchHeader) -> bool:
+        epoch = self._extent.epochs.epoch_at(header.base_offset)
+        return header.partition_leader_epoch == (NO_EPOCH if epoch is None else epoch)
+
+    def _altered(self, following: Found | None) -> DamagedBytes:
+        """The damage of a block that has an altered header and no other damage."""
+        begin, end = self._found[0].position, _end_of(self._found[-1])
+        last_offset = self._offset_of(self._behind(following)) - 1
         return DamagedBytes(
-            self._begin, end, self._first_offset, last_offset, "the headers differ from the segment's digest"
+            begin, end, self._offset_before(), last_offset, "the headers differ from the segment's digest"
         )
 
+    def _behind(self, following: Found | None) -> Found | None:
+        """What follows the current block: ``following`` if that is known. None at the end of the segment."""
+        end = _end_of(self._found[-1])
+        if following is None and end < self._extent.size:
+            behind = _walk(self._segment, end, end + 1, self._extent)
+            following = next((each for each in behind if each.position >= end), None)
+        return following
 
-def _end_of(found: CheckedBatch | DamagedBytes) -> int:
+    def _offset_before(self) -> int:
+        """The offset that should follow what lies before the current block."""
+        return self._segment.base_offset if self._before is None else _next_offset(self._before)
+
+    def _offset_of(self, behind: Found | None) -> int:
+        """The offset at which what lies behind the current block begins."""
+        return self._extent.end_offset if behind is None else _first_offset(behind)
+
+
+def misplaced(found: Sequence[Found], before: int | None, behind: int | None) -> list[DamagedBytes]:
+    """The ranges of adjacent batches and damage in which good batches may have altered offsets.
+
+    These batches have damage or a gap on both sides, so no good neighbor confirms their offsets. ``before`` is the
+    offset behind the good batch that precedes them all, ``behind`` that of the good batch that follows: None if
+    damage does.
+    """
+    befores = [before, *(None if isinstance(each, DamagedBytes) else each.header.next_offset for each in found)]
+    behinds = [*(None if isinstance(each, DamagedBytes) else each.header.base_offset for each in found[1:]), behind]
+    confirmed = [
+        isinstance(each, CheckedBatch) and (each.header.base_offset == low or each.header.next_offset == high)
+        for each, low, high in zip(found, befores, behinds, strict=False)
+    ]
+    ranges = []
+    for is_confirmed, run in groupby(range(len(found)), confirmed.__getitem__):
+        first, *rest = run
+        last = rest[-1] if rest else first
+        if is_confirmed or not any(isinstance(each, CheckedBatch) for each in found[first : last + 1]):
+            continue
+        low, high = befores[first], behinds[last]
+        first_offset = _first_offset(found[first]) if low is None else low
+        end_offset = _next_offset(found[last]) if high is None else high
+        reason = "no neighbor confirms the offset of a batch, and the headers differ from the segment's digest"
+        ranges.append(DamagedBytes(found[first].position, _end_of(found[last]), first_offset, end_offset - 1, reason))
+    return ranges
+
+
+def _end_of(found: Found) -> int:
     return found.end if isinstance(found, DamagedBytes) else found.position + found.header.size_bytes
 
 
-def _first_offset(found: CheckedBatch | DamagedBytes) -> int:
+def _first_offset(found: Found) -> int:
     return found.first_offset if isinstance(found, DamagedBytes) else found.header.base_offset
 
 
-def _next_offset(found: CheckedBatch | DamagedBytes) -> int:
+def _next_offset(found: Found) -> int:
     return found.last_offset + 1 if isinstance(found, DamagedBytes) else found.header.next_offset
 
 
-def _walk(segment: Segment, begin: int, end: int, extent: Extent) -> Iterator[CheckedBatch | DamagedBytes]:
+def _walk(segment: Segment, begin: int, end: int, extent: Extent) -> Iterator[Found]:
     """The batches and the damage from the last indexed batch before ``begin`` that is good, up to ``end``."""
     checked = CheckedBatches(segment.file, extent.size, segment.base_offset, extent.end_offset)
     at = max(0, segment.offset_index.lookup_position(begin).position)

@@ -149,7 +149,7 @@ class DigestBuilder:
             self._current = NO_BATCHES
 
     def digest(self, end_offset: int) -> SegmentDigest:
-        """The digest of the batches so far, for a segment that ends at ``end_offset``."""
+        """Return the digest of the batches added so far, for a segment that ends at ``end_offset``."""
         checksums = array("I", self._checksums)
         if self.size:
             checksums.extend(self._current)

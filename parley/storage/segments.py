@@ -22,7 +22,7 @@ from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
 from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import Failed, LogEnd, LogReader
-from parley.storage.segment import DELETED, LOG_SUFFIX, SWAP, Segment
+from parley.storage.segment import DELETED, LOG_SUFFIX, Segment
 
 
 class Segments:
@@ -106,23 +106,18 @@ class Segments:
             for segment in new:
                 segment.rename("")
 
-    def mend(self, new: Segment, old: Segment | None) -> list[Path]:
-        """Put a ``.cleaned`` segment that is complete and synced in the place of ``old``, or between two segments.
+    def put_in_place(self, new: Segment, old: Segment | None) -> list[Path]:
+        """Put a ``.swap`` segment that is complete and on disk in the place of ``old``, or between two segments.
 
-        Returns the renamed files of ``old``. The caller syncs the directory once more before it removes them, which
-        needs no lock. If an ``OSError`` interrupts it, recovery finishes or undoes the work.
+        Returns the renamed files of ``old``. The caller syncs the directory, then calls ``settle``. Raises ``OSError``;
+        recovery then finishes the work.
         """
-        removed: list[Path] = []
-        new.rename(SWAP)
-        sync_directory(self.directory)
         kept = [segment for segment in self.all if segment is not old]
         self._show(sorted([*kept, new], key=lambda segment: segment.base_offset))
-        if old is not None:
-            old.path_of(LOG_SUFFIX).touch()  # it may be missing
-            removed = self._set_aside([old])
-            sync_directory(self.directory)
-        self.settle([new])
-        return removed
+        if old is None:
+            return []
+        old.path_of(LOG_SUFFIX).touch()  # it may be missing
+        return self._set_aside([old])
 
     def cut(self, offset: int, config: LogConfig) -> int:
         """Remove everything from ``offset`` on, and return where the log ends now, at a batch boundary.

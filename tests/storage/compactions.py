@@ -9,6 +9,7 @@ from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker, read_marker
 from parley.protocol.records.record import Record
+from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction import CompactedGroup, CompactionResult, compact
 from parley.storage.log import Log, Origin
 from tests.storage.logs import NOW
@@ -23,11 +24,18 @@ def settled(log: Log) -> Log:
 
 
 def compacted(
-    log: Log, *, now_ms: int = NOW, map_bytes: int = 1 << 20, removed: Callable[[list[Path]], None] | None = None
+    log: Log,
+    *,
+    now_ms: int = NOW,
+    map_bytes: int = 1 << 20,
+    tombstones_kept_from: int = INT64_MAX,
+    removed: Callable[[list[Path]], None] | None = None,
 ) -> CompactionResult:
     """Compact all sealed segments of a log, and remove the files of the old ones."""
     settled(log)
-    with log.begin_compaction(log.dirtiness(now_ms), now_ms=now_ms, map_bytes=map_bytes) as compaction:
+    with log.begin_compaction(
+        log.dirtiness(now_ms), now_ms=now_ms, map_bytes=map_bytes, tombstones_kept_from=tombstones_kept_from
+    ) as compaction:
 
         def adopt(group: CompactedGroup) -> None:
             paths = compaction.adopt(group)

@@ -100,17 +100,17 @@ def written(request: pytest.FixtureRequest, writings: dict[str, Written]) -> Wri
 
 
 @asynccontextmanager
-async def opened(log_dir: Path, cluster: str | None = None) -> AsyncIterator[LogManager]:
+async def opened(*log_dirs: Path, cluster: str | None = None) -> AsyncIterator[LogManager]:
     tasks = TaskSet()
     manager = LogManager(
-        [log_dir],
+        log_dirs,
         default_config=SMALL,
         now_ms=lambda: TIMESTAMP,
         random=Random(1),
         start_task=tasks.start,
         intervals=MaintenanceIntervals(),
     )
-    await manager.open(cluster or cluster_id(log_dir), 1)
+    await manager.open(cluster or cluster_id(log_dirs[0]), 1)
     try:
         yield manager
     finally:
@@ -273,7 +273,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[AbortedTr
 
 
 async def write_ours(log_dir: Path) -> tuple[Path, list[AbortedTransaction]]:
-    async with opened(log_dir, "cluster") as manager:
+    async with opened(log_dir, cluster="cluster") as manager:
         log = await manager.get_or_create("our.topic", 0, topic_id=UUID(int=1 << 80))
         aborted = fill(log, producer_id=1000, rounds=12)
         assert len(log.segments) > 5
@@ -332,30 +332,39 @@ def test_kafka_reads_our_snapshots(ours: tuple[Path, list[AbortedTransaction]], 
 # There and back
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["closed", "crashed"])
-async def test_kafka_continues_where_we_stopped(tmp_path: Path, clean: bool) -> None:
-    """Kafka creates a cluster, Parley writes into its directory, and Kafka reads it and continues."""
-    with kafka_39_zk(tmp_path) as kafka:
-        create(kafka, "shared")
+@pytest.mark.timeout(600)
+async def test_kafka_continues_where_we_stopped(tmp_path: Path) -> None:
+    """Kafka creates a cluster, Parley writes into its directories, and Kafka reads both and continues.
+
+    Parley has closed one directory. The other looks as if Parley had crashed.
+    """
+    closed, crashed = tmp_path / "closed", tmp_path / "crashed"
+    with kafka_39_zk(tmp_path, {"log.dirs": f"{closed},{crashed}"}) as kafka:
+        create(kafka, "first")  # Kafka gives each topic the directory with the fewest
+        create(kafka, "second")
         kafka.stop()
-        async with opened(kafka.log_dir) as manager:
-            log = manager.get("shared", 0)
-            assert log is not None
-            fill(log, producer_id=1000, rounds=6)
-            append(log, 1, producer_id=2000, producer_epoch=0, base_sequence=0)
-            end(log, 1001, ControlType.COMMIT)
-            expected, committed = read_log(log), read_committed(log)
-        if not clean:
-            (kafka.log_dir / ".kafka_cleanshutdown").unlink()
+        assert sorted(map(topics_in, (closed, crashed))) == [["first"], ["second"]]
+        expected, committed = {}, {}
+        async with opened(closed, crashed) as manager:
+            for topic in ("first", "second"):
+                log = manager.get(topic, 0)
+                assert log is not None
+                fill(log, producer_id=1000, rounds=6)
+                append(log, 1, producer_id=2000, producer_epoch=0, base_sequence=0)
+                end(log, 1001, ControlType.COMMIT)
+                expected[topic], committed[topic] = read_log(log), read_committed(log)
+        (crashed / ".kafka_cleanshutdown").unlink()
         kafka.start()
-        assert consume(kafka, "shared") == expected
-        assert consume(kafka, "shared", committed=True) == committed
-        assert len(expected) > len(committed)
-        produce(producer(kafka, enable_idempotence=True), "shared", 50)
-        expected, committed = consume(kafka, "shared"), consume(kafka, "shared", committed=True)
+        for topic in expected:
+            assert consume(kafka, topic) == expected[topic]
+            assert consume(kafka, topic, committed=True) == committed[topic]
+            assert len(expected[topic]) > len(committed[topic])
+            produce(producer(kafka, enable_idempotence=True), topic, 50)
+            expected[topic], committed[topic] = consume(kafka, topic), consume(kafka, topic, committed=True)
         kafka.stop()
-        async with opened(kafka.log_dir) as manager:
-            log = manager.get("shared", 0)
-            assert log is not None
-            assert read_log(log) == expected
-            assert read_committed(log) == committed
+        async with opened(closed, crashed) as manager:
+            for topic in expected:
+                log = manager.get(topic, 0)
+                assert log is not None
+                assert read_log(log) == expected[topic]
+                assert read_committed(log) == committed[topic]

@@ -20,6 +20,7 @@ from parley.storage.checkpoints import (
     write_atomically,
 )
 from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
+from tests.support.faulty_files import only_below
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
 offsets = st.dictionaries(st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(0, INT64_MAX), max_size=20)
@@ -101,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", only_below(tmp_path, full, os.fsync))
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
@@ -127,6 +128,13 @@ def test_epochs_are_kept_in_kafkas_format(tmp_path: Path) -> None:
     epochs.flush()
     assert epochs.path.read_bytes() == b"0\n3\n0 0\n2 10\n5 20\n"
     assert LeaderEpochCache(epochs.path).entries == epochs.entries
+
+
+def test_an_epoch_begins_where_it_did_after_a_newer_one_is_refuted(tmp_path: Path) -> None:
+    """After a crash, a leader took up epoch 2 again at its log's end, which the crash had moved back into epoch 1. Then
+    it fetched the records of epoch 1 that it had lost."""
+    assert pairs(cache(tmp_path, (0, 0), (1, 1), (2, 56), (1, 56))) == [(0, 0), (1, 1)]
+    assert pairs(cache(tmp_path, (0, 0), (1, 5), (2, 56), (1, 3))) == [(0, 0), (1, 3)]
 
 
 def test_where_an_epoch_ended(tmp_path: Path) -> None:

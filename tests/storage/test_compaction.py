@@ -28,10 +28,12 @@ from parley.storage.log import Log
 from parley.storage.log_cleaner import Verdict, verdict
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_snapshots import ProducerEntry
+from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
 from parley.storage.segment import LOG_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
 from tests.storage.compactions import batches, committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, check_segment, open_log, reopened
+from tests.support.faulty_files import only_below
 
 CONFIG = LogConfig(
     segment_bytes=1000,
@@ -139,6 +141,97 @@ def test_a_tombstone_behind_a_full_table_gets_no_horizon(log: Log) -> None:
         compacted(log, map_bytes=1)
     assert headers_of(log)[-1].delete_horizon_ms == NOW + 1000
     assert (0, b"0", b"v") not in content_of(log)
+
+
+def with_removed_tombstone(log: Log) -> int:
+    """Let compaction remove a tombstone. Returns the offset behind its batch."""
+    put(log, (b"a", b"1"), (b"b", b"1"))
+    tombstone = put(log, (b"a", None), (b"b", b"2"))
+    log.roll()
+    compacted(log)
+    assert log.tombstones_removed_up_to == 0
+    put(log, (b"c", b"1"))
+    put(log, (b"d", None))
+    log.roll()
+    put(log, (b"c", b"active"))
+    compacted(log, now_ms=NOW + 1000)
+    assert content_of(log) == [(3, b"b", b"2"), (4, b"c", b"1"), (5, b"d", None), (6, b"c", b"active")]
+    return tombstone + 2
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "crash"])
+def test_a_log_knows_up_to_where_its_tombstones_were_removed(log: Log, is_clean: bool) -> None:
+    end = with_removed_tombstone(log)
+    assert log.tombstones_removed_up_to == end
+    log = reopened(log, clean=is_clean, cleaned_up_to=log.cleaned_up_to)
+    assert log.tombstones_removed_up_to == end
+    log.truncate_to(5)
+    assert log.tombstones_removed_up_to == end
+    log.truncate_to(end - 1)
+    assert reopened(log, clean=True).tombstones_removed_up_to == end - 1
+
+
+def test_a_log_that_starts_over_lacks_the_tombstones_of_the_log_that_it_copies(log: Log) -> None:
+    with_removed_tombstone(log)
+    log.truncate_fully_and_start_at(2, tombstones_removed_up_to=1000)
+    assert log.tombstones_removed_up_to == 1000
+    log = reopened(log, clean=True)
+    assert (log.log_start_offset, log.log_end_offset, log.tombstones_removed_up_to) == (2, 2, 1000)
+    log.truncate_fully_and_start_at(2)
+    assert reopened(log, clean=True).tombstones_removed_up_to == 0
+
+
+def test_the_offset_of_removed_tombstones_is_on_disk_before_they_are_removed(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(log, (b"a", b"1"))
+    put(log, (b"a", None))
+    log.roll()
+    compacted(log)
+    put(log, (b"b", b"1"))
+    log.roll()
+    put(log, (b"c", b"active"))
+    stored: list[int] = []
+    rename = Segment.rename
+
+    def note_and_rename(segment: Segment, suffix: str) -> None:
+        stored.append(RemovedTombstones(log.directory / CHECKPOINT).up_to)
+        rename(segment, suffix)
+
+    monkeypatch.setattr(Segment, "rename", note_and_rename)
+    compacted(log, now_ms=NOW + 1000)
+    assert content_of(log) == [(2, b"b", b"1"), (3, b"c", b"active")]
+    assert stored
+    assert set(stored) == {2}
+
+
+def test_tombstones_and_markers_that_a_replica_has_yet_to_fetch_stay(log: Log) -> None:
+    put(log, (b"a", b"1"))
+    put(log, (b"a", None))
+    put(log, (b"b", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    end_transaction(log, 7, 0, ControlType.ABORT)
+    put(log, (b"b", b"1"), producer_id=7, producer_epoch=0, base_sequence=1)
+    put(log, (b"c", None))
+    log.roll()
+    for n in range(3):
+        put(log, (b"d", b"%d" % n))
+        log.roll()
+        compacted(log, now_ms=NOW + n * 1000, tombstones_kept_from=2)
+    assert log.tombstones_removed_up_to == 2
+    assert [header.base_offset for header in headers_of(log) if header.is_control] == [3]
+    assert [(offset, key) for offset, key, value in content_of(log) if value is None] == [(5, b"c")]
+    put(log, (b"d", b"active"))
+    log.roll()
+    compacted(log, now_ms=NOW + 9000)
+    assert log.tombstones_removed_up_to == 6
+    assert [header.base_offset for header in headers_of(log) if header.is_control] == []
+
+
+def test_a_malformed_offset_of_removed_tombstones_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    for data in (b"0\n1\n7 8\n", b"0\n1\nx\n", b"\xff"):
+        path.write_bytes(data)
+        assert RemovedTombstones(path).up_to == 0
 
 
 def test_a_batch_of_more_keys_than_the_table_takes_is_reported(log: Log) -> None:
@@ -504,7 +597,7 @@ def test_appends_go_on_while_a_compaction_lists_the_producers(log: Log, monkeypa
         beside = threading.Thread(target=put_as_producer, args=(1,), daemon=True)
         rows.append(beside)
         beside.start()
-        beside.join(10)
+        beside.join(60)
         assert not beside.is_alive(), "the lock is held while the producers are listed"
         return entry(producer, producer_id)
 
@@ -586,7 +679,8 @@ def test_a_disk_that_fails_at_any_step_leaves_the_log_whole(
                 raise OSError(error, "no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", lambda path, target: (fail(), rename(path, target))[1])
+            failing = only_below(folder, lambda path, target: (fail(), rename(path, target))[1], rename)
+            patch.setattr(Path, "rename", failing)
             for module in (log_compaction, compacted_segments):
                 patch.setattr(module, "sync_directory", lambda path: (fail(), sync(path))[1])
             try:

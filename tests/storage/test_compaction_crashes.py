@@ -22,6 +22,7 @@ from parley.storage.log import Log
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.compactions import committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, SMALL, check_segment, open_log
+from tests.support.faulty_files import only_below
 
 CONFIG = replace(SMALL, segment_bytes=700, cleanup_policy=frozenset({"compact"}), delete_retention_ms=0)
 
@@ -31,8 +32,9 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interrupted_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Interrupt the block before its call number ``step`` that renames, removes or syncs something, for good."""
+def interrupted_at(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Interrupt the block before its call number ``step`` that renames, removes or syncs something below the folder,
+    for good."""
     calls = count()
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +43,7 @@ def interrupted_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
                 raise Interrupted
             return function(*args, **kwargs)
 
-        return call
+        return only_below(folder, call, function)
 
     with monkeypatch.context() as patch:
         for name in ("rename", "unlink"):
@@ -106,7 +108,7 @@ def rounds(
         history |= {record.offset: record for _, record in committed(log)}
         done = False
         try:
-            with interrupted_at(step, patch):
+            with interrupted_at(step, log.directory, patch):
                 compacted(log, now_ms=NOW + 1)
                 done = True
         except Interrupted:
@@ -155,7 +157,7 @@ def test_a_power_cut_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def after() -> Path:
             disk.machine_crashed(rng)
             try:  # the machine loses power again while it recovers
-                with interrupted_at(rng.randrange(20), monkeypatch):
+                with interrupted_at(rng.randrange(20), disk.path, monkeypatch):
                     swap_recovery.settle(disk.path / "topic-0")
             except Interrupted:
                 disk.machine_crashed(rng)

@@ -38,6 +38,21 @@ def copy_all(log: Log, copy: Log) -> None:
     assert (copy.log_start_offset, copy.log_end_offset) == (log.log_start_offset, log.log_end_offset)
 
 
+def test_a_copy_starts_over_if_it_lacks_removed_tombstones(tmp_path: Path) -> None:
+    """A compaction between two starts of the broker may remove tombstones that the copy has not reached."""
+    log, copy = opened(tmp_path / "log"), opened(tmp_path / "copy")
+    for values in ((b"a", b"b"), (b"c",), (b"d", b"e")):
+        write(log, *values)
+    copy_some(log, copy, 1)
+    log._removed_tombstones.set(2)
+    copy_some(log, copy, 1)
+    assert (copy.log_end_offset, copy.tombstones_removed_up_to) == (3, 0), "it had everything up to there"
+    log._removed_tombstones.set(4)
+    copy_some(log, copy, 1)
+    assert (copy.log_end_offset, copy.tombstones_removed_up_to) == (2, 4), "it has begun again"
+    copy_all(log, copy)
+
+
 def test_a_copy_follows_its_log(tmp_path: Path) -> None:
     log, copy = opened(tmp_path / "log"), opened(tmp_path / "copy")
     for epoch in range(3):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from parley.storage.index import CorruptIndex
 from parley.storage.offset_index import OffsetIndex, OffsetPosition
 from parley.storage.time_index import TimeIndex, TimestampOffset
+from tests.support.faulty_files import only_below
 
 BASE = 1000
 
@@ -156,7 +157,7 @@ def test_a_full_disk_is_an_error_and_no_entry(tmp_path: Path, monkeypatch: pytes
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", only_below(tmp_path, full, os.posix_fallocate))
     with pytest.raises(OSError, match="full"):
         index.append(1001, 10)
     assert index.entries() == []

@@ -171,6 +171,5 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_many_kills(tmp_path: Path) -> None:
     rounds(tmp_path, 480)

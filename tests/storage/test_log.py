@@ -24,6 +24,7 @@ from parley.storage.segment import Segment
 from parley.storage.shortage import MEMORY
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 from tests.support.descriptors import open_descriptors
+from tests.support.faulty_files import only_below
 
 
 @pytest.fixture
@@ -497,7 +498,7 @@ class TestFlushing:
             fill(log, 20)
             sync(fd)
 
-        monkeypatch.setattr(os, "fsync", cutting)
+        monkeypatch.setattr(os, "fsync", only_below(log.directory, cutting, sync))
         synced = []
         monkeypatch.setattr(log._durability, "sync", lambda *how: synced.append(real(*how)) or synced[-1])
         log.flush()
@@ -528,7 +529,7 @@ class TestFailingDisk:
             return pwrite(fd, memoryview(data)[: min(len(data) - 100, written)], position) if written else 0
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", failing)
+            patch.setattr(os, "pwrite", only_below(log.directory, failing, pwrite))
             assert refused(log, batch_of(b"v" * 200)) == ErrorCode.KAFKA_STORAGE_ERROR
         assert len(errors) == 1
         segment = log.segments[-1]
@@ -544,7 +545,7 @@ class TestFailingDisk:
             raise OSError(errno.ENOSPC, "no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "posix_fallocate", failing)
+            patch.setattr(os, "posix_fallocate", only_below(log.directory, failing, os.posix_fallocate))
             with pytest.raises(KafkaError):
                 fill(log, 20)
         values = log.log_end_offset
@@ -565,7 +566,7 @@ class TestFailingDisk:
             return real(path, flags, *rest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "open", failing)
+            patch.setattr(os, "open", only_below(log.directory, failing, real))
             with pytest.raises(KafkaError):
                 log.roll()
         assert errors
@@ -581,7 +582,7 @@ class TestFailingDisk:
         def failing(*_: Any) -> int:
             raise OSError(errno.EIO, "no")
 
-        monkeypatch.setattr(os, "preadv", failing)
+        monkeypatch.setattr(os, "preadv", only_below(log.directory, failing, os.preadv))
         with pytest.raises(KafkaError) as refusal:
             read.try_read()
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -627,7 +628,7 @@ class TestFailingDisk:
             raise OSError(errno.EMFILE, "no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "open", failing)
+            patch.setattr(os, "open", only_below(log.directory, failing, os.open))
             with pytest.raises(KafkaError):
                 log.read(0, 1000, up_to=100)
         assert not errors
@@ -668,7 +669,7 @@ class TestFailingDisk:
             raise OSError(errno.EIO, "no")
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", failing)
+            patch.setattr(os, "fsync", only_below(log.directory, failing, os.fsync))
             with pytest.raises(KafkaError) as refusal:
                 log.flush()
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR

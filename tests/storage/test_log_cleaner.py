@@ -19,6 +19,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.checkpoints import OffsetCheckpoint
 from parley.storage.cleaner_worker import Adopt, WorkerEnded, WorkerNotStarted
 from parley.storage.compaction import CompactionRequest, CompactionResult, Uncleanable, compact
 from parley.storage.log import Log
@@ -195,6 +196,26 @@ def test_the_dirtiest_log_comes_first_and_nothing_is_compacted_twice(tmp_path: P
     in_virtual_time(tmp_path, test)
 
 
+def test_a_log_that_is_due_is_flushed_and_compacted_at_once(tmp_path: Path) -> None:
+    """Its sealed segments must be on disk, but the next periodic flush may be a minute away."""
+
+    async def test(bench: Bench) -> None:
+        log = await bench.manager.get_or_create("topic", 0, config=COMPACTED)
+        for number in range(20):
+            batch = build([Record(0, NOW, b"key-%d" % (number % 4), b"value-%d" % number)])
+            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+        log.roll()
+        log.high_watermark = log.log_end_offset
+        assert log.recovery_point == 0
+        bench.start()
+        await asyncio.sleep(1)
+        assert bench.workers.names == ["topic-0"]
+        assert last_values(log) == [b"value-16", b"value-17", b"value-18", b"value-19"]
+        assert OffsetCheckpoint(tmp_path / "d0" / "recovery-point-offset-checkpoint").read() == {("topic", 0): 20}
+
+    in_virtual_time(tmp_path, test)
+
+
 def test_a_restart_does_not_make_a_clean_log_due(tmp_path: Path) -> None:
     async def compact_once(bench: Bench) -> None:
         await bench.dirty("topic")
@@ -210,6 +231,29 @@ def test_a_restart_does_not_make_a_clean_log_due(tmp_path: Path) -> None:
 
     in_virtual_time(tmp_path, compact_once)
     in_virtual_time(tmp_path, start_again)
+
+
+def test_a_log_whose_move_will_be_resumed_is_not_compacted_before(tmp_path: Path) -> None:
+    async def leave_a_copy(bench: Bench) -> None:
+        log = await bench.dirty("topic")
+        other = next(each for each in bench.manager.directories if each is not bench.manager.directory_of(log))
+        bench.manager.leave_copy(await bench.manager.begin_copy(log, other))
+
+    async def start_again(bench: Bench) -> None:
+        log = await bench.manager.get_or_create("topic", 0, config=COMPACTED)
+        bench.start()
+        await asyncio.sleep(4 * BACKOFF_S)
+        assert bench.workers.names == []
+        directory = bench.manager.copies_begun.pop(("topic", 0))  # as the move begins again
+        copy = await bench.manager.begin_copy(log, directory)
+        await asyncio.sleep(4 * BACKOFF_S)
+        assert bench.workers.names == []
+        await bench.manager.drop_copy(copy)
+        await asyncio.sleep(BACKOFF_S)
+        assert bench.workers.names == ["topic-0"]
+
+    in_virtual_time(tmp_path, leave_a_copy, directories=2)
+    in_virtual_time(tmp_path, start_again, directories=2)
 
 
 def test_nothing_is_compacted_while_the_cleaner_is_turned_off(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_deleted_names_fit_and_are_recognised(topic: str, partition: int, seed: 
 def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     unique = "0123456789abcdef0123456789abcdef"
     names = ["a-0", "a-10", "b.c_d-e-3", f"a-1.{unique}-delete", f"b.c-2.{unique}-future", f"a-3.{unique}-stray"]
-    for name in [*names, "lost+found", "my.stuff-delete", "__cluster_metadata-0"]:
+    for name in [*names, "lost+found", "my.stuff-delete", "__cluster_metadata-0", "coordination"]:
         (tmp_path / name).mkdir()
     (tmp_path / "file-0").touch()
     with caplog.at_level(logging.INFO):

@@ -139,21 +139,17 @@ def test_any_damage_is_an_answer_or_an_error(
     log.close()
 
 
-# The same seeds each time: with one of two thousand, several damages together leave good batches and a file of the old
-# size. Then the digest, which disagrees, counts as wrong itself.
 @pytest.mark.slow
-@settings(max_examples=examples(100), deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32))
 @example(seed=2529526779)  # the last header claims millions of offsets
 @example(seed=3921506783)  # the last header lies about offsets of records that were written
+@example(seed=33119222)  # behind damage, a batch claims a lower offset
 @example(seed=827486763)  # a few bytes behind the last batch of a sealed segment
 def test_nothing_is_read_but_what_was_written(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """After a clean shutdown the digests cover every byte, also those that no batch's own checksum covers.
-
-    A digest of another size is ignored: then the batches of the last segment may have other offsets.
-    """
+    """After a clean shutdown the digests cover every byte, also those that no batch's own checksum covers."""
     random, directory = Random(seed), tmp_path_factory.mktemp("d")
     whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6))
     shutil.copytree(filled, directory, dirs_exist_ok=True)
@@ -161,9 +157,7 @@ def test_nothing_is_read_but_what_was_written(
         path.write_bytes(damaged(path.read_bytes(), random))
     log = open_log(directory, CONFIG, clean=True, recovery_point=130)
     found = read_all(log)
-    *_, last = sorted(filled.glob("*.log"))
-    covered = int(last.stem) if (directory / last.name).stat().st_size != last.stat().st_size else 2**63
-    assert {n: found[n] for n in found if n < covered}.items() <= whole.items()
-    assert {*found.values()} <= {*whole.values()}
+    assert found.items() <= whole.items()
+    assert log.log_end_offset <= 132
     refused = {n for n in whole for each in log.damage if each.first_offset <= n <= each.last_offset}
-    assert {n for n in whole if n < min(covered, log.log_end_offset)} - set(found) <= refused
+    assert {n for n in whole if n < log.log_end_offset} - set(found) <= refused

@@ -206,7 +206,8 @@ class TestByTime:
 
 
 @pytest.mark.slow
-def test_readers_beside_appends_and_deletions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("appends", [400, pytest.param(1500, marks=pytest.mark.soak)])
+def test_readers_beside_appends_and_deletions(tmp_path: Path, appends: int) -> None:
     log = open_log(tmp_path, replace(SMALL, retention_bytes=20_000))
     failures: list[BaseException] = []
     done = threading.Event()
@@ -235,7 +236,7 @@ def test_readers_beside_appends_and_deletions(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for n in range(1500):
+        for n in range(appends):
             append(log, b"v" * 100, timestamp=NOW + n)
             log.high_watermark = log.log_end_offset
             if n % 50 == 0:

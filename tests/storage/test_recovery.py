@@ -103,6 +103,36 @@ class TestCleanStop:
         assert values_of(log) == dict(enumerate(values))
         check(log)
 
+    @pytest.mark.parametrize("garbage", [b"", b"garbage"])
+    def test_an_altered_offset_in_the_last_header_does_not_move_the_log_end(
+        self, tmp_path: Path, garbage: bytes
+    ) -> None:
+        """The digest that the close wrote knows the log end. The batch, whose own checksum is right, does not count."""
+        log = open_log(tmp_path)
+        values = fill(log, 50)
+        log.close()
+        path = log.segments[-1].path_of(".log")
+        *_, (last, _) = log.segments[-1].batches()
+        data = bytearray(path.read_bytes())
+        data[last + 5] ^= 1
+        path.write_bytes(bytes(data) + garbage)
+        log = open_log(tmp_path, clean=True, recovery_point=50)
+        assert log.log_end_offset == 49
+        assert values_of(log) == dict(enumerate(values[:49]))
+        append(log, b"more")
+        check(log)
+
+    def test_a_last_segment_that_kafka_has_cut_at_a_batch_is_not_damaged(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 50)
+        log.close()
+        *_, (last, _) = log.segments[-1].batches()
+        os.truncate(log.segments[-1].path_of(".log"), last)
+        log = open_log(tmp_path, clean=True, recovery_point=49)
+        assert not log.damage
+        assert values_of(log) == dict(enumerate(values[:49]))
+        check(log)
+
     def test_snapshots_stay_where_segments_begin_and_at_the_end(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         for _ in range(3):
@@ -242,7 +272,7 @@ class TestDamage:
         lost = list(segment.batches())[3][1].base_offset
         log = open_log(tmp_path, clean=True, recovery_point=100)
         found: list[tuple[int, int]] = []
-        log.on_damage = lambda log, damaged: found.append((damaged.first_offset, damaged.last_offset))
+        log.on_damage = lambda damaged: found.append((damaged.first_offset, damaged.last_offset))
         with pytest.raises(BlockingIOError):
             log.read(lost - 1, 10_000, up_to=100, nowait=True)
         read = log.read(lost - 1, 10_000, up_to=100)

@@ -163,7 +163,7 @@ def test_damage_is_found_and_the_rest_is_read(directory: Directory) -> None:
     data[1000] ^= 0xFF
     victim.path_of(".log").write_bytes(data)
     found = []
-    directory.log.on_damage = lambda log, damage: found.append(damage)
+    directory.log.on_damage = lambda damage: found.append(damage)
     scrubber = scrubbed(directory, 1.5 * INTERVAL_S)
     assert scrubber.verified_bytes == size_of(directory.log)
     assert found == list(directory.log.damage)

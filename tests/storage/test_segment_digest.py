@@ -230,6 +230,25 @@ def test_an_altered_header_is_damage(tmp_path: Path, at: int, step: int) -> None
     log.release()
 
 
+@pytest.mark.parametrize("into", [0, 6, 7, 8], ids=lambda into: f"{into} bytes of the next header")
+def test_zeros_that_reach_into_the_next_header_alter_no_offset(tmp_path: Path, into: int) -> None:
+    """The batch behind the damage has a good checksum, and claims an offset among the damaged ones."""
+    log = open_log(tmp_path, LARGE)
+    values = fill(log, 20)
+    log.close()
+    (segment,) = log.segments
+    positions = [position for position, _ in segment.batches()]
+    data = bytearray(segment.path_of(".log").read_bytes())
+    data[positions[0] + 10 : positions[10] + into] = bytes(positions[10] + into - positions[0] - 10)
+    data[positions[10] + 7] = 10 if into < 8 else 3
+    segment.path_of(".log").write_bytes(data)
+    log = open_log(tmp_path, LARGE, clean=True, recovery_point=20)
+    first_good = 10 if into < 8 else 11
+    assert values_of(log) == {n: values[n] for n in range(first_good, 20)}
+    assert [(each.first_offset, each.last_offset) for each in log.damage] == [(0, first_good - 1)]
+    log.release()
+
+
 def test_sealed_segments_and_closed_ones_have_a_digest(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 60)

@@ -1,0 +1,267 @@
+"""The part of a log that reads: its segments, offsets and damage, reads at any offset, and lookups by time and epoch.
+
+``parley.storage.log`` has the part that changes it. Any thread may call any method. Reads do not take the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage import recovery, timestamp_lookup
+from parley.storage.damage import DamagedRange
+from parley.storage.durability import Durability
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.log_config import LogConfig
+from parley.storage.log_integrity import LogIntegrity
+from parley.storage.log_reader import LogRead
+from parley.storage.producer_state import ProducerState
+from parley.storage.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
+from parley.storage.removed_tombstones import RemovedTombstones
+from parley.storage.segment import Segment
+from parley.storage.segments import Segments
+from parley.storage.shortage import no_memory, reserve_for
+from parley.storage.timestamp_lookup import FoundRecord
+from parley.storage.transaction_index import AbortedTransaction
+
+
+class ReadableLog:
+    """What can be read of a partition's log. ``config`` may be assigned at any time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        loaded: recovery.LoadedLog,
+        *,
+        topic_id: UUID | None,
+        now_ms: Callable[[], int],
+        random: Random,
+        on_io_error: Callable[[OSError], None],
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.producers: ProducerState = loaded.producers
+        self.leader_epochs: LeaderEpochCache = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self._high_watermark = loaded.log_start_offset
+        self._now_ms = now_ms
+        self._on_io_error = on_io_error
+        self._lock = threading.RLock()
+        unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
+        self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
+        self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
+        """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
+        then read ``damage``."""
+        self._removed_tombstones = RemovedTombstones(directory / REMOVED_TOMBSTONES)
+        self._integrity = LogIntegrity(
+            f"{topic}-{partition}",
+            self._lock,
+            self._durability,
+            loaded.epochs,
+            loaded.missing,
+            lambda damaged: self.on_damage(damaged),
+        )
+        self._segments = Segments(
+            directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
+        )
+        self._closed = False
+        for damaged in self.damage:
+            self._integrity.report(damaged)
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset} to {self.log_end_offset})"
+
+    # --- Properties ---
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first; the last one takes the appends."""
+        return self._segments.all
+
+    @property
+    def tombstones_removed_up_to(self) -> int:
+        """The offset below which tombstones and transaction markers may be missing, and all that they delete is."""
+        return self._removed_tombstones.up_to
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments, without indexes."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything is on disk."""
+        return self._durability.recovery_point
+
+    @property
+    def damage(self) -> tuple[DamagedRange, ...]:
+        """The ranges that are known to be damaged or missing, in order. A read into one raises CORRUPT_MESSAGE."""
+        return self._integrity.damage(self.segments, self.log_start_offset)
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which everything is committed: set by the partition, kept between start and end."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        if self.producers.first_unstable_offset is not None:
+            with self._lock:
+                self.producers.on_high_watermark(offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The start of the earliest transaction that is open, or whose marker is not replicated yet; else the high
+        watermark. Consumers with ``read_committed`` stop there."""
+        unstable = self.producers.first_unstable_offset
+        if unstable is None or unstable >= self._high_watermark:
+            return self._high_watermark
+        return max(unstable, self.log_start_offset)
+
+    # --- Reading ---
+
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
+    ) -> LogRead:
+        """Plan a read of whole batches, from the one that holds ``offset`` to before ``up_to``
+        (``parley.storage.log_reader``).
+
+        Reads nothing yet, and usually touches no file. With ``nowait`` it raises ``BlockingIOError`` if finding the
+        place must wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
+        OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
+        ``damage``), KAFKA_STORAGE_ERROR.
+        """
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise self._outside(offset)
+        while True:
+            removals = self._durability.removals
+            try:
+                read = self._segments.reader.plan(offset, max_bytes, up_to, min_one_batch=min_one_batch, nowait=nowait)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if self._durability.is_unchanged_since(removals):
+                    raise self._failed(error) from error
+                continue  # a segment was removed between finding and opening it
+            except MemoryError as error:
+                raise no_memory(f"a read of {self!r}") from error
+            if offset < self.log_start_offset:  # checked last: the log start may have moved meanwhile
+                raise self._outside(offset)
+            return read
+
+    def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
+        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position behind them.
+
+        Damage is added to ``damage`` and reported to ``on_damage``. Returns the end of a segment that was removed
+        meanwhile. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        removals = self._durability.removals
+        try:
+            checked, _ = self._integrity.verify(segment, position, position + max_bytes, self.log_end_offset)
+        except OSError as error:
+            if self._durability.is_unchanged_since(removals):
+                raise self._failed(error) from error
+            return segment.size
+        except MemoryError as error:
+            raise no_memory(f"verifying {segment!r}") from error
+        return checked.end
+
+    def write_missing_digest(self, segment: Segment) -> None:
+        """Write the digest of a sealed segment that has none, after verifying all of it. Blocks.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        with self._disk():
+            self._integrity.write_missing_digest(segment)
+
+    def _outside(self, offset: int) -> KafkaError:
+        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
+
+    # --- Lookups ---
+
+    @property
+    def removals(self) -> int:
+        """How often batches or segments of the log were removed or replaced."""
+        return self._durability.removals
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
+
+        They belong to records that were located before, unless ``removals`` has changed since then.
+        Reads the transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        found: list[AbortedTransaction] = []
+        with self._lock, self._disk():
+            for segment in self._segments.reader.view.from_offset(start):
+                if not segment.transactions.count:
+                    continue
+                some, complete = segment.transactions.find(start, end)
+                found += some
+                if complete:
+                    return found
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:
+        """The first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
+
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        """
+        return self._search(
+            lambda: timestamp_lookup.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset)
+        )
+
+    def max_timestamp(self) -> FoundRecord | None:
+        """The first record with the largest timestamp (KIP-734), or None if no record has one. Blocks.
+
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        """
+        return self._search(lambda: timestamp_lookup.latest(self.segments, self.log_start_offset))
+
+    def _search(self, search: Callable[[], FoundRecord | None]) -> FoundRecord | None:
+        while True:
+            removals = self._durability.removals
+            try:
+                return search()
+            except OSError as error:
+                if self._durability.is_unchanged_since(removals):
+                    raise self._failed(error) from error
+            except MemoryError as error:
+                raise no_memory(f"a search in {self!r}") from error
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # --- Failing disks ---
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Report a disk failure inside the block and raise it as KAFKA_STORAGE_ERROR."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> KafkaError:
+        # Errors about closed files, or about a process without descriptors or memory, say nothing about the disk.
+        reserve = reserve_for(error)
+        if reserve is not None:
+            reserve.make_room()
+        elif not self._closed:
+            self._on_io_error(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

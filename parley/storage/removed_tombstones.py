@@ -1,0 +1,37 @@
+"""The offset up to which the tombstones of a compacted log may be missing (docs/storage.md, "Replicas that were away").
+
+Rules:
+
+1. Below this offset, tombstones and transaction markers may have been removed. The log has no record that one of them
+   deletes, and no batch of a transaction that one of them ends.
+2. The offset is on disk before a tombstone is removed. It is lowered on disk before the log is truncated below it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from parley.storage.checkpoints import INT64_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
+
+CHECKPOINT: Final = "removed-tombstones-checkpoint"
+
+
+class RemovedTombstones:
+    """The offset of one log. Reads the checkpoint at ``path`` if it exists; otherwise no tombstone was removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.up_to = max(read(path, _offset), default=0)
+
+    def set(self, offset: int) -> None:
+        """Store another offset. Blocks until it is on disk. Raises ``OSError``."""
+        if offset != self.up_to:
+            write_atomically(self.path, encode([str(offset)]))
+            self.up_to = offset
+
+
+def _offset(words: list[str]) -> int:
+    if len(words) != 1:
+        raise MalformedCheckpoint(f"{' '.join(words)[:80]!r} is not an offset")
+    return whole_number(words[0], INT64_MAX)
