@@ -1,1 +1,1 @@
-"""Principals and the operations of Kafka's access control model."""
+"""Who clients are and what they may do: logins, TLS, principals, ACLs, and the audit log."""

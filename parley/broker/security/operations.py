@@ -10,8 +10,10 @@ NOT_ASKED = -(2**31)
 
 
 class Operation(IntEnum):
-    """The numbers of the ACL APIs."""
+    """The numbers of the ACL APIs. ``ANY`` occurs in filters only, ``ALL`` in ACLs and filters."""
 
+    ANY = 1
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -22,42 +24,11 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 def bit_field(operations: Iterable[Operation]) -> int:
     """Return the operations as a signed 32-bit field: bit n stands for the operation with the number n."""
     return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = bit_field(
-    (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
-)
-CLUSTER_OPERATIONS = bit_field(
-    (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    )
-)
-GROUP_OPERATIONS = bit_field(
-    (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
-)

@@ -1,0 +1,1 @@
+"""The checks that stand before the request handlers of a broker with an authorizer."""

@@ -1,0 +1,125 @@
+"""How guards refuse elements of requests, and how responses report that. The other elements are handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages import APIS
+from parley.protocol.schema import Response
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What every guard uses."""
+
+    authorization: Authorization
+    metadata: Metadata
+
+    def topic_name(self, name: str | None, topic_id: UUID) -> str | None:
+        """Return the name of a topic that a request names by either; None for an unknown id."""
+        return name or self.metadata.image.topic_names.get(topic_id)
+
+    def name_of(self, topic: Any) -> str | None:
+        """Return the name of a request's element that has a topic's ``name`` or ``topic_id``."""
+        return self.topic_name(topic.name, topic.topic_id)
+
+    def divide(
+        self,
+        context: RequestContext,
+        operation: Operation,
+        type: ResourceType,
+        elements: Iterable[E],
+        name_of: Callable[[E], str | None],
+    ) -> tuple[list[E], list[E]]:
+        """Divide elements into those that the client has the right to, and the others.
+
+        An element without a name is among the others: by the time that the handler looks for its name it may have one.
+        """
+        named = [(each, name_of(each)) for each in elements]
+        allowed = self.authorization.allowed(context, operation, type, {name for _, name in named if name is not None})
+        kept = [each for each, name in named if name in allowed]
+        refused = [each for each, name in named if name not in allowed]
+        return kept, refused
+
+    def code_of(self, topic: Any) -> ErrorCode:
+        """Return the error for a topic that a client has no right to, or whose id is unknown."""
+        is_unknown = self.name_of(topic) is None
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def after(result: Any, change: Callable[[Any], Any]) -> Any:
+    """Return what a handler returned, changed by ``change`` when it is there. No response stays no response."""
+    if result is None:
+        return None
+    if isinstance(result, Response):
+        return change(result)
+    if isinstance(result, asyncio.Future):
+        return _changed_later(result, change)
+    return _changed(result, change)
+
+
+def _changed_later(waiting: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
+    """Return a future of the changed response. As the one that a handler returns, it takes no place in the queue."""
+    changed: asyncio.Future[Any] = waiting.get_loop().create_future()
+
+    def take(done: asyncio.Future[Any]) -> None:
+        if changed.done():
+            return
+        if done.cancelled():
+            changed.cancel()
+            return
+        try:
+            response = done.result()
+            changed.set_result(None if response is None else change(response))
+        except Exception as error:
+            changed.set_exception(error)
+
+    def pass_on(done: asyncio.Future[Any]) -> None:
+        if done.cancelled():
+            waiting.cancel()
+
+    waiting.add_done_callback(take)
+    changed.add_done_callback(pass_on)
+    return changed
+
+
+async def _changed(pending: Awaitable[Any], change: Callable[[Any], Any]) -> Any:
+    response = await pending
+    while isawaitable(response):  # a coroutine may return a future of its response
+        response = await response
+    return None if response is None else change(response)
+
+
+def with_refused(
+    handler: Handler, context: RequestContext, request: Any, field: str, kept: list[Any], refused: list[Any], into: str
+) -> Any:
+    """Handle the elements that are left in ``request.field``, and add ``refused`` to the list ``into`` of the response.
+
+    If no element is left, the handler is not called.
+    """
+    if not refused:
+        return handler(context, request)
+    if not kept:
+        response: Any = APIS[context.api_key].response.blank()
+        setattr(response, into, refused)
+        return response
+    setattr(request, field, kept)
+
+    def add(response: Any) -> Any:
+        getattr(response, into).extend(refused)
+        return response
+
+    return after(handler(context, request), add)

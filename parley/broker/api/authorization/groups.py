@@ -1,0 +1,334 @@
+"""Guards of requests about groups and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.consumer_groups import undescribed_consumer_group
+from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
+from parley.broker.coordinators.groups.responses import join_error
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+)
+from parley.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from parley.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+
+_TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
+_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+
+_OF_GROUPS = 8
+"""The first version of OffsetFetch about several groups."""
+_WITH_ERROR_CODE = 2
+"""The first version of OffsetFetch with an error code for the whole response."""
+_KEYS_SINCE = 4
+"""The first version of FindCoordinator with several keys."""
+_SHARE_KEY = 2
+"""The type of the coordinators of share groups."""
+
+# --- Members ---
+
+
+def _member(checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
+    if checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
+        return handler(context, request)
+    if isinstance(request, JoinGroupRequest):
+        return join_error(_GROUP_REFUSED, request.member_id, context.api_version)
+    raise KafkaError(_GROUP_REFUSED)
+
+
+def _consumer_member(
+    checks: Checks, handler: Handler, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> Any:
+    if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
+        raise KafkaError(_GROUP_REFUSED)
+    names = set(request.subscribed_topic_names or ())
+    if names and checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names) != names:
+        raise KafkaError(_TOPIC_REFUSED)
+    return handler(context, request)
+
+
+def _find_coordinator(
+    checks: Checks, handler: Handler, context: RequestContext, request: FindCoordinatorRequest
+) -> Any:
+    if request.key_type == _SHARE_KEY and not checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    kinds = {
+        GROUP_KEY: (_GROUP, _GROUP_REFUSED),
+        TRANSACTION_KEY: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    }
+    kind = kinds.get(request.key_type)
+    if kind is None:
+        return handler(context, request)
+    type, code = kind
+    if context.api_version < _KEYS_SINCE:
+        if checks.authorization.may(context, Operation.DESCRIBE, type, request.key):
+            return handler(context, request)
+        return FindCoordinatorResponse(error_code=code, error_message=code.message, node_id=-1, host="", port=-1)
+    if not request.coordinator_keys:  # the handler would create the internal topic
+        return FindCoordinatorResponse(coordinators=[])
+    kept, refused = checks.divide(context, Operation.DESCRIBE, type, request.coordinator_keys, lambda key: key)
+    make = FindCoordinatorResponse.Coordinator
+    results = [make(key=key, node_id=-1, host="", port=-1, error_code=code) for key in dict.fromkeys(refused)]
+    return with_refused(handler, context, request, "coordinator_keys", kept, results, "coordinators")
+
+
+# --- Administration ---
+
+
+def _describe_groups(checks: Checks, handler: Handler, context: RequestContext, request: DescribeGroupsRequest) -> Any:
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group)
+    results = [
+        DescribeGroupsResponse.DescribedGroup(
+            error_code=_GROUP_REFUSED, group_id=group, group_state="", protocol_type="", protocol_data="", members=[]
+        )
+        for group in dict.fromkeys(refused)
+    ]
+    result = with_refused(handler, context, request, "groups", kept, results, "groups")
+    return (
+        after(result, partial(_limit_operations, checks, context)) if request.include_authorized_operations else result
+    )
+
+
+def _describe_consumer_groups(
+    checks: Checks, handler: Handler, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> Any:
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group)
+    results = [undescribed_consumer_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused)]
+    result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
+    return after(result, partial(_limit_consumer_groups, checks, context, request.include_authorized_operations))
+
+
+def _limit_consumer_groups(
+    checks: Checks, context: RequestContext, with_operations: bool, response: ConsumerGroupDescribeResponse
+) -> ConsumerGroupDescribeResponse:
+    """Leave out the groups with topics that the client may not describe."""
+    for index, group in enumerate(response.groups):
+        if group.error_code != ErrorCode.NONE:
+            continue
+        names = {
+            topic.topic_name
+            for member in group.members
+            for assignment in (member.assignment, member.target_assignment)
+            for topic in assignment.topic_partitions
+        }
+        if names != checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names):
+            text = "The group has described topic(s) that the client is not authorized to describe."
+            response.groups[index] = undescribed_consumer_group(group.group_id, _TOPIC_REFUSED, text)
+        elif with_operations:
+            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
+    return response
+
+
+def _limit_operations(
+    checks: Checks, context: RequestContext, response: DescribeGroupsResponse
+) -> DescribeGroupsResponse:
+    for group in response.groups:
+        if group.error_code == ErrorCode.NONE:
+            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
+    return response
+
+
+def _delete_groups(checks: Checks, handler: Handler, context: RequestContext, request: DeleteGroupsRequest) -> Any:
+    kept, refused = checks.divide(context, Operation.DELETE, _GROUP, request.groups_names, lambda group: group)
+    make = DeleteGroupsResponse.DeletableGroupResult
+    results = [make(group_id=group, error_code=_GROUP_REFUSED) for group in dict.fromkeys(refused)]
+    return with_refused(handler, context, request, "groups_names", kept, results, "results")
+
+
+def _list_groups(checks: Checks, handler: Handler, context: RequestContext, request: ListGroupsRequest) -> Any:
+    if checks.authorization.may_on_cluster(context, Operation.DESCRIBE, is_probe=True):
+        return handler(context, request)
+
+    def visible(response: ListGroupsResponse) -> ListGroupsResponse:
+        names = {group.group_id for group in response.groups}
+        allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _GROUP, names, is_probe=True)
+        response.groups = [group for group in response.groups if group.group_id in allowed]
+        return response
+
+    return after(handler(context, request), visible)
+
+
+# --- Offsets ---
+
+
+def _commit(checks: Checks, handler: Handler, context: RequestContext, request: OffsetCommitRequest) -> Any:
+    if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
+        return OffsetCommitResponse(topics=[_uncommitted(topic, _GROUP_REFUSED) for topic in request.topics])
+    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, checks.name_of)
+    results = [_uncommitted(topic, checks.code_of(topic)) for topic in refused]
+    return with_refused(handler, context, request, "topics", kept, results, "topics")
+
+
+def _uncommitted(
+    topic: OffsetCommitRequest.OffsetCommitRequestTopic, code: ErrorCode
+) -> OffsetCommitResponse.OffsetCommitResponseTopic:
+    make = OffsetCommitResponse.OffsetCommitResponsePartition
+    return OffsetCommitResponse.OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[make(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+    )
+
+
+def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Any:
+    if context.api_version >= _OF_GROUPS:
+        return _fetch_groups(checks, handler, context, request)
+    if not checks.authorization.may(context, Operation.DESCRIBE, _GROUP, request.group_id):
+        if context.api_version >= _WITH_ERROR_CODE:
+            return OffsetFetchResponse(error_code=_GROUP_REFUSED, topics=[])
+        return OffsetFetchResponse(topics=[_unfetched(topic, _GROUP_REFUSED) for topic in request.topics or ()])
+    if request.topics is None:
+        return after(handler(context, request), partial(_visible_topics, checks, context))
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _TOPIC, request.topics, lambda topic: topic.name)
+    results = [_unfetched(topic, _TOPIC_REFUSED) for topic in refused]
+    return with_refused(handler, context, request, "topics", kept, results, "topics")
+
+
+def _visible_topics(checks: Checks, context: RequestContext, answer: Any) -> Any:
+    """Leave out the topics that the client may not describe, of a response about all topics of a group."""
+    names = {topic.name for topic in answer.topics}
+    allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names, is_probe=True)
+    answer.topics = [topic for topic in answer.topics if topic.name in allowed]
+    return answer
+
+
+def _unfetched(
+    topic: OffsetFetchRequest.OffsetFetchRequestTopic, code: ErrorCode
+) -> OffsetFetchResponse.OffsetFetchResponseTopic:
+    return OffsetFetchResponse.OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponse.OffsetFetchResponsePartition(
+                partition_index=index,
+                committed_offset=NO_OFFSET,
+                committed_leader_epoch=NO_EPOCH,
+                metadata="",
+                error_code=code,
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Any:
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id)
+    make = OffsetFetchResponse.OffsetFetchResponseGroup
+    results = [
+        make(group_id=group, topics=[], error_code=_GROUP_REFUSED)
+        for group in dict.fromkeys(each.group_id for each in refused)
+    ]
+    hidden: dict[str, list[OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
+    about_all: set[str] = set()
+    for group in kept:
+        if group.topics is None:
+            about_all.add(group.group_id)
+            continue
+        group.topics, unseen = checks.divide(
+            context,
+            Operation.DESCRIBE,
+            _TOPIC,
+            group.topics,
+            lambda topic: checks.topic_name(topic.name, topic.topic_id),
+        )
+        hidden.setdefault(group.group_id, []).extend(
+            _unfetched_of_group(topic, checks.code_of(topic)) for topic in unseen
+        )
+
+    def complete(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        for group in response.groups:
+            if group.error_code == ErrorCode.NONE:
+                if group.group_id in about_all:
+                    _visible_topics(checks, context, group)
+                group.topics.extend(hidden.get(group.group_id, ()))
+        response.groups.extend(results)
+        return response
+
+    if not kept:
+        return OffsetFetchResponse(groups=results)
+    request.groups = kept
+    return after(handler(context, request), complete)
+
+
+def _unfetched_of_group(
+    topic: OffsetFetchRequest.OffsetFetchRequestTopics, code: ErrorCode
+) -> OffsetFetchResponse.OffsetFetchResponseTopics:
+    return OffsetFetchResponse.OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponse.OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=NO_OFFSET,
+                committed_leader_epoch=NO_EPOCH,
+                metadata="",
+                error_code=code,
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _delete_offsets(checks: Checks, handler: Handler, context: RequestContext, request: OffsetDeleteRequest) -> Any:
+    if not checks.authorization.may(context, Operation.DELETE, _GROUP, request.group_id):
+        raise KafkaError(_GROUP_REFUSED)
+    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name)
+    make = OffsetDeleteResponse.OffsetDeleteResponsePartition
+    results = [
+        OffsetDeleteResponse.OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[make(partition_index=p.partition_index, error_code=_TOPIC_REFUSED) for p in topic.partitions],
+        )
+        for topic in refused
+    ]
+    request.topics = kept
+
+    def add(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+        if not response.error_code:  # an error of the group comes first, even if no topic is left
+            response.topics.extend(results)
+        return response
+
+    return after(handler(context, request), add)
+
+
+GUARDS: dict[str, Callable[..., Any]] = {
+    "JoinGroup": _member,
+    "SyncGroup": _member,
+    "Heartbeat": _member,
+    "LeaveGroup": _member,
+    "ConsumerGroupHeartbeat": _consumer_member,
+    "ConsumerGroupDescribe": _describe_consumer_groups,
+    "FindCoordinator": _find_coordinator,
+    "DescribeGroups": _describe_groups,
+    "DeleteGroups": _delete_groups,
+    "ListGroups": _list_groups,
+    "OffsetCommit": _commit,
+    "OffsetFetch": _fetch,
+    "OffsetDelete": _delete_offsets,
+}

@@ -1,0 +1,123 @@
+"""Guards: what stands between a request and its handler if the broker has an authorizer.
+
+A guard checks the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole request,
+or takes the elements that the client has no right to out of the request and puts their errors into the response. So a
+handler never sees what it must not do. Without an authorizer there are no guards, and they cost nothing.
+
+An API that is not in the table is refused. APIs whose handlers check for themselves are in ``CHECKED_BY_HANDLERS``.
+
+The broker that forwards a request has checked it. It comes in an envelope, and the controller checks it again as the
+client's, so both brokers have it in their audit logs. What a broker asks for itself over a listener of brokers (to
+create a topic that a client has named, to list offsets) needs ClusterAction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+from typing import Any, Final
+
+from parley.broker.api.authorization import groups, records, topics, transactions
+from parley.broker.api.authorization.elements import Checks
+from parley.broker.api.authorization.refused_requests import refuse
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.network.peers import is_broker
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.requirements import OPEN_TO_ALL, WHOLE_CLUSTER, Requirement
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages import APIS
+
+Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
+"""Checks a request, and calls the handler with what is left of it."""
+
+_KEYS: Final = {api.name: key for key, api in APIS.items()}
+
+CHECKED_BY_HANDLERS: Final = frozenset(
+    _KEYS[name]
+    for name in (
+        "Metadata",
+        "DescribeTopicPartitions",
+        "DescribeCluster",
+        "CreateDelegationToken",
+        "RenewDelegationToken",
+        "ExpireDelegationToken",
+        "DescribeDelegationToken",
+    )
+)
+
+_FAMILIES: tuple[Mapping[str, Callable[..., Any]], ...] = (
+    records.GUARDS,
+    topics.GUARDS,
+    groups.GUARDS,
+    transactions.GUARDS,
+)
+BETWEEN_BROKERS: Final = frozenset(
+    _KEYS[name]
+    for name in ("FetchMetadata", "StoreDelegationToken", "HandOverLeadership", "ReportOfflineReplicas", "Envelope")
+)
+"""APIs that nothing but a broker uses."""
+
+FROM_BROKERS: Final = frozenset({_KEYS["CreateTopics"], _KEYS["ListOffsets"]})
+"""APIs that brokers use for themselves: to create topics that clients name, and as followers."""
+
+GUARDS: Final[Mapping[int, Guard]] = {_KEYS[name]: guard for family in _FAMILIES for name, guard in family.items()}
+
+
+def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadata: Metadata) -> dict[int, Handler]:
+    """Return the handlers behind their guards; the handlers themselves if there is no authorizer."""
+    if not authorization.is_enforced:
+        return dict(routes)
+    checks = Checks(authorization, metadata)
+    guards = {key: _guarded(key, handler, checks) for key, handler in routes.items()}
+    return {
+        key: partial(_unless_from_broker, authorization, routes[key], guard) if key in FROM_BROKERS else guard
+        for key, guard in guards.items()
+    }
+
+
+def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
+    """Return the handlers; those of APIs that only brokers use serve only the listeners that brokers use.
+
+    The metadata that brokers fetch has the keys of all SCRAM users. This holds without an authorizer, too.
+    """
+    return {
+        key: partial(_on_listeners, listeners, handler) if key in BETWEEN_BROKERS else handler
+        for key, handler in routes.items()
+    }
+
+
+def _on_listeners(listeners: Container[str], handler: Handler, context: RequestContext, request: Any) -> Any:
+    if context.listener in listeners:
+        return handler(context, request)
+    return refuse(context, request, KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+
+def _unless_from_broker(
+    authorization: Authorization, handler: Handler, guard: Handler, context: RequestContext, request: Any
+) -> Any:
+    if is_broker(context.client_id) and authorization.is_broker(context.session):
+        return handler(context, request)
+    return guard(context, request)
+
+
+def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
+    if api_key in OPEN_TO_ALL or api_key in CHECKED_BY_HANDLERS:
+        return handler
+    guard = GUARDS.get(api_key)
+    if guard is not None:
+        return partial(guard, checks, handler)
+    row = WHOLE_CLUSTER.get(api_key)
+    if row is not None:
+        return partial(_on_cluster, row, checks, handler)
+    return _refuse_unknown
+
+
+def _on_cluster(row: Requirement, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
+    if checks.authorization.may_on_cluster(context, row.operation):
+        return handler(context, request)
+    return refuse(context, request, KafkaError(row.error))
+
+
+def _refuse_unknown(context: RequestContext, request: Any) -> Any:
+    return refuse(context, request, KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))

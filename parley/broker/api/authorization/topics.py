@@ -1,0 +1,175 @@
+"""Guards of requests that change topics, and of those for configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.metadata.types import ResourceType as ConfiguredType
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import CLUSTER_NAME, ResourceType
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from parley.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from parley.protocol.schema import ZERO_UUID
+
+R = TypeVar("R")
+
+_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_TOPIC = ResourceType.TOPIC
+
+# --- Topics ---
+
+
+def _create_topics(checks: Checks, handler: Handler, context: RequestContext, request: CreateTopicsRequest) -> Any:
+    may = checks.authorization
+    names = {topic.name for topic in request.topics}
+    refused: list[CreateTopicsRequest.CreatableTopic] = []
+    if may.may_on_cluster(context, Operation.CREATE, is_probe=True):
+        kept = request.topics
+    else:
+        kept, refused = checks.divide(context, Operation.CREATE, _TOPIC, request.topics, lambda topic: topic.name)
+    make = CreateTopicsResponse.CreatableTopicResult
+    results = [
+        make(name=name, error_code=_REFUSED, error_message="Authorization failed.")
+        for name in dict.fromkeys(topic.name for topic in refused)
+    ]
+    result = with_refused(handler, context, request, "topics", kept, results, "topics")
+    visible = may.allowed(context, Operation.DESCRIBE_CONFIGS, _TOPIC, names, is_probe=True)
+    if visible == names:
+        return result
+    return after(result, partial(_hide_configs, visible))
+
+
+def _hide_configs(visible: set[str], response: CreateTopicsResponse) -> CreateTopicsResponse:
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.NONE and topic.name not in visible:
+            topic.topic_config_error_code = _REFUSED
+            topic.num_partitions = topic.replication_factor = -1
+            topic.configs = []
+    return response
+
+
+def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest) -> Any:
+    """A topic that the client may not describe is not there for it: neither its name nor its id is confirmed."""
+    asked: list[tuple[Any, str | None, UUID]]
+    field = "topics" if request.topics else "topic_names"
+    if request.topics:
+        asked = [(topic, topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [(name, name, ZERO_UUID) for name in request.topic_names]
+    image, may = checks.metadata.image, checks.authorization
+    if may.may_on_cluster(context, Operation.DELETE, is_probe=True):
+        return handler(context, request)
+    kept: list[Any] = []
+    refused: dict[tuple[str | None, UUID], ErrorCode] = {}
+    for element, name, topic_id in asked:
+        found = checks.topic_name(name, topic_id)
+        if found is None:
+            refused[name, topic_id] = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not may.may(context, Operation.DESCRIBE, _TOPIC, found):
+            refused[name, topic_id] = _REFUSED
+        elif may.may(context, Operation.DELETE, _TOPIC, found):
+            kept.append(element)
+        else:  # the client may know whether there is such a topic, but the handler must not get it: it may appear now
+            exists = found in image.topics
+            refused[found, topic_id] = _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    make = DeleteTopicsResponse.DeletableTopicResult
+    results = [
+        make(name=name, topic_id=topic_id, error_code=code, error_message=code.message)
+        for (name, topic_id), code in refused.items()
+    ]
+    return with_refused(handler, context, request, field, kept, results, "responses")
+
+
+def _create_partitions(
+    checks: Checks, handler: Handler, context: RequestContext, request: CreatePartitionsRequest
+) -> Any:
+    kept, refused = checks.divide(context, Operation.ALTER, _TOPIC, request.topics, lambda topic: topic.name)
+    make = CreatePartitionsResponse.CreatePartitionsTopicResult
+    names = dict.fromkeys(topic.name for topic in refused)
+    results = [make(name=name, error_code=_REFUSED, error_message=_REFUSED.message) for name in names]
+    return with_refused(handler, context, request, "topics", kept, results, "results")
+
+
+# --- Configurations ---
+
+_RESOURCES = {
+    ConfiguredType.TOPIC.value: ResourceType.TOPIC,
+    ConfiguredType.GROUP.value: ResourceType.GROUP,
+    ConfiguredType.BROKER.value: ResourceType.CLUSTER,
+    ConfiguredType.BROKER_LOGGER.value: ResourceType.CLUSTER,
+    ConfiguredType.CLIENT_METRICS.value: ResourceType.CLUSTER,
+}
+"""The type of resource that needs a right, by the type of resource that has a configuration."""
+_ERRORS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+def _configs(
+    operation: Operation,
+    into: str,
+    make: Callable[..., Any],
+    checks: Checks,
+    handler: Handler,
+    context: RequestContext,
+    request: Any,
+) -> Any:
+    kept, results = [], []
+    for asked in request.resources:
+        kind = _RESOURCES.get(asked.resource_type)
+        name = CLUSTER_NAME if kind is ResourceType.CLUSTER else asked.resource_name
+        if kind is None or checks.authorization.may(context, operation, kind, name):
+            kept.append(asked)
+            continue
+        code = _ERRORS[kind]
+        results.append(
+            make(
+                error_code=code,
+                error_message=code.message,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+        )
+    return with_refused(handler, context, request, "resources", kept, results, into)
+
+
+def _described(**fields: Any) -> DescribeConfigsResponse.DescribeConfigsResult:
+    return DescribeConfigsResponse.DescribeConfigsResult(configs=[], **fields)
+
+
+GUARDS: dict[str, Callable[..., Any]] = {
+    "CreateTopics": _create_topics,
+    "DeleteTopics": _delete_topics,
+    "CreatePartitions": _create_partitions,
+    DescribeConfigsRequest.__name__.removesuffix("Request"): partial(
+        _configs, Operation.DESCRIBE_CONFIGS, "results", _described
+    ),
+    AlterConfigsRequest.__name__.removesuffix("Request"): partial(
+        _configs, Operation.ALTER_CONFIGS, "responses", AlterConfigsResponse.AlterConfigsResourceResponse
+    ),
+    IncrementalAlterConfigsRequest.__name__.removesuffix("Request"): partial(
+        _configs, Operation.ALTER_CONFIGS, "responses", IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    ),
+}

@@ -1,0 +1,82 @@
+"""Quotas that an operator's own code determines (``client.quota.callback.class``, KIP-257).
+
+The key names an entry point of the group ``parley.quota_callbacks``, or a class as ``package.module.Class``: a subclass
+of ``ClientQuotaCallback``. The broker creates it without arguments, and calls ``configure`` once. Then it asks the
+callback, and not the stored quotas, for the quotas of produce, fetch and request time and of changes of topics. Rates
+of connections are not asked for, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from parley.broker.config import ConfigError, Problem
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.quotas.client_quotas import Limit
+from parley.broker.quotas.entities import QuotaKey, StoredQuotas
+from parley.broker.security.principal import Principal
+
+ENTRY_POINTS: Final = "parley.quota_callbacks"
+_KEY = "client.quota.callback.class"
+
+
+class ClientQuotaCallback(ABC):
+    """Determines the quotas of clients. ``limit`` is called for every request, so it must not wait."""
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        """Read the callback's own keys from the broker's properties."""
+        return
+
+    @abstractmethod
+    def limit(self, key: QuotaKey, principal: Principal, client_id: str) -> Limit | None:
+        """Return the client's quota and who shares it; None if the client has none.
+
+        The rate must be finite, and at least 0. If it is not, the client has no quota, as if this had raised. The
+        method stands for Kafka's ``quotaMetricTags`` and ``quotaLimit``.
+        """
+
+    def quotas_changed(self, stored: StoredQuotas) -> None:
+        """Note the quotas that are stored now (``updateQuota`` and ``removeQuota``)."""
+        return
+
+    def cluster_changed(self, image: MetadataImage) -> None:
+        """Note a change of topics, partitions or brokers (``updateClusterMetadata``). Called for each change."""
+        return
+
+    def close(self) -> None:
+        """Release what the callback holds: the broker stops."""
+        return
+
+
+def load_callback(name: str, configs: Mapping[str, Any]) -> ClientQuotaCallback | None:
+    """Return the callback that ``client.quota.callback.class`` names; None if it is empty.
+
+    Raises ConfigError if the class cannot be loaded, or its ``configure`` raises.
+    """
+    name = name.strip()
+    if not name:
+        return None
+    try:
+        made = _class_named(name)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError([Problem(_KEY, name, f"a class that can be loaded: {error}")]) from error
+    if not isinstance(made, ClientQuotaCallback):
+        raise ConfigError([Problem(_KEY, name, f"a subclass of {ClientQuotaCallback.__module__}.ClientQuotaCallback")])
+    try:
+        made.configure(configs)
+    except Exception as error:
+        raise ConfigError([Problem(_KEY, name, f"a class that can be configured: {error!r}")]) from error
+    return made
+
+
+def _class_named(name: str) -> Any:
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        return entry_point.load()
+    module, _, cls = name.rpartition(".")
+    if not module:
+        raise ImportError(f"no entry point of the group {ENTRY_POINTS} has this name, and it names no module")
+    return getattr(import_module(module), cls)

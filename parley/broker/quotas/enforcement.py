@@ -1,0 +1,362 @@
+"""Client quotas, enforced: what each request uses, and for how long its client is then not read from.
+
+Rules of this module (docs/quotas.md has more):
+
+* A request is counted when its response is made. A client beyond a quota gets the response at once, with the throttle
+  time in it, and its connection is not read from for that time (KIP-219). If it is beyond several, the longest counts.
+* The records of a fetch are counted before they are read. Beyond the quota the fetch gets none, and they do not count.
+* Request time is the time for which a handler occupies the event loop: 100 percent are all of one core.
+* Requests of brokers, and those of a login, are exempt. Without an authorizer a client may call itself a broker: then
+  only what brokers alone ask for is exempt, on the listeners of brokers.
+* Without quotas nothing is looked up: ``is_active`` is False.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from copy import copy
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from parley.broker.logging.unexpected_errors import FailureLog
+from parley.broker.metadata.changes import Delta
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metrics import ClientQuotaMetrics
+from parley.broker.network.dispatch import MaybeResponse, RequestContext
+from parley.broker.network.peers import is_broker
+from parley.broker.quotas.callback import ClientQuotaCallback
+from parley.broker.quotas.client_quotas import ClientQuotas, Limit
+from parley.broker.quotas.entities import QuotaKey, StoredQuotas
+from parley.broker.quotas.mutations import UNLIMITED, MutationQuota
+from parley.broker.quotas.rates import SampledRate, TokenBucket, Windows, milliseconds
+from parley.broker.quotas.usage import Usage, UsageTable
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.sasl.login import LoginState
+from parley.protocol.messages import APIS
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from parley.protocol.messages.transactions import AddPartitionsToTxnRequest
+
+_log = logging.getLogger(__name__)
+
+EXPORTED_MAX: Final = 1000
+"""Entries of one kind of quota that are in the metrics: those used last."""
+PERCENT: Final = 100.0
+_PRODUCE = ProduceRequest.API_KEY
+_OF_BROKERS: Final = frozenset(
+    key
+    for key, api in APIS.items()
+    if api.name
+    in (
+        "AlterPartition",
+        "AssignReplicasToDirs",
+        "ControlledShutdown",
+        "Envelope",
+        "FetchMetadata",
+        "GetReplicaLogInfo",
+        "HandOverLeadership",
+        "ListOffsets",
+        "OffsetForLeaderEpoch",
+        "ReportOfflineReplicas",
+        "StoreDelegationToken",
+        "WriteTxnMarkers",
+    )
+)
+"""What brokers ask each other for, besides the fetches of followers: they change nothing in a client's name."""
+_BATCHED_SINCE: Final = 4
+"""The version of AddPartitionsToTxn since which brokers use it."""
+_EXEMPT = frozenset({SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY})
+_ANY_BYTES = 2**31 - 1
+
+Rates = UsageTable[SampledRate]
+
+
+class Charge(NamedTuple):
+    """For how long a client must be throttled because of what it has used, and the entry that says so."""
+
+    throttle_s: float
+    blamed: Usage[SampledRate] | None
+    begun_s: float | None = None
+    """When the client's throttle began; None if it begins with the response."""
+
+    def rest(self, now_s: float) -> Charge:
+        """Return what is left of it."""
+        if self.begun_s is None:
+            return self
+        return self._replace(throttle_s=max(0.0, self.begun_s + self.throttle_s - now_s))
+
+
+NO_CHARGE: Final = Charge(0.0, None)
+"""For clients without a quota."""
+
+
+class QuotaEnforcement:
+    """The quotas of one broker, and what its clients have used."""
+
+    def __init__(
+        self,
+        authorization: Authorization,
+        *,
+        windows: Windows,
+        controller_windows: Windows,
+        monotonic: Callable[[], float],
+        callback: ClientQuotaCallback | None = None,
+    ) -> None:
+        """``callback`` determines the quotas in place of the stored ones."""
+        self.is_active = callback is not None
+        """False if no client has a quota."""
+        self.exempt_seconds = 0.0
+        """Request time of brokers and logins while there were quotas."""
+        self._authorization = authorization
+        self._windows = windows
+        self._monotonic = monotonic
+        self._callback = callback
+        self._stored: StoredQuotas = {}
+        self.quotas = ClientQuotas({})
+        """The stored quotas."""
+        self._produced = Rates(lambda: SampledRate(windows))
+        self._fetched = Rates(lambda: SampledRate(windows))
+        self._request_time = Rates(lambda: SampledRate(windows))
+        self._mutations = UsageTable(lambda: TokenBucket(controller_windows))
+        self._failures = FailureLog(_log)
+
+    # --- The quotas ---
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Take over the quotas of a new image."""
+        has_changed = image.client_quotas is not self._stored
+        if has_changed:
+            self._stored = image.client_quotas
+            self.quotas = ClientQuotas(self._stored)
+            self.is_active = self._callback is not None or self.quotas.limits_clients
+        if self._callback is None:
+            return
+        try:
+            self._callback.cluster_changed(image)
+            if has_changed:
+                self._callback.quotas_changed(self._stored)
+        except Exception as error:
+            self._failures.report("the quota callback has failed", error, self._monotonic())
+
+    def _limit(self, key: QuotaKey, context: RequestContext) -> Limit | None:
+        """Return the quota of a client; None if it has none, or if the callback raises or returns nonsense."""
+        principal, client_id = context.principal, context.client_id or ""
+        if self._callback is None:
+            return self.quotas.limit(key, principal.name, client_id)
+        try:
+            return _checked(self._callback.limit(key, principal, client_id))
+        except Exception as error:
+            self._failures.report("the quota callback has failed", error, context.received_at, quota=str(key))
+            return None
+
+    def _is_exempt(self, context: RequestContext) -> bool:
+        login = context.client.login
+        if context.api_key in _EXEMPT or (login is not None and login.state is not LoginState.COMPLETE):
+            return True
+        if not (is_broker(context.client_id) and self._authorization.is_broker(context.session)):
+            return False
+        return self._authorization.is_enforced or _is_of_brokers(context)
+
+    # --- Requests ---
+
+    def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
+        """Count a request that is done. Returns the response, and for how long its client must be throttled.
+
+        The response has the throttle time in it. Handlers may have put one there already: for records that were not
+        fetched, or topics that the controller did not change.
+        """
+        if self._is_exempt(context):
+            self.exempt_seconds += context.busy_s
+            return response, 0.0
+        earlier: Charge | None = context.charge
+        produced = self._count_produced(context, now_s) if earlier is None else earlier.rest(now_s)
+        worst = max(produced, self._count_time(context, response, now_s), key=attrgetter("throttle_s"))
+        told_ms: int = getattr(response, "throttle_time_ms", 0)
+        if told_ms and told_ms >= worst.throttle_s * 1000:
+            return response, told_ms / 1000
+        if worst.begun_s is None:
+            _note_throttle(worst)
+        return _with_throttle(response, worst.throttle_s)
+
+    def received(self, context: RequestContext, now_s: float) -> float:
+        """Count a request that waits before it is done: its client may send the next one. Returns the throttle time."""
+        if context.api_key != _PRODUCE or self._is_exempt(context):
+            return 0.0
+        throttle_s, blamed = self._count_produced(context, now_s)[:2]
+        charge = context.charge = Charge(throttle_s, blamed, now_s)
+        _note_throttle(charge)
+        return throttle_s
+
+    def _count_produced(self, context: RequestContext, now_s: float) -> Charge:
+        if context.api_key != _PRODUCE:
+            return NO_CHARGE
+        return self._count(self._produced, QuotaKey.PRODUCER_BYTE_RATE, context, context.size_bytes, now_s)
+
+    def _count_time(self, context: RequestContext, response: MaybeResponse, now_s: float) -> Charge:
+        """Count the time of a request. It throttles for at most one window, and not at all if there is no response."""
+        if response is None:
+            self.exempt_seconds += context.busy_s
+            return NO_CHARGE
+        charge = self._count(self._request_time, QuotaKey.REQUEST_PERCENTAGE, context, context.busy_s * PERCENT, now_s)
+        return Charge(min(charge.throttle_s, self._windows.seconds), charge.blamed)
+
+    def _count(self, rates: Rates, key: QuotaKey, context: RequestContext, amount: float, now_s: float) -> Charge:
+        """Record use of a quota. Returns how long the client must be throttled."""
+        limit = self._limit(key, context)
+        if limit is None:
+            return NO_CHARGE
+        usage = rates.of(limit, now_s)
+        usage.used += amount
+        usage.measure.record(amount, now_s)
+        return Charge(usage.measure.wait_s(limit.rate, now_s), usage)
+
+    # --- Fetches ---
+
+    def fetch_bytes_max(self, context: RequestContext) -> int:
+        """Return how many bytes a fetch should return at most.
+
+        It is what the client has left of its quota, so that a large fetch need not wait until it fits as a whole. But
+        it is at least what the quota allows in a quarter of a window: single batches would cost too many requests. It
+        is never 0: a fetch of no bytes gets its response at once, and the client would fetch again without a pause.
+        """
+        limit = None if self._is_exempt(context) else self._limit(QuotaKey.CONSUMER_BYTE_RATE, context)
+        if limit is None:
+            return _ANY_BYTES
+        now_s = self._monotonic()
+        left = self._fetched.of(limit, now_s).measure.left(limit.rate, now_s)
+        return int(min(_ANY_BYTES, max(1, left, limit.rate * self._windows.seconds / 4)))
+
+    def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
+        """Count the records that a fetch would return. If they exceed a quota, they do not count, and must wait.
+
+        With ``has_more``, ``size`` is not yet all: other records are on the disk. They must wait if the client is
+        beyond its quota already; otherwise ``record_fetch`` counts them later.
+
+        Returns for how many milliseconds; 0 if the fetch may return them. One batch may be larger than what the quota
+        ever allows at once: it may be returned, too, if nothing else counts, and the client is throttled afterwards.
+        """
+        if not (size or has_more) or self._is_exempt(context):
+            return 0
+        now_s = self._monotonic()
+        time = self._time_used(context, now_s)
+        limit = self._limit(QuotaKey.CONSUMER_BYTE_RATE, context)
+        usage = None if limit is None else self._fetched.of(limit, now_s)
+        was_unused = usage is not None and usage.measure.is_unused(now_s)
+        fetched = self._count(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, context, size, now_s)
+        if was_unused and time.throttle_s <= 0:
+            context.charge = fetched
+            return 0
+        worst = max(time, fetched, key=attrgetter("throttle_s"))
+        throttle_ms = milliseconds(min(worst.throttle_s, self._windows.total_s))
+        if throttle_ms == 0 or worst.blamed is None:
+            return 0
+        if usage is not None:
+            usage.used -= size
+            usage.measure.record(-size, now_s)
+        worst.blamed.throttled(throttle_ms / 1000)
+        return throttle_ms
+
+    def _time_used(self, context: RequestContext, now_s: float) -> Charge:
+        """Return for how long the client must be throttled because of the time of its earlier requests."""
+        limit = self._limit(QuotaKey.REQUEST_PERCENTAGE, context)
+        if limit is None:
+            return NO_CHARGE
+        usage = self._request_time.of(limit, now_s)
+        return Charge(min(usage.measure.wait_s(limit.rate, now_s), self._windows.seconds), usage)
+
+    def record_fetch(self, context: RequestContext, size: int) -> None:
+        """Count records that a fetch returns in any case. If they exceed the quota, the client is throttled then."""
+        if size and not self._is_exempt(context):
+            now_s = self._monotonic()
+            context.charge = self._count(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, context, size, now_s)
+
+    def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
+        """Run a step of a fetch that has waited, and count its time: it runs outside of the handler's call."""
+        began_s = self._monotonic()
+        try:
+            step()
+        finally:
+            context.spent(self._monotonic() - began_s)
+
+    # --- Changes of topics ---
+
+    def mutations(self, context: RequestContext, strict_since: int) -> MutationQuota:
+        """Return the quota for the changes of topics of one request (KIP-599).
+
+        Clients of versions before ``strict_since`` do not know THROTTLING_QUOTA_EXCEEDED: their changes are made, and
+        they are throttled afterwards.
+        """
+        limit = None
+        if self.is_active and not self._is_exempt(context):
+            limit = self._limit(QuotaKey.CONTROLLER_MUTATION_RATE, context)
+        if limit is None:
+            return UNLIMITED
+        usage = self._mutations.of(limit, self._monotonic())
+        return MutationQuota(
+            usage, limit.rate, is_strict=context.api_version >= strict_since, monotonic=self._monotonic
+        )
+
+    # --- Metrics ---
+
+    def metrics(self) -> Iterator[tuple[tuple[str, str, str], ClientQuotaMetrics]]:
+        """Yield the numbers of the entries used last, by quota, user and client id."""
+        now_s = self._monotonic()
+        for name, rates in (("produce", self._produced), ("fetch", self._fetched), ("request", self._request_time)):
+            rates.forget_unused(now_s)
+            for shared_by, usage in rates.latest(EXPORTED_MAX):
+                yield (name, *shared_by), _metrics_of(usage, usage.measure.per_second(now_s))
+        self._mutations.forget_unused(now_s)
+        for shared_by, changed in self._mutations.latest(EXPORTED_MAX):
+            tokens = changed.measure.tokens(changed.limit, now_s)
+            yield ("controller_mutation", *shared_by), _metrics_of(changed, tokens)
+
+
+def _is_of_brokers(context: RequestContext) -> bool:
+    """True if clients do not send such requests."""
+    if context.api_key == AddPartitionsToTxnRequest.API_KEY:
+        return context.api_version >= _BATCHED_SINCE
+    return context.is_from_follower or context.api_key in _OF_BROKERS
+
+
+def _note_throttle(charge: Charge) -> None:
+    """Count the throttle in the metrics."""
+    if charge.blamed is not None and charge.throttle_s > 0:
+        charge.blamed.throttled(charge.throttle_s)
+
+
+def _checked(limit: Limit | None) -> Limit | None:
+    """Return what a callback has returned. Raises TypeError or ValueError if that is no limit."""
+    if limit is None:
+        return None
+    if not isinstance(limit, Limit):
+        raise TypeError(f"limit() returned {limit!r}, which is neither a Limit nor None")
+    user, client_id = limit.shared_by
+    if not (isinstance(limit.shared_by, tuple) and isinstance(user, str) and isinstance(client_id, str)):
+        raise TypeError(f"limit() returned {limit!r}: shared_by must be a tuple of two texts")
+    if not 0 <= limit.rate < math.inf:
+        raise ValueError(f"limit() returned {limit!r}: the rate must be finite, and at least 0")
+    return limit
+
+
+def _with_throttle(response: MaybeResponse, throttle_s: float) -> tuple[MaybeResponse, float]:
+    """Return the response with the throttle time in it. It may be shared with other requests, so this is a copy."""
+    throttle_ms = milliseconds(throttle_s)
+    if throttle_ms == 0:
+        return response, 0.0
+    if response is not None and hasattr(response, "throttle_time_ms"):
+        told: Any = copy(response)
+        told.throttle_time_ms = throttle_ms
+        response = told
+    return response, throttle_ms / 1000
+
+
+def _metrics_of(usage: Usage[Any], level: float) -> ClientQuotaMetrics:
+    return ClientQuotaMetrics(
+        limit=usage.limit,
+        level=level,
+        used=usage.used,
+        throttles=usage.throttles,
+        throttle_seconds=usage.throttle_seconds,
+    )

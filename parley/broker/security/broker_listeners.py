@@ -1,0 +1,41 @@
+"""The listeners over which brokers may connect to this broker.
+
+An operator changes ``inter.broker.listener.name`` one broker at a time. Meanwhile, brokers that have changed it and
+brokers that have not ask each other over different listeners. So a broker registers which one it uses, and the others
+serve the requests between brokers there, too, until every registered broker uses the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import BrokerRegistration
+
+
+class BrokerListeners:
+    """This broker's inter-broker listener and those of the registered brokers (a container of listeners' names).
+
+    A fenced broker counts, since it may be alive: unregister a broker that will not come back.
+    """
+
+    def __init__(self, own: str, metadata: Metadata) -> None:
+        self._own = own
+        self._metadata = metadata
+        self._brokers: Mapping[int, BrokerRegistration] = {}
+        self._others: Collection[str] | None = frozenset()
+
+    def __contains__(self, listener: object) -> bool:
+        if listener == self._own:
+            return True
+        brokers = self._metadata.image.brokers
+        if brokers is not self._brokers:
+            self._brokers, self._others = brokers, _used_by(brokers.values())
+        return self._others is None or listener in self._others
+
+
+def _used_by(brokers: Collection[BrokerRegistration]) -> Collection[str] | None:
+    """Return the inter-broker listeners of these brokers; None if a live one is too old to have registered its own."""
+    if any(not broker.inter_broker_listener and not broker.fenced for broker in brokers):
+        return None
+    return frozenset(broker.inter_broker_listener for broker in brokers)

@@ -1,0 +1,186 @@
+"""What one listener demands of its clients: its TLS and the rules of logins, from the configuration.
+
+A change of the configuration, or of a file that it names, replaces them. Connections keep what held when they were
+accepted. A change that cannot be used leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from parley.broker.config import BrokerConfig, ConfigError, Problem
+from parley.broker.config.broker_keys import LISTENER_PREFIX
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.principal_builder import PrincipalBuilder, load_principal_builder
+from parley.broker.security.sasl.credential_source import CredentialSource
+from parley.broker.security.sasl.login import LoginRules
+from parley.broker.security.sasl.mechanism import Mechanism, MechanismSetup
+from parley.broker.security.sasl.plugins import maker
+from parley.broker.security.session import ClientSession
+from parley.broker.security.tls.server import ServerTls, check_replacement, server_tls
+from parley.configuration.file_changes import fingerprint_of
+from parley.protocol.security.jaas import BadJaas, LoginModule, single_login_module
+
+_LOGIN_KEYS = ("sasl.", "principal.builder.", "connections.max.reauth.ms", "connection.failed.")
+
+Fingerprint = tuple[object, ...]
+"""Changes when the listener's security must be rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """What a listener demands at one time, and the fingerprints of what it was made from."""
+
+    tls: ServerTls | None
+    login_rules: LoginRules | None
+    builder: PrincipalBuilder | None
+    tls_from: Fingerprint = field(repr=False)
+    rules_from: Fingerprint = field(repr=False)
+
+
+class ListenerSecurity:
+    """The security of one listener, as currently configured (``parley.broker.network.listener.Security``)."""
+
+    def __init__(
+        self,
+        address: ListenerAddress,
+        config: BrokerConfig,
+        credentials: CredentialSource,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Blocks: it reads files. Raises ConfigError if the configuration does not allow to open the listener."""
+        self.address = address
+        self._credentials = credentials
+        self._wall_ms = wall_ms
+        self._settings = SecuritySettings(None, None, None, (), ())
+        self._settings = self.read(config)
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The TLS of new connections; None on a listener without TLS."""
+        return self._settings.tls
+
+    @property
+    def login_rules(self) -> LoginRules | None:
+        """The rules of new clients' logins; None on a listener without SASL."""
+        return self._settings.login_rules
+
+    def identified(self, session: ClientSession) -> ClientSession:
+        """Return the session with the principal of ``principal.builder.class``. Raises what that class raises."""
+        builder = self._settings.builder
+        return session if builder is None else replace(session, principal=builder.build(session))
+
+    @property
+    def current(self) -> Fingerprint:
+        """The ``fingerprint`` of what holds at the moment."""
+        return self._settings.tls_from + self._settings.rules_from
+
+    def fingerprint(self, config: BrokerConfig) -> Fingerprint:
+        """Return what differs if the listener's settings must be read again. Blocks: it looks at files."""
+        own = config.for_listener(self.address.name)
+        return self._tls_fingerprint(own) + self._rules_fingerprint(own)
+
+    def read(self, config: BrokerConfig) -> SecuritySettings:
+        """Return the settings of a configuration; those that have not changed are the current ones.
+
+        Blocks: it reads files. Raises ConfigError if the configuration cannot be used.
+        """
+        now, own = self._settings, config.for_listener(self.address.name)
+        tls, tls_from = now.tls, self._tls_fingerprint(own)
+        if self.address.is_tls and tls_from != now.tls_from:
+            tls = server_tls(self.address, config)
+            if now.tls is not None:
+                check_replacement(now.tls, tls, own)
+        rules, rules_from = now.login_rules, self._rules_fingerprint(own)
+        if self.address.is_sasl and rules_from != now.rules_from:
+            rules = self._login_rules(own)
+        builder = now.builder
+        if (tls_from, rules_from) != (now.tls_from, now.rules_from):
+            builder = load_principal_builder(own.principal_builder_class)
+        return SecuritySettings(tls, rules, builder, tls_from, rules_from)
+
+    def replace(self, settings: SecuritySettings) -> None:
+        """Demand this of new connections."""
+        old, self._settings = self._settings, settings
+        if old.login_rules is not None and old.login_rules is not settings.login_rules:
+            for mechanism in old.login_rules.mechanisms.values():
+                mechanism.close()
+
+    def discard(self, settings: SecuritySettings) -> None:
+        """Release what settings hold that do not become current."""
+        if settings.login_rules is not None and settings.login_rules is not self._settings.login_rules:
+            for mechanism in settings.login_rules.mechanisms.values():
+                mechanism.close()
+
+    def close(self) -> None:
+        """Release what the mechanisms hold."""
+        if self._settings.login_rules is not None:
+            for mechanism in self._settings.login_rules.mechanisms.values():
+                mechanism.close()
+
+    def _tls_fingerprint(self, own: BrokerConfig) -> Fingerprint:
+        if not self.address.is_tls:
+            return ()
+        stores = (own.ssl_keystore_location, own.ssl_truststore_location, own.ssl_crl_location)
+        return (_texts(own, ("ssl.", "principal.builder.")), *fingerprint_of(filter(None, stores)))
+
+    def _rules_fingerprint(self, own: BrokerConfig) -> Fingerprint:
+        if not self.address.is_sasl:
+            return ()
+        return (_texts(own, _LOGIN_KEYS, contained=".sasl."),)
+
+    def _login_rules(self, own: BrokerConfig) -> LoginRules:
+        return LoginRules(
+            mechanisms={name: self._mechanism(name, own) for name in own.sasl_enabled_mechanisms},
+            max_reauth_ms={name: _max_reauth_ms(self.address.name, name, own) for name in own.sasl_enabled_mechanisms},
+            receive_bytes_max=own.sasl_server_max_receive_size,
+            refusal_delay_s=own.connection_failed_authentication_delay_ms / 1000,
+        )
+
+    def _mechanism(self, name: str, own: BrokerConfig) -> Mechanism:
+        jaas = self._login_module(name, own)
+        setup = MechanismSetup(
+            name,
+            own,
+            self._credentials,
+            self._wall_ms,
+            options={} if jaas is None else jaas.options,
+            login_module="" if jaas is None else jaas.class_name,
+            callback_handler=_per_mechanism(self.address.name, name, own, "sasl.server.callback.handler.class"),
+        )
+        return maker(name)(setup)
+
+    def _login_module(self, mechanism: str, own: BrokerConfig) -> LoginModule | None:
+        text = _per_mechanism(self.address.name, mechanism, own, "sasl.jaas.config")
+        if not text:
+            return None
+        try:
+            return single_login_module(text)
+        except BadJaas as error:
+            key = f"{LISTENER_PREFIX}{self.address.name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+            raise ConfigError([Problem(key, "[hidden]", f"a JAAS entry: {error}")]) from None
+
+
+def _texts(own: BrokerConfig, prefixes: tuple[str, ...], *, contained: str = "") -> Fingerprint:
+    """The entries whose names begin with a prefix, or contain a text."""
+    given: Iterable[tuple[str, str]] = own.given.items()
+    return tuple(
+        sorted(
+            (name, text)
+            for name, text in given
+            if not name.startswith(LISTENER_PREFIX)
+            and (name.startswith(prefixes) or name.endswith(prefixes) or (contained and contained in name))
+        )
+    )
+
+
+def _per_mechanism(listener: str, mechanism: str, own: BrokerConfig, key: str) -> str:
+    return own.given.get(f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.{key}", "").strip()
+
+
+def _max_reauth_ms(listener: str, mechanism: str, own: BrokerConfig) -> int:
+    key = own.KEYS["connections.max.reauth.ms"]
+    text = _per_mechanism(listener, mechanism, own, key.name)
+    value: int = key.parse(text) if text else own.connections_max_reauth_ms
+    return value

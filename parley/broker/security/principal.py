@@ -1,0 +1,42 @@
+"""Principals: the identities that ACLs, quotas and the audit log name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+USER = "User"
+"""The kind of every principal that comes from a login or a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated identity. ``kind`` is ``User``, or what a principal builder says."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return Kafka's notation, for example ``User:alice``."""
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """Parse Kafka's notation. The name may contain colons. Raises ValueError if there is no kind."""
+        kind, colon, name = text.partition(":")
+        if not colon or not kind:
+            raise ValueError(f"{text!r} is not a principal: write it as kind:name, for example User:alice")
+        return cls(kind, name)
+
+
+def parse_super_users(text: str) -> tuple[Principal, ...]:
+    """Parse ``super.users``: principals separated by semicolons. Raises ValueError if one is not a principal."""
+    return tuple(Principal.parse(part.strip()) for part in text.split(";") if part.strip())
+
+
+def user(name: str) -> Principal:
+    """Return the principal of a user."""
+    return Principal(USER, name)
+
+
+ANONYMOUS = user("ANONYMOUS")
+"""The principal of a client that has neither logged in nor presented a certificate."""

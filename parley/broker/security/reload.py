@@ -1,0 +1,61 @@
+"""Follows changes of certificates, users and other settings of listeners while the broker runs.
+
+A change of the configuration is read at once. The broker looks at the files every few seconds, so a tool that renews
+certificates needs only to replace them. A key store and its password change together, or the listener keeps both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.security.listener_security import Fingerprint, ListenerSecurity
+
+_log = logging.getLogger(__name__)
+
+FILES_LOOKED_AT_S = 5.0
+"""The longest time until a replaced file is noticed."""
+
+
+class SecurityReload:
+    """Keeps the security of listeners up to date."""
+
+    def __init__(self, listeners: Sequence[ListenerSecurity], config: DynamicConfig, executor: Executor | None) -> None:
+        """``executor`` reads the files (None: the executor of the event loop)."""
+        self._listeners = [each for each in listeners if each.address.is_tls or each.address.is_sasl]
+        self._config = config
+        self._executor = executor
+        self._changed = asyncio.Event()
+        self._refused: dict[str, Fingerprint] = {}
+        config.subscribe(lambda _: self._changed.set())
+
+    async def run(self) -> None:
+        """Follow changes until it is cancelled. Returns at once if no listener has TLS or SASL."""
+        while self._listeners:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), FILES_LOOKED_AT_S)
+            self._changed.clear()
+            for listener in self._listeners:
+                await self._reload(listener)
+
+    async def _reload(self, listener: ListenerSecurity) -> None:
+        """Read the settings of a listener again if something has changed."""
+        config, loop, name = self._config(), asyncio.get_running_loop(), listener.address.name
+        found = await loop.run_in_executor(self._executor, listener.fingerprint, config)
+        if found == listener.current or found == self._refused.get(name):
+            return
+        try:
+            listener.replace(await loop.run_in_executor(self._executor, listener.read, config))
+        except ValueError as error:  # ConfigError, or a certificate that cannot be read
+            self._refused[name] = found
+            _log.error(
+                "the security of a listener cannot be changed: it stays as it was",
+                extra={"listener": name, "reason": str(error)},
+            )
+            return
+        self._refused.pop(name, None)
+        _log.info("the security of a listener has changed", extra={"listener": name})

@@ -1,0 +1,52 @@
+"""Where the SCRAM mechanisms look up what they verify a login against."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Protocol
+
+from parley.broker.security.principal import Principal
+from parley.broker.security.sasl.decoy import decoy_credential
+from parley.protocol.security.scram import ScramCredential
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogin:
+    """A delegation token that has not expired. ``expires_at_ms`` is in wall-clock milliseconds."""
+
+    owner: Principal
+    credential: ScramCredential
+    expires_at_ms: int
+
+
+class CredentialSource(Protocol):
+    """Looks up credentials. No method waits or raises."""
+
+    def scram(self, mechanism: str, user: str) -> ScramCredential | None:
+        """Return the credential of a user for a mechanism; None if the user has none."""
+
+    def token(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        """Return the credential of a delegation token (KIP-48); None if there is no such token or it has expired."""
+
+    def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
+        """Return a credential for a user or token that does not exist, which a client cannot tell from a real one.
+
+        It is the same at each call and on each broker, and has the form that stored credentials have.
+        """
+
+
+class NoCredentials:
+    """A source without users."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def scram(self, mechanism: str, user: str) -> ScramCredential | None:
+        return None
+
+    def token(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        return None
+
+    def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
+        return decoy_credential(self._secret, mechanism, user)

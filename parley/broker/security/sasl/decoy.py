@@ -1,0 +1,74 @@
+"""Decoys: credentials for users that do not exist, which a client cannot tell from real ones.
+
+Salts differ in form by the tool that made them: Kafka's are random numbers of 130 bits in base 36 (24 to 26 digits),
+librdkafka's 64 bytes. So a decoy has the form of a credential that is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Collection
+from dataclasses import astuple, dataclass
+from typing import Final
+
+from parley.protocol.security.scram import HASHES, ITERATIONS_MIN, ScramCredential
+
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_KAFKA_BITS: Final = 130
+_KAFKA_DIGITS: Final = range(24, 27)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a client sees of a credential before it proves anything, besides the salt itself.
+
+    A salt of Kafka's has 0 ``salt_bytes``: its length varies with its number.
+    """
+
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = 16
+    is_base_36: bool = False
+
+
+TOKEN_FORM: Final = Form(salt_bytes=32)
+"""The form of the credentials of delegation tokens."""
+
+
+def form_of(credential: ScramCredential) -> Form:
+    """Return the form of a stored credential."""
+    salt = credential.salt
+    is_base_36 = all(byte in _DIGITS for byte in salt)
+    if is_base_36 and len(salt) in _KAFKA_DIGITS:
+        return Form(credential.iterations, 0, is_base_36=True)
+    return Form(credential.iterations, len(salt), is_base_36)
+
+
+def decoy_credential(secret: bytes, mechanism: str, user: str, forms: Collection[Form] = ()) -> ScramCredential:
+    """Return the decoy of a user: the same at each call, and unpredictable without ``secret``.
+
+    It has one of ``forms``, or without them that of ``parley configs``. If a form is added, only decoys that get it
+    change.
+    """
+
+    def derived(purpose: str) -> bytes:
+        return hmac.digest(secret, f"{purpose}\0{mechanism}\0{user}".encode(), HASHES[mechanism])
+
+    form = max(forms, key=lambda each: derived(f"form {astuple(each)}"), default=Form())
+    random = hashlib.shake_256(derived("salt"))
+    if form.salt_bytes == 0:
+        salt = _in_base_36(int.from_bytes(random.digest(_KAFKA_BITS // 8 + 1)) >> (-_KAFKA_BITS % 8))
+    elif form.is_base_36:
+        salt = bytes(_DIGITS[byte % len(_DIGITS)] for byte in random.digest(form.salt_bytes))
+    else:
+        salt = random.digest(form.salt_bytes)
+    keys = derived("keys")
+    return ScramCredential(salt, form.iterations, keys, keys)
+
+
+def _in_base_36(number: int) -> bytes:
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return bytes(reversed(digits))

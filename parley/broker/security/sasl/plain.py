@@ -1,0 +1,90 @@
+"""PLAIN (RFC 4616): the client sends its password. The users are in the JAAS entry, as ``user_<name>="<password>"``.
+
+Unknown users and wrong passwords get the same response after the same work.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from parley.broker.security.principal import user
+from parley.broker.security.sasl.mechanism import Exchange, Identity, LoginRefused, Mechanism, MechanismSetup, Reply
+from parley.broker.security.sasl.plugins import load_callback_handler
+from parley.protocol.security.passwords import Passwords
+
+WRONG = "Authentication failed: Invalid username or password"
+USER_PREFIX = "user_"
+
+
+class PasswordVerifier(Protocol):
+    """Verifies passwords: the interface of ``sasl.server.callback.handler.class`` for PLAIN."""
+
+    def verify(self, name: str, password: str) -> bool | Awaitable[bool]:
+        """True if ``password`` is the password of the user. May return an awaitable instead."""
+
+
+class PlainMechanism:
+    """PLAIN with the users of a JAAS entry, or with a verifier of the operator."""
+
+    def __init__(self, verifier: PasswordVerifier) -> None:
+        self._verifier = verifier
+
+    def begin(self) -> Exchange:
+        return PlainExchange(self._verifier)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def jaas_users(options: Mapping[str, str]) -> Passwords:
+    """Return the users in the options of a JAAS entry, ``user_<name>="<password>"``."""
+    return Passwords(
+        {key.removeprefix(USER_PREFIX): value for key, value in options.items() if key.startswith(USER_PREFIX)}
+    )
+
+
+class PlainExchange:
+    """One login: a single token with the authorization id, the user and the password, separated by zero bytes."""
+
+    def __init__(self, verifier: PasswordVerifier) -> None:
+        self.user = ""
+        self._verifier = verifier
+
+    def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
+        try:
+            parts = token.decode().split("\0")
+        except UnicodeDecodeError:
+            raise LoginRefused("the token is not UTF-8") from None
+        if len(parts) != 3:
+            raise LoginRefused(f"the token has {len(parts)} parts instead of 3")
+        authorization_id, self.user, password = parts
+        if not self.user:
+            raise LoginRefused("no user name", told="Authentication failed: username not specified")
+        if not password:
+            raise LoginRefused("no password", told="Authentication failed: password not specified")
+        verified = self._verifier.verify(self.user, password)
+        if inspect.isawaitable(verified):
+            return self._await(verified, authorization_id)
+        return self._reply(verified, authorization_id)
+
+    async def _await(self, verified: Awaitable[bool], authorization_id: str) -> Reply:
+        return self._reply(await verified, authorization_id)
+
+    def _reply(self, is_verified: bool, authorization_id: str) -> Reply:
+        if is_verified is not True:
+            raise LoginRefused("wrong user or password", told=WRONG)
+        if authorization_id not in ("", self.user):
+            raise LoginRefused(
+                "the authorization id is not the user name",
+                told="Authentication failed: Client requested an authorization id that is different from username",
+            )
+        return Reply(b"", Identity(user(self.user)))
+
+
+def make(setup: MechanismSetup) -> Mechanism:
+    """Return PLAIN for a listener. Raises ConfigError if the callback handler cannot be loaded."""
+    if setup.callback_handler:
+        return PlainMechanism(load_callback_handler(setup, "verify"))
+    return PlainMechanism(jaas_users(setup.options))

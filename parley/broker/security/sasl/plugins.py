@@ -1,0 +1,66 @@
+"""Mechanisms by name (entry points ``parley.sasl_mechanisms``), and callback handlers by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from parley.broker.config import ConfigError, Problem
+from parley.broker.security.sasl.mechanism import MakeMechanism, MechanismSetup
+
+GROUP = "parley.sasl_mechanisms"
+BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "GSSAPI": "parley.broker.security.sasl.gssapi:make",
+        "OAUTHBEARER": "parley.broker.security.sasl.oauthbearer:make",
+        "PLAIN": "parley.broker.security.sasl.plain:make",
+        "SCRAM-SHA-256": "parley.broker.security.sasl.scram:make_sha_256",
+        "SCRAM-SHA-512": "parley.broker.security.sasl.scram:make_sha_512",
+    }
+)
+"""The mechanisms that come with Parley. Each is imported when a listener offers it."""
+_HANDLER_KEY = "sasl.server.callback.handler.class"
+
+
+def maker(name: str) -> MakeMechanism:
+    """Return the function that makes a mechanism. Raises ConfigError if there is no such mechanism."""
+    target = BUILT_IN.get(name) or _third_party().get(name)
+    if target is None:
+        known = ", ".join(sorted({*BUILT_IN, *_third_party()}))
+        raise ConfigError([Problem("sasl.enabled.mechanisms", name, f"among {known}")])
+    module, _, attribute = target.partition(":")
+    try:
+        made: MakeMechanism = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            [Problem("sasl.enabled.mechanisms", name, f"a mechanism that can be imported: {error}")]
+        ) from error
+    return made
+
+
+def load_callback_handler(setup: MechanismSetup, method: str) -> Any:
+    """Return an instance of the callback handler of a mechanism, which must have ``method``.
+
+    The class is called with the options of the JAAS entry. Raises ConfigError if it cannot be loaded.
+    """
+    name = setup.callback_handler
+    module, _, cls = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), cls)
+        if not isinstance(found, type) or not callable(getattr(found, method, None)):
+            raise ConfigError([Problem(_HANDLER_KEY, name, f"a class with a method {method}")])
+        made = found(setup.options)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the operator's own code
+        allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
+        raise ConfigError([Problem(_HANDLER_KEY, name, allowed)]) from error
+    return made
+
+
+def _third_party() -> Mapping[str, str]:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return {point.name: point.value for point in entry_points(group=GROUP)}

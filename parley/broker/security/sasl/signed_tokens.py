@@ -1,0 +1,117 @@
+"""Signed tokens: their signature by a key of the issuer, and their claims (KIP-768).
+
+A token must name an algorithm with a public key (RS, PS, ES, EdDSA), and be signed with a key of the issuer's set that
+fits it. It must say when it was issued and when it expires, within ``sasl.oauthbearer.clock.skew.seconds``, and name
+the issuer and one of the audiences that the configuration expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from parley.broker.security.sasl.issuer_keys import IssuerKeys, issuer_keys
+from parley.broker.security.sasl.mechanism import MechanismSetup
+from parley.broker.security.sasl.token_verifier import TokenRefused, VerifiedToken
+
+_ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
+    "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+    "EC": frozenset({"ES256", "ES384", "ES512"}),
+    "OKP": frozenset({"EdDSA"}),
+}
+"""The algorithms of each type of key. ``none`` and those with a shared secret are not among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a token must say. Without audiences or an issuer, any is accepted."""
+
+    audiences: Sequence[str] = ()
+    issuer: str | None = None
+    skew_s: int = 30
+    name_claim: str = "sub"
+    scope_claim: str = "scope"
+
+
+class SignedVerifier:
+    """Verifies signed tokens (``TokenVerifier``)."""
+
+    def __init__(self, keys: IssuerKeys, expected: Expected) -> None:
+        self._keys = keys
+        self._expected = expected
+
+    def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise TokenRefused("the token is not a signed JWT") from None
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or not isinstance(key_id, str | None):
+            raise TokenRefused("the header of the token is malformed")
+        if not any(algorithm in fitting for fitting in _ALGORITHMS.values()):
+            raise TokenRefused("the token is signed with an algorithm that is not accepted")
+        if self._keys.are_fresh(key_id):
+            return self._verified(token, algorithm, self._keys.find(key_id))
+        return self._verify_later(token, algorithm, key_id)
+
+    async def _verify_later(self, token: str, algorithm: str, key_id: str | None) -> VerifiedToken:
+        await self._keys.refresh(key_id)
+        return self._verified(token, algorithm, self._keys.find(key_id))
+
+    def _verified(self, token: str, algorithm: str, keys: Sequence[Mapping[str, Any]]) -> VerifiedToken:
+        fitting = [key for key in keys if _fits(key, algorithm)]
+        if not fitting:
+            raise TokenRefused("the token is signed with a key that the issuer does not publish")
+        for key in fitting:
+            try:
+                return self._accepted(self._claims(token, algorithm, key))
+            except jwt.InvalidSignatureError:
+                continue
+            except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
+                raise TokenRefused(f"the token is not accepted: {type(error).__name__}") from None
+        raise TokenRefused("the signature of the token is wrong")
+
+    def _claims(self, token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
+        expected = self._expected
+        claims: Mapping[str, Any] = jwt.decode(
+            token,
+            jwt.PyJWK(dict(key), algorithm).key,
+            algorithms=[algorithm],
+            audience=list(expected.audiences) or None,
+            issuer=expected.issuer,
+            leeway=expected.skew_s,
+            options={"require": ["exp", "iat"], "verify_aud": bool(expected.audiences), "verify_sub": False},
+        )
+        return claims
+
+    def _accepted(self, claims: Mapping[str, Any]) -> VerifiedToken:
+        name = claims.get(self._expected.name_claim)
+        if not isinstance(name, str) or not name.strip():
+            raise TokenRefused(f"the token has no claim {self._expected.name_claim}")
+        scopes = claims.get(self._expected.scope_claim, "")
+        if not isinstance(scopes, str | list):
+            raise TokenRefused(f"the claim {self._expected.scope_claim} is neither a text nor a list")
+        return VerifiedToken(name, int(float(claims["exp"]) * 1000))
+
+
+def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
+    """True if a key may sign with an algorithm."""
+    if key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
+        return False
+    return algorithm in _ALGORITHMS.get(str(key.get("kty")), ())
+
+
+def signed_verifier(setup: MechanismSetup) -> SignedVerifier:
+    """Return the verifier of a listener. Raises ConfigError if the issuer's address is not allowed."""
+    config = setup.config
+    expected = Expected(
+        audiences=config.sasl_oauthbearer_expected_audience,
+        issuer=config.sasl_oauthbearer_expected_issuer,
+        skew_s=config.sasl_oauthbearer_clock_skew_seconds,
+        name_claim=config.sasl_oauthbearer_sub_claim_name,
+        scope_claim=config.sasl_oauthbearer_scope_claim_name,
+    )
+    return SignedVerifier(issuer_keys(setup), expected)

@@ -1,0 +1,33 @@
+"""Client sessions: what the broker knows about the identity of the client at the other end of a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.broker.security.principal import ANONYMOUS, Principal
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSession:
+    """The identity of a client. A re-authentication (KIP-368) replaces the session of its connection.
+
+    ``mechanism`` is the SASL mechanism of the login, empty without one. ``expires_at`` is in monotonic seconds; None if
+    the session does not expire.
+    """
+
+    principal: Principal
+    host: str
+    listener: str
+    mechanism: str = ""
+    authenticated_by_token: bool = False
+    expires_at: float | None = None
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True if the client has neither logged in nor presented a certificate."""
+        return self.principal == ANONYMOUS
+
+
+def anonymous(host: str, listener: str) -> ClientSession:
+    """Return the session of a client that has neither logged in nor presented a certificate."""
+    return ClientSession(ANONYMOUS, host, listener)

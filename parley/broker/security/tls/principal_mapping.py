@@ -1,0 +1,91 @@
+"""``ssl.principal.mapping.rules``: from the distinguished name in a client's certificate to its principal (KIP-371).
+
+The first rule whose pattern matches the whole name counts. A rule is ``RULE:pattern/replacement/``, with an ``L`` or
+``U`` behind it for lower or upper case, or ``DEFAULT`` for the name as it is. Patterns are Python's regular
+expressions, which include almost all of Java's. In a replacement, ``$1`` is the first group, as in Java.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_RULE: Final = (
+    r"(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?)"
+)
+_SEPARATED: Final = re.compile(rf"\s*(?:{_RULE})?\s*(?:,\s*|$)")
+_REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>\d)|\$\{(?P<name>[A-Za-z][A-Za-z0-9]*)\}", re.DOTALL)
+
+
+class NoRuleMatches(Exception):
+    """No rule covers a distinguished name: the client has no principal."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappingRule:
+    """One rule. Without a pattern it is ``DEFAULT``."""
+
+    pattern: re.Pattern[str] | None = None
+    replacement: str = ""
+    case: str = ""
+
+    def apply(self, name: str) -> str | None:
+        """Return the principal's name; None if the rule does not cover ``name``."""
+        if self.pattern is None:
+            return name
+        match = self.pattern.fullmatch(name)
+        if match is None:
+            return None
+        mapped = _REFERENCE.sub(lambda reference: _referenced(reference, match), self.replacement)
+        return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
+
+
+def _referenced(reference: re.Match[str], match: re.Match[str]) -> str:
+    if reference["escaped"] is not None:
+        return reference["escaped"]
+    if reference["name"] is not None:
+        return match[reference["name"]] or ""
+    group = int(reference["group"])
+    return reference[0] if group > (match.re.groups or -1) else match[group] or ""
+
+
+class PrincipalMapping:
+    """The rules of one listener."""
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError if a rule is malformed."""
+        self._rules = tuple(_parsed(text.strip()))
+
+    def name_of(self, distinguished_name: str) -> str:
+        """Return the name of the principal. Raises NoRuleMatches."""
+        for rule in self._rules:
+            name = rule.apply(distinguished_name)
+            if name is not None:
+                return name
+        raise NoRuleMatches(f"no rule of ssl.principal.mapping.rules matches {distinguished_name}")
+
+
+def _parsed(text: str) -> list[MappingRule]:
+    rules, pos = [], 0
+    while pos < len(text):
+        found = _SEPARATED.match(text, pos)
+        if found is None or found.end() == pos:
+            raise ValueError(f"the rule that begins with {text[pos : pos + 40]!r} is not RULE:pattern/replacement/[LU]")
+        pos = found.end()
+        if found["default"]:
+            rules.append(MappingRule())
+        elif found["pattern"] is not None:
+            rules.append(_rule(found))
+    return rules
+
+
+def _rule(found: re.Match[str]) -> MappingRule:
+    try:
+        pattern = re.compile(found["pattern"])
+    except re.error as error:
+        raise ValueError(f"{found['pattern']!r} is not a regular expression: {error}") from None
+    for reference in _REFERENCE.finditer(found["replacement"]):
+        if reference["name"] is not None and reference["name"] not in pattern.groupindex:
+            raise ValueError(f"{found['replacement']!r} refers to a group that the pattern does not have")
+    return MappingRule(pattern, found["replacement"], found["case"])

@@ -1,0 +1,171 @@
+"""The TLS of one listener: its context, and the principal of a client's certificate.
+
+A context is made from the configuration and the files that it names. Connections that exist keep theirs; new ones get
+the newest. A client certificate that no mapping rule covers refuses the client.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from parley.broker.config import BrokerConfig, ConfigError, Problem
+from parley.broker.config.broker_keys import LISTENER_PREFIX
+from parley.broker.config.errors import MissingExtra
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.principal import ANONYMOUS, Principal, user
+from parley.broker.security.tls.distinguished_name import subject_of
+from parley.broker.security.tls.principal_mapping import PrincipalMapping
+from parley.configuration.tls import TlsSettings, tls_settings
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate, CertificateRevocationList
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCertificate:
+    """The names in the broker's certificate."""
+
+    subject: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """What a listener presents and demands in TLS handshakes."""
+
+    context: ssl.SSLContext = field(repr=False)
+    mapping: PrincipalMapping
+    settings: TlsSettings
+    expires_at: float = 0.0
+    """When the first certificate of the chain expires, in seconds since 1970."""
+    lists_expire_at: float = 0.0
+    """When the newest revocation list of an issuer expires, the first of them; 0 if there are none."""
+
+    def principal_of(self, certificate: bytes | None) -> Principal:
+        """Return the principal of a client's certificate in DER; ANONYMOUS without one.
+
+        Raises NoRuleMatches, and ValueError if the certificate cannot be read.
+        """
+        if not certificate:
+            return ANONYMOUS
+        return user(self.mapping.name_of(subject_of(certificate)))
+
+    def certificate(self) -> OwnCertificate:
+        """Read the broker's certificate. Raises ValueError if it cannot be read."""
+        from cryptography.hazmat.primitives.serialization import Encoding
+        from cryptography.x509 import load_pem_x509_certificates
+
+        assert self.settings.identity is not None, "a listener with TLS has a certificate"
+        own = load_pem_x509_certificates(self.settings.identity.chain.encode())[0]
+        return OwnCertificate(subject_of(own.public_bytes(Encoding.DER)), _alternative_names(own))
+
+
+def _alternative_names(certificate: Certificate) -> frozenset[str]:
+    from cryptography.x509 import ExtensionNotFound, GeneralName, SubjectAlternativeName
+
+    try:
+        names: Iterable[GeneralName] = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except ExtensionNotFound:
+        return frozenset()
+    return frozenset(str(each.value) for each in names)
+
+
+def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
+    """Make the TLS of a listener. Blocks: it reads files. Raises ConfigError if the configuration cannot be used."""
+    own = config.for_listener(address.name)
+    _check_library(address)
+    prefix = f"{LISTENER_PREFIX}{address.name.lower()}."
+    # A broker-wide ssl.client.auth does not hold for listeners where clients log in (KIP-684).
+    demands = not address.is_sasl or f"{prefix}ssl.client.auth" in config.given
+    try:
+        settings = tls_settings(own.given)
+        client_auth = own.ssl_client_auth if demands else "none"
+        if client_auth != "none" and not settings.authorities:
+            raise ValueError(
+                f"ssl.client.auth={client_auth} needs ssl.truststore.location or ssl.truststore.certificates; without "
+                "them, anyone with a certificate of a public authority would be let in"
+            )
+        context = settings.server_context(client_auth)
+        expires_at = _expiry(settings)
+        lists = _revocation_lists(settings)
+    except ValueError as error:  # BadKeyStore, or a certificate that OpenSSL accepts and ``cryptography`` does not
+        problem = Problem(f"{prefix}ssl.keystore.location", _shown(own), f"usable: {error}")
+        raise ConfigError([problem]) from error
+    for each in lists:
+        if each.next_update_utc is not None and each.next_update_utc < datetime.now(UTC):
+            _log.warning(
+                "a revocation list has expired: clients with certificates of its issuer are refused",
+                extra={
+                    "listener": address.name,
+                    "issuer": each.issuer.rfc4514_string(),
+                    "expired_at": each.next_update_utc.isoformat(),
+                },
+            )
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    try:
+        mapping = PrincipalMapping(own.ssl_principal_mapping_rules)
+    except ValueError as error:
+        rules = own.ssl_principal_mapping_rules
+        raise ConfigError([Problem(f"{prefix}ssl.principal.mapping.rules", rules, f"usable: {error}")]) from error
+    return ServerTls(context, mapping, settings, expires_at, _lists_expiry(lists))
+
+
+def _expiry(settings: TlsSettings) -> float:
+    from cryptography.x509 import load_pem_x509_certificates
+
+    assert settings.identity is not None, "a listener with TLS has a certificate"
+    chain = load_pem_x509_certificates(settings.identity.chain.encode())
+    return min(each.not_valid_after_utc.timestamp() for each in chain)
+
+
+def _revocation_lists(settings: TlsSettings) -> list[CertificateRevocationList]:
+    """Read the revocation lists. Raises ValueError if one is malformed."""
+    from cryptography.x509 import load_pem_x509_crl
+
+    end = "-----END X509 CRL-----\n"
+    return [load_pem_x509_crl((each + end).encode()) for each in settings.revocation_lists.split(end) if each]
+
+
+def _lists_expiry(lists: Iterable[CertificateRevocationList]) -> float:
+    """Return when the first issuer has no list any more that has not expired; 0 if that never happens."""
+    by_issuer: dict[str, float] = {}
+    for each in lists:
+        expiry = math.inf if each.next_update_utc is None else each.next_update_utc.timestamp()
+        issuer = each.issuer.rfc4514_string()
+        by_issuer[issuer] = max(expiry, by_issuer.get(issuer, 0.0))
+    first = min(by_issuer.values(), default=math.inf)
+    return 0.0 if first == math.inf else first
+
+
+def _check_library(address: ListenerAddress) -> None:
+    try:
+        import cryptography  # noqa: F401  reads certificates
+    except ImportError as error:
+        raise ConfigError([MissingExtra("listeners", str(address), "security", str(error))]) from error
+
+
+def check_replacement(old: ServerTls, new: ServerTls, own: BrokerConfig) -> None:
+    """Raise ConfigError if a new certificate has another identity than the old one (KIP-978).
+
+    ``own`` is the configuration of the listener: it may allow other names.
+    """
+    before, after = old.certificate(), new.certificate()
+    if before.subject != after.subject and not own.ssl_allow_dn_changes:
+        allowed = f"for {before.subject}, as before; to change the name, set ssl.allow.dn.changes=true"
+        raise ConfigError([Problem("ssl.keystore", after.subject, allowed)])
+    if (lost := before.names - after.names) and not own.ssl_allow_san_changes:
+        allowed = f"for {', '.join(sorted(lost))}, as before; to drop names, set ssl.allow.san.changes=true"
+        raise ConfigError([Problem("ssl.keystore", after.subject, allowed)])
+
+
+def _shown(own: BrokerConfig) -> str:
+    """Return the key store's location for an error message; text certificates are hidden."""
+    return own.ssl_keystore_location or ("[hidden]" if own.ssl_keystore_key is not None else "")

@@ -1,0 +1,48 @@
+"""A token issuer for tests: keys, a set of their public parts, and tokens signed with them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+_KEYS: dict[str, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey] = {
+    "rsa": rsa.generate_private_key(65537, 2048),
+    "ec": ec.generate_private_key(ec.SECP256R1()),
+    "stranger": rsa.generate_private_key(65537, 2048),
+}
+ISSUER = "https://issuer.example"
+
+
+def jwk(kid: str, **more: str) -> dict[str, Any]:
+    """The public part of a key, as a set has it."""
+    algorithm: Any = jwt.algorithms.ECAlgorithm if kid == "ec" else jwt.algorithms.RSAAlgorithm
+    return {**algorithm.to_jwk(_KEYS[kid].public_key(), as_dict=True), "kid": kid, "use": "sig", **more}
+
+
+def jwks(*kids: str) -> bytes:
+    return json.dumps({"keys": [jwk(kid) for kid in kids]}).encode()
+
+
+def claims(**changed: Any) -> dict[str, Any]:
+    """The claims of a token that is accepted; None leaves one out."""
+    now = int(time.time())
+    found = {"sub": "alice", "iss": ISSUER, "aud": "kafka", "iat": now, "exp": now + 300, **changed}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def signed(kid: str = "rsa", algorithm: str = "", *, named: str | None = "", **changed: Any) -> str:
+    """A token signed with a key; ``named`` is the key that it claims to be signed with."""
+    key: Any = _KEYS[kid]
+    header: Mapping[str, Any] = {} if named is None else {"kid": named or kid}
+    return jwt.encode(claims(**changed), key, algorithm or ("ES256" if kid == "ec" else "RS256"), dict(header))
+
+
+def message(token: str, *, authorization_id: str = "", extensions: str = "") -> bytes:
+    """The first message of a client of OAUTHBEARER."""
+    header = f"a={authorization_id}" if authorization_id else ""
+    return f"n,{header},\x01auth=Bearer {token}\x01{extensions}\x01".encode()
