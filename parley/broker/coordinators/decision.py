@@ -5,17 +5,17 @@ of the time; the function returns a ``Decision``: what to write, what to reply, 
 itself. The lasting state changes in ``ShardState.replay`` alone, both when a record is written and when it is read back
 after an election, so the two cannot differ.
 
-State that is not stored may live beside the lasting state, and other code changes it on the event loop: the handlers
-change the members of groups, for example (``groups/membership.py``, ``groups/rebalance.py``). ``Decision.then`` is for
-what must wait until the records are replicated, such as sending markers.
+A state may also have a part that is not stored, such as the rebalance in progress of a group. A decision outputs how
+that changes, too (``Decision.change``). It is lost with the shard, and rebuilt from the records by ``loaded``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from parley.protocol.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -30,8 +30,7 @@ class ProducerIdentity(NamedTuple):
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
     """An event that is submitted to the shard after ``delay_ms``, unless its key is set again or cancelled before.
 
     If the event fails, for example because too few replicas are in sync, it is submitted again after a short pause. It
@@ -40,25 +39,45 @@ class Timer:
 
     delay_ms: float
     event: Callable[[Any, int], Decision[Any]]
+    is_patient: bool = False
+    """True if the event punishes a client's silence: it waits until the event loop is no longer late. Other events
+    wait once at most, however late the loop stays, since other clients wait for what they end."""
 
 
-_NO_TIMERS: Mapping[Hashable, Timer | None] = MappingProxyType({})
+class Held(NamedTuple):
+    """Instead of a reply: the caller waits until a later decision releases the reply under this key. It fails with the
+    shard."""
+
+    key: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
+_NONE: Mapping[Hashable, Any] = MappingProxyType({})
+
+
+class Decision(NamedTuple, Generic[T]):
     """The outcome of one event."""
 
-    reply: T
+    reply: T | Held
     """Given to the caller when all in-sync replicas have the records of this decision and of all before it."""
     records: Sequence[KeyValue] = ()
     producer: ProducerIdentity | None = None
     """If given, the records are one transactional batch of this producer, which a marker later commits or aborts."""
-    timers: Mapping[Hashable, Timer | None] = field(default_factory=lambda: _NO_TIMERS)
+    is_divisible: bool = False
+    """True if records that are too large for one batch may be written in several, within one turn. If the broker dies
+    in between, only the first of them take effect."""
+    timers: Mapping[Hashable, Timer | None] = _NONE
     """Timers to set, or to cancel (None), by key. They take effect when the records are applied."""
+    released: Mapping[Hashable, object] = _NONE
+    """Replies to callers that are held, by key: given when the in-sync replicas have the records of this decision, at
+    once if it has none."""
+    change: Callable[[], None] | None = None
+    """Changes what is not stored. Called after the records are applied; not called if they are refused."""
     then: Callable[[], None] | None = None
     """Called when the in-sync replicas have the records, however long that takes; not called if the shard is lost
     before."""
+    refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
+    """Decides instead if the log refuses the records: ``refused(state, now_ms, error)``. Its decision has no records,
+    and its reply does not count: the caller gets the error."""
 
 
 class ShardState(Protocol):
@@ -85,5 +104,5 @@ class ShardState(Protocol):
 
     def unloaded(self) -> None:
         """Stop serving: another broker coordinates the shard, or it is about to be read back. Called only if ``loaded``
-        was. Requests that wait for something other than a submitted event must fail with NOT_COORDINATOR."""
+        was. The callers that are held have failed with NOT_COORDINATOR."""
         ...

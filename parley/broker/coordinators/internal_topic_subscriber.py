@@ -1,12 +1,14 @@
 """Tells a coordinator which partitions of its internal topic this broker leads.
 
-Metadata from before this broker registered may still name it as the leader under an old epoch; such metadata is
-ignored.
+Metadata from before this process registered may still name the broker as the leader, under the epoch of its earlier
+process. A broker that restarts sees such metadata until it is registered again; it is ignored. The log may lack the end
+of what the earlier process wrote, so that records appended under that epoch would contradict those of the followers.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+from uuid import UUID
 
 from parley.broker.metadata.changes import (
     BrokerRegistered,
@@ -40,8 +42,10 @@ class Shards(Protocol):
 class InternalTopicSubscriber:
     """A subscriber of the metadata, on behalf of one coordinator."""
 
-    def __init__(self, broker_id: int, shards: Shards) -> None:
+    def __init__(self, broker_id: int, incarnation_id: UUID, shards: Shards) -> None:
+        """``incarnation_id`` is the id of this process in its registration."""
         self._broker_id = broker_id
+        self._incarnation_id = incarnation_id
         self._shards = shards
         self._topic = shards.topic
 
@@ -63,8 +67,8 @@ class InternalTopicSubscriber:
                     self._shards.resign_all()
 
     def _update_leadership(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
-        registration = image.brokers.get(self._broker_id)
-        is_registered = registration is not None and not registration.fenced
+        known = image.brokers.get(self._broker_id)
+        is_registered = known is not None and known.incarnation_id == self._incarnation_id and not known.fenced
         for index in indexes:
             state = image.partition(self._topic, index)
             if state is None or state.leader != self._broker_id:

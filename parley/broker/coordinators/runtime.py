@@ -149,7 +149,7 @@ class CoordinatorRuntime(Generic[S]):
         )
         hosted.loading = None
         hosted.loaded_at = loop.time()
-        hosted.shard.set_timers(state.loaded(self._now_ms()))
+        hosted.shard.timers.set(state.loaded(self._now_ms()))
         took_us = round(1_000_000 * (loop.time() - began))
         self._metrics.load_time.observe(took_us)
         self._metrics.skipped += found.skipped
@@ -233,8 +233,13 @@ class CoordinatorRuntime(Generic[S]):
         """
         return self._active(key).state
 
-    def submit(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> asyncio.Future[T]:
+    def submit(
+        self, key: str | int, decide: Callable[[S, int], Decision[T]], *, at_once: bool = False
+    ) -> asyncio.Future[T]:
         """Let the shard of a key, or of a partition, decide: ``decide(state, now_ms)``, in the next turn of the loop.
+
+        With ``at_once`` it decides before this returns, unless other events wait: the future may be done then. Few
+        decisions share an append that way, so it is for shards with few events at a time.
 
         A decision without records is a read. The reply is given when all in-sync replicas have everything that the
         shard had written when it decided. ``decide`` must change nothing, and may raise KafkaError: the future fails
@@ -248,7 +253,36 @@ class CoordinatorRuntime(Generic[S]):
         * COORDINATOR_NOT_AVAILABLE if there are too few in-sync replicas;
         * MESSAGE_TOO_LARGE if the topic does not accept the records, and then nothing was written.
         """
-        return self._active(key).submit(decide)
+        return self._active(key).submit(decide, at_once=at_once)
+
+    def read(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | None:
+        """Return the reply of a decision without records, at once and without a task.
+
+        Events that wait for their turn come after it. Returns None if the reply would have to wait for the in-sync
+        replicas: submit the decision then. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what ``decide``
+        raises.
+        """
+        return self._active(key).read(decide)
+
+    def decide_at_once(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
+        """Let the shard of a key, or of a partition, decide now, before the events that wait for their turn.
+
+        This is for events about what is not stored: the reply shows nothing that may be lost, so it waits for no
+        replica. A decision with records, or with an effect (``then``), is dropped, and the event submitted as
+        ``submit`` does.
+
+        Returns the reply, or a future if the decision holds the reply or was submitted. Raises as ``submit`` and
+        ``decide`` do.
+        """
+        return self._active(key).decide_at_once(decide)
+
+    def decide_when_committed(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
+        """Decide now if nothing has to be written and the replicas have everything; else in the next turn of the loop.
+
+        This is for frequent events that show lasting state and rarely change it. Returns and raises as
+        ``decide_at_once`` does.
+        """
+        return self._active(key).decide_when_committed(decide)
 
     def append_marker(
         self,

@@ -1,7 +1,8 @@
 """One shard of a coordinator while this broker leads its partition: its events, its appends, its waiting replies.
 
 * Events queue up. A turn of the event loop handles up to ``EVENTS_PER_TURN``: it applies the records of a decision to
-  the state at once, so that the next decision sees them, and appends the records of all, usually together.
+  the state at once, so that the next decision sees them, and appends the records of all, usually together. An event
+  submitted with ``at_once`` has its own turn, while it is submitted, if no others wait.
 * The log may refuse a transactional batch or a marker because of its producer's epoch. So these are appended first and
   then applied, and a refusal concerns only its caller.
 * A reply, also to a read, is given when the in-sync replicas have everything that was appended before it.
@@ -16,12 +17,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from parley.broker.coordinators.decision import Decision, KeyValue, ShardState, Timer
+from parley.broker.coordinators.decision import Decision, Held, KeyValue, ShardState
 from parley.broker.coordinators.internal_topic import ShardLog
-from parley.broker.coordinators.patient_timer import PatientTimer
+from parley.broker.coordinators.shard_timers import ShardTimers
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -39,9 +39,6 @@ EVENTS_MAX: Final = 50_000
 
 EVENTS_PER_TURN: Final = 1_000
 """Events handled in one turn of the event loop, which then serves other clients (some 10 ms)."""
-
-TIMER_RETRY_MS: Final = 500
-"""The pause before a timer's event that failed is submitted again, as in Kafka."""
 
 UNEXPECTED: Final = (Exception, asyncio.CancelledError)
 """What code that a turn calls may raise: the result of a cancelled future is not an Exception."""
@@ -72,6 +69,11 @@ def coordinator_error(error: KafkaError) -> KafkaError:
     """Return the error that the clients of a coordinator get if its partition fails with ``error``."""
     code = _UNAVAILABLE.get(error.code)
     return error if code is None else KafkaError(code, str(error))
+
+
+def _size_of(records: Sequence[KeyValue]) -> int:
+    """At least the bytes that the records take in a batch."""
+    return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
 
 class _Reply(NamedTuple):
@@ -168,7 +170,8 @@ class Shard(Generic[S]):
         self._waiting_events = 0
         self._last_offset = loaded_offset - 1
         self._has_foreign_records = False
-        self._timers: dict[Hashable, PatientTimer] = {}
+        self._held: dict[Hashable, asyncio.Future[Any]] = {}
+        self.timers = ShardTimers(self.submit)
         self._expiry: asyncio.TimerHandle | None = None
         self._closed: ErrorCode | None = None
         self._failures = FailureLog(_log)
@@ -181,11 +184,46 @@ class Shard(Generic[S]):
 
     # --- Events ---
 
-    def submit(self, decide: Callable[[S, int], Decision[T]]) -> asyncio.Future[T]:
+    def submit(self, decide: Callable[[S, int], Decision[T]], *, at_once: bool = False) -> asyncio.Future[T]:
         """Decide in the next turn of the event loop. See ``CoordinatorRuntime.submit``."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Event(decide, future))
+        self._enqueue(_Event(decide, future), at_once=at_once)
         return future
+
+    def read(self, decide: Callable[[S, int], Decision[T]]) -> T | None:
+        """Decide now, without a turn, and return the reply. See ``CoordinatorRuntime.read``."""
+        if self._closed is not None:
+            raise KafkaError(self._closed)
+        if not self._log.is_committed(self._last_offset):
+            return None
+        reply = decide(self.state, self._now_ms()).reply
+        assert not isinstance(reply, Held), "a read does not wait for a later decision"
+        return reply
+
+    def decide_at_once(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
+        """Decide now if nothing has to be written. See ``CoordinatorRuntime.decide_at_once``."""
+        if self._closed is not None:
+            raise KafkaError(self._closed)
+        decision = decide(self.state, self._now_ms())
+        if decision.records or decision.then is not None:
+            return self.submit(decide)
+        released = self._release(decision) if decision.released else []
+        reply: T | asyncio.Future[T]
+        if isinstance(decision.reply, Held):
+            reply = self._held[decision.reply.key] = asyncio.get_running_loop().create_future()
+        else:
+            reply = decision.reply
+        self._take_effect(decision, released)
+        return reply
+
+    def decide_when_committed(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
+        """Decide now if nothing has to be written and the replicas have everything. See
+        ``CoordinatorRuntime.decide_when_committed``."""
+        if self._closed is not None:
+            raise KafkaError(self._closed)
+        if self._queue or not self._log.is_committed(self._last_offset):
+            return self.submit(decide)
+        return self.decide_at_once(decide)
 
     def append_marker(
         self,
@@ -203,13 +241,17 @@ class Shard(Generic[S]):
         )
         return future
 
-    def _enqueue(self, event: _Event | _MarkerEvent) -> None:
+    def _enqueue(self, event: _Event | _MarkerEvent, *, at_once: bool = False) -> None:
         if self._closed is not None:
             raise KafkaError(self._closed)
         if len(self._queue) + self._waiting_events >= EVENTS_MAX:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator has too many requests: retry.")
         self._queue.append(event)
-        self._ask_for_turn()
+        if at_once and not self._has_turn:
+            self._has_turn = True
+            self._take_turn()
+        else:
+            self._ask_for_turn()
 
     def _ask_for_turn(self) -> None:
         if self._queue and not self._has_turn:
@@ -258,8 +300,7 @@ class Shard(Generic[S]):
                 turn.replies.append(_Reply(event.future, None))
                 return
             decision = event.decide(self.state, turn.now_ms)
-            if decision.records:
-                self._write(decision, turn)
+            self._write(decision, turn)
         except _Lost:
             _Reply(event.future, None).fail(KafkaError(ErrorCode.NOT_COORDINATOR))
             raise
@@ -270,14 +311,47 @@ class Shard(Generic[S]):
             self._failures.report("a coordinator's decision failed", error, _loop_time())
             _Reply(event.future, None).fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        turn.replies.append(_Reply(event.future, decision.reply))
-        self.set_timers(decision.timers)
+        released = self._release(decision)
+        if isinstance(decision.reply, Held):
+            self._held[decision.reply.key] = event.future
+        else:
+            turn.replies.append(_Reply(event.future, decision.reply))
+        if decision.records:
+            turn.replies += released
+        self._take_effect(decision, released)
         if decision.then is not None:
             turn.effects.append(decision.then)
+
+    def _release(self, decision: Decision[Any]) -> list[_Reply]:
+        """Return the replies that a decision releases."""
+        held = self._held
+        return [_Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
+
+    def _take_effect(self, decision: Decision[Any], released: list[_Reply]) -> None:
+        """Give the replies that need not wait, set timers, and change what is not stored."""
+        if not decision.records:
+            for reply in released:
+                reply.give()
+        if decision.timers:
+            self.timers.set(decision.timers)
+        if decision.change is not None:
+            decision.change()
 
     # --- Appends ---
 
     def _write(self, decision: Decision[Any], turn: _Turn) -> None:
+        """Write the records of a decision, and apply them. Raises KafkaError if they are refused, and _Lost."""
+        if not decision.records:
+            return
+        try:
+            self._write_records(decision, turn)
+        except KafkaError as error:
+            if decision.refused is not None:
+                instead = decision.refused(self.state, turn.now_ms, error)
+                self._take_effect(instead, self._release(instead))
+            raise
+
+    def _write_records(self, decision: Decision[Any], turn: _Turn) -> None:
         if turn.unwritable is not None:
             raise turn.unwritable
         if decision.producer is not None:
@@ -286,13 +360,24 @@ class Shard(Generic[S]):
             for index, (key, value) in enumerate(decision.records):
                 self._replay(key, value, decision, base + index)
             return
-        size = sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in decision.records)
+        size = _size_of(decision.records)
+        if size + HEADER_SIZE <= turn.batch_bytes_max or not decision.is_divisible:
+            self._write_together(decision, decision.records, size, turn)
+            return
+        self._batch(
+            [max(decision.records, key=lambda record: _size_of([record]))], turn
+        )  # raises before any is written
+        for record in decision.records:
+            self._write_together(decision, [record], _size_of([record]), turn)
+
+    def _write_together(self, decision: Decision[Any], records: Sequence[KeyValue], size: int, turn: _Turn) -> None:
+        """Write records of a decision in one batch. Raises MESSAGE_TOO_LARGE, and _Lost."""
         if size + HEADER_SIZE > turn.batch_bytes_max:
-            self._batch(decision.records, turn, decision)  # raises if it is really too large
+            self._batch(records, turn, decision)  # raises if it is really too large
         if turn.records and turn.size + size > turn.batch_bytes_max:
             self._flush(turn)
         turn.size += size
-        for key, value in decision.records:
+        for key, value in records:
             self._replay(key, value, decision, turn.offset)
             turn.records.append((key, value))
             turn.offset += 1
@@ -380,7 +465,7 @@ class Shard(Generic[S]):
     # --- Replies ---
 
     def _wait(self, turn: _Turn) -> None:
-        if not turn.replies:
+        if not turn.replies and not turn.effects:
             return
         if not turn.has_appended and self._log.is_committed(self._last_offset):
             _complete(turn.replies, turn.effects, self._failures)
@@ -443,35 +528,6 @@ class Shard(Generic[S]):
         self._waiting = deque(each for each in self._waiting if each.replies or each.effects)
         self._set_expiry()
 
-    # --- Timers ---
-
-    def set_timers(self, timers: Mapping[Hashable, Timer | None]) -> None:
-        """Set timers, or cancel those that are None, by key.
-
-        A timer fires however long the loop stays late: other producers and readers wait for what it ends.
-        """
-        for key, timer in timers.items():
-            running = self._timers.pop(key, None)
-            if running is not None:
-                running.cancel()
-            if timer is not None:
-                self._timers[key] = PatientTimer(timer.delay_ms / 1000, partial(self._fire, key, timer), once=True)
-
-    def _fire(self, key: Hashable, timer: Timer) -> None:
-        del self._timers[key]
-        try:
-            self.submit(timer.event).add_done_callback(partial(self._fired, key, timer))
-        except KafkaError:
-            self._retry(key, timer)
-
-    def _fired(self, key: Hashable, timer: Timer, done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            self._retry(key, timer)
-
-    def _retry(self, key: Hashable, timer: Timer) -> None:
-        if self._closed is None and key not in self._timers:
-            self.set_timers({key: Timer(TIMER_RETRY_MS, timer.event)})
-
     # --- The end ---
 
     def close(self, code: ErrorCode) -> None:
@@ -480,9 +536,7 @@ class Shard(Generic[S]):
             return
         self._closed = code
         self._log.unsubscribe(self)
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self.timers.close()
         if self._expiry is not None:
             self._expiry.cancel()
         queue, self._queue = self._queue, deque()
@@ -490,6 +544,9 @@ class Shard(Generic[S]):
             _Reply(event.future, None).fail(KafkaError(code))
         self._fail_waiting(KafkaError(code))
         self._waiting.clear()
+        held, self._held = self._held, {}
+        for future in held.values():
+            _Reply(future, None).fail(KafkaError(code))
         self.state.unloaded()
 
 

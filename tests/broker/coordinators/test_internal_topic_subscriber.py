@@ -21,6 +21,7 @@ from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 
 US, OTHER = 1, 2
+THIS_PROCESS, EARLIER_PROCESS = UUID(int=1), UUID(int=2)
 
 
 class Coordinator:
@@ -46,7 +47,7 @@ class Follower:
     def __init__(self) -> None:
         self.image = MetadataImage("c")
         self.coordinator = Coordinator()
-        self._follower = InternalTopicSubscriber(US, self.coordinator)
+        self._follower = InternalTopicSubscriber(US, THIS_PROCESS, self.coordinator)
 
     def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
         """Return the coordinator's calls for changes that come together."""
@@ -60,8 +61,8 @@ def led_by(leader: int, epoch: int) -> PartitionState:
     return PartitionState((US, OTHER), (US, OTHER), leader, leader_epoch=epoch)
 
 
-def registered(*, fenced: bool = False) -> BrokerRegistered:
-    return BrokerRegistered(BrokerRegistration(US, 1, UUID(int=1), (), fenced=fenced))
+def registered(process: UUID = THIS_PROCESS, *, fenced: bool = False) -> BrokerRegistered:
+    return BrokerRegistered(BrokerRegistration(US, 1, process, (), fenced=fenced))
 
 
 def created(*states: PartitionState) -> TopicCreated:
@@ -75,6 +76,15 @@ def test_leadership_from_before_the_start_does_not_count() -> None:
     assert follower.sees(term) == []
     assert follower.sees(registered()) == [("elected", 0, 5), ("resigned", 1, -1)]
     assert follower.sees(PartitionChanged(OFFSETS_TOPIC, 1, led_by(US, 6))) == [("elected", 1, 6)]
+
+
+def test_leadership_of_an_earlier_process_does_not_count() -> None:
+    """A broker that has restarted sees its earlier process registered and leading, until it is registered itself."""
+    follower = Follower()
+    assert follower.sees(registered(EARLIER_PROCESS), created(led_by(US, 3))) == []
+    fenced = PartitionChanged(OFFSETS_TOPIC, 0, led_by(NO_LEADER, 4))
+    elected = PartitionChanged(OFFSETS_TOPIC, 0, led_by(US, 5))
+    assert follower.sees(fenced, registered(), elected)[-1] == ("elected", 0, 5)
 
 
 def test_a_fenced_broker_still_resigns() -> None:

@@ -100,6 +100,31 @@ def test_replies_wait_for_the_replicas_and_so_do_reads_of_what_they_lack() -> No
     run(scenario())
 
 
+def test_a_read_at_once_shows_only_what_the_replicas_have() -> None:
+    async def scenario() -> None:
+        bench = Bench(follows=False, loaded_offset=7)
+        assert bench.shard.read(read(b"k")) is None, "the replicas may lack what was loaded"
+        bench.log.moves_to(7)
+        writing = bench.shard.submit(write(b"k", b"1"))
+        assert bench.shard.read(lambda state, now: Decision(list(state.values))) == [], "the write has not had its turn"
+        await turn()
+        assert bench.shard.read(read(b"k")) is None, "the replicas lack the write"
+        bench.log.moves_to(8)
+        assert bench.shard.read(read(b"k")) == b"1"
+        await writing
+
+        def refuse(state: Values, now: int) -> Decision[None]:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+
+        with pytest.raises(KafkaError, match="INVALID_TXN_STATE"):
+            bench.shard.read(refuse)
+        bench.shard.close(ErrorCode.NOT_COORDINATOR)
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            bench.shard.read(read(b"k"))
+
+    run(scenario())
+
+
 def test_reads_after_loading_wait_for_the_replicas_too() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False, loaded_offset=7)
@@ -320,7 +345,7 @@ def test_a_closed_shard_fails_what_waits_and_what_is_queued() -> None:
         waiting = bench.shard.submit(write(b"k", b"1"))
         await turn()
         queued = bench.shard.submit(read(b"k"))
-        bench.shard.set_timers({"t": Timer(1, write(b"t", b"1"))})
+        bench.shard.timers.set({"t": Timer(1, write(b"t", b"1"))})
         bench.shard.close(ErrorCode.NOT_COORDINATOR)
         bench.shard.close(ErrorCode.NOT_COORDINATOR)
         assert await code_of(waiting) is ErrorCode.NOT_COORDINATOR
@@ -346,6 +371,31 @@ def test_batches_stay_below_the_limit_of_the_topic() -> None:
         assert [len(rows) for rows in bench.log.rows()] == [2, 2, 1, 1]
         assert max(map(len, bench.log.batches)) == 300
         assert bench.state.offsets == list(range(6))
+
+    run(scenario())
+
+
+def test_a_divisible_decision_is_written_in_as_many_batches_as_it_needs() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        bench.log.batch_bytes_max = 300
+        records = [(b"%d" % i, bytes(80)) for i in range(5)]
+        before = bench.shard.submit(write(b"before", b""))
+        divided = bench.shard.submit(lambda state, now_ms: Decision("done", records, is_divisible=True))
+        after = bench.shard.submit(write(b"after", b""))
+        assert await divided == "done"
+        await asyncio.gather(before, after)
+        assert [[key for key, _ in rows] for rows in bench.log.rows()] == [
+            [b"before", b"0"],
+            [b"1", b"2"],
+            [b"3", b"4", b"after"],
+        ]
+        assert max(map(len, bench.log.batches)) <= 300
+        assert bench.state.offsets == list(range(7))
+        large = [*records, (b"large", bytes(300))]
+        refused = bench.shard.submit(lambda state, now_ms: Decision(None, large, is_divisible=True))
+        assert await code_of(refused) is ErrorCode.MESSAGE_TOO_LARGE
+        assert bench.log.end_offset == 7, "none of its records is written"
 
     run(scenario())
 
@@ -444,7 +494,7 @@ def test_timers_take_effect_with_their_decision_and_can_be_replaced_and_cancelle
 def test_a_timer_that_cannot_write_tries_again() -> None:
     async def scenario() -> None:
         bench = Bench()
-        bench.shard.set_timers({"t": Timer(1_000, write(b"fired", b"1"))})
+        bench.shard.timers.set({"t": Timer(1_000, write(b"fired", b"1"))})
         bench.log.unwritable = ErrorCode.NOT_ENOUGH_REPLICAS
         await asyncio.sleep(3)
         assert not bench.state.values
@@ -459,7 +509,7 @@ def test_a_timer_that_cannot_write_tries_again() -> None:
 def test_a_timer_forgives_a_busy_loop() -> None:
     async def scenario() -> None:
         bench = Bench()
-        bench.shard.set_timers({"t": Timer(1_000, write(b"fired", b"1"))})
+        bench.shard.timers.set({"t": Timer(1_000, write(b"fired", b"1"))})
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
         loop.now += 6
@@ -474,7 +524,7 @@ def test_a_timer_forgives_a_busy_loop() -> None:
 def test_a_timer_fires_although_the_loop_stays_late() -> None:
     async def scenario() -> None:
         bench = Bench()
-        bench.shard.set_timers({"t": Timer(1_000, write(b"fired", b"1"))})
+        bench.shard.timers.set({"t": Timer(1_000, write(b"fired", b"1"))})
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
         for _ in range(3):

@@ -1,40 +1,82 @@
-"""The group coordinator of one broker: its groups, on the runtime that coordinators have in common.
+"""The group coordinator of one broker: requests about groups, as events of the common runtime of coordinators.
 
-A broker coordinates the groups in those partitions of ``__consumer_offsets`` that it leads (``runtime.py``). Offsets
-and assigned generations are records, which decisions write (``offset_decisions.py``). Membership is the state of
-requests in progress (``membership.py``). It is not stored, and becomes STABLE when the replicas have the generation.
+A broker coordinates the groups in those partitions of ``__consumer_offsets`` that it leads (``runtime.py``). Requests
+of members and about offsets are decisions (``member_decisions.py``, ``offset_decisions.py``). ``group_shard.py`` says
+what is stored of a group.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
-from parley.broker.coordinators.groups.group_records import group_record
-from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupMembership
+from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, sync
+from parley.broker.coordinators.groups.consumer import heartbeats
+from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
+from parley.broker.coordinators.groups.consumer.background import BackgroundWork, Visible
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
+from parley.broker.coordinators.groups.consumer.heartbeats import Sender
+from parley.broker.coordinators.groups.consumer.settings import settings_of
+from parley.broker.coordinators.groups.consumer.topics import version_of
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
+from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
+from parley.broker.coordinators.groups.member_decisions import Joiner
+from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
 from parley.broker.coordinators.internal_topic import ShardStore
-from parley.broker.coordinators.runtime import CoordinatorRuntime, NotCommittedInTime
-from parley.broker.metadata.changes import Delta, TopicDeleted
+from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.metadata.changes import BrokerRegistered, Delta, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics import GroupOffsetMetrics
+from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from parley.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 
 T = TypeVar("T")
 
+_ABOUT_TOPICS: Final = (TopicCreated, TopicDeleted, PartitionsAdded, BrokerRegistered)
+"""Changes of the metadata after which the target assignment of a consumer group may have to change."""
+
 _log = logging.getLogger(__name__)
+
+NAME_IN_ID_MAX: Final = 249
+"""Characters of the client id or instance id that begin a member id, which must fit a string of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupsNeed:
+    """What consumer groups need that classic groups do not."""
+
+    image: Callable[[], MetadataImage]
+    """The cluster's metadata."""
+    assignors: Mapping[str, PartitionAssignor]
+    """The assignors, the default one first."""
+    visible: Visible
+    """Returns those topics that a client may describe."""
+    executor: Executor | None = None
+    """The threads for slow work; None for those of the event loop."""
 
 
 class GroupCoordinator:
@@ -48,11 +90,26 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         tasks: TaskSet,
         rng: Random,
+        need: ConsumerGroupsNeed,
     ) -> None:
-        self.membership = GroupMembership(config, self, now_ms, rng, self.drop_unused)
+        background = BackgroundWork(lambda *event: self.runtime.submit(*event), need.visible, tasks, need.executor)
+        surroundings = Surroundings(
+            config=config,
+            image=need.image,
+            topics_version=lambda: self._topics_version,
+            settings=lambda group_id: settings_of(config(), need.image(), group_id),
+            assignors=need.assignors,
+            begin_sessions=begin_sessions,
+            on_rebalanced=self._count_rebalance,
+            assign_in_thread=background.assign,
+            match_in_thread=background.match,
+            batch_bytes_max=lambda partition: store.open(partition).batch_bytes_max,
+        )
+        self.assignors = need.assignors
+        self._topics_version = version_of(need.image())
         self.runtime = CoordinatorRuntime(
             store,
-            lambda partition: GroupShard(partition, self.membership),
+            lambda partition: GroupShard(partition, surroundings),
             partition_count,
             now_ms=now_ms,
             timeout_ms=lambda: config().offsets_commit_timeout_ms,
@@ -60,9 +117,14 @@ class GroupCoordinator:
         )
         self._config = config
         self._now_ms = now_ms
+        self._rng = rng
         self._commits = 0
         self._expired = 0
+        self._rebalances = 0
         self._tasks = tasks
+
+    def _count_rebalance(self) -> None:
+        self._rebalances += 1
 
     # --- Lookup ---
 
@@ -70,8 +132,8 @@ class GroupCoordinator:
         """Raise INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if the group cannot be used here."""
         self._shard(group_id)
 
-    def _shard(self, group_id: str, *, may_be_unnamed: bool = False) -> GroupShard:
-        if not group_id and not may_be_unnamed:
+    def _shard(self, group_id: str) -> GroupShard:
+        if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self.runtime.state_of(group_id)
 
@@ -81,10 +143,6 @@ class GroupCoordinator:
         Its offsets may not be replicated yet: ``read`` shows those that are.
         """
         return self._shard(group_id).groups.get(group_id)
-
-    def find_or_create(self, group_id: str) -> Group:
-        """Return a group, after creating it if it does not exist. Raises as ``check_owned`` does."""
-        return self._shard(group_id).find_or_create(group_id)
 
     def all(self) -> list[Group]:
         """Return all groups of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
@@ -96,10 +154,19 @@ class GroupCoordinator:
         return [group for _, shard in self.runtime.states() for group in shard.groups.values()]
 
     def counts_by_state(self) -> dict[GroupState, int]:
-        """Return the number of groups in each state."""
+        """Return the number of classic groups in each state."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self._all_groups():
-            counts[group.state] += 1
+            if group.consumer is None:
+                counts[group.membership.state] += 1
+        return counts
+
+    def consumer_counts_by_state(self) -> dict[ConsumerGroupState, int]:
+        """Return the number of consumer groups in each state."""
+        counts = dict.fromkeys(ConsumerGroupState, 0)
+        for group in self._all_groups():
+            if group.consumer is not None:
+                counts[group.consumer.state()] += 1
         return counts
 
     def metrics(self) -> GroupOffsetMetrics:
@@ -108,21 +175,65 @@ class GroupCoordinator:
             offsets=sum(len(group.offsets) for group in self._all_groups()),
             commits=self._commits,
             expired=self._expired,
-            rebalances=self.membership.completed_rebalances,
+            rebalances=self._rebalances,
         )
 
-    def drop_unused(self, group: Group) -> None:
-        """Remove a group that was never used, so that arbitrary group ids do not accumulate."""
-        self.runtime.state_of(group.partition).drop_unused(group)
+    # --- Members ---
+
+    def join(
+        self, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        """Add a member, or let it rejoin. The response comes when the next generation begins. Raises KafkaError, or the
+        future fails with it."""
+        client_id = context.client_id or ""
+        name = client_id if request.group_instance_id is None else request.group_instance_id
+        new_id = "" if request.member_id else self._new_member_id(name)
+        joiner = Joiner(client_id, context.client_host, context.api_version, new_id)
+        return self._decide(request.group_id, partial(join, request, joiner, context))
+
+    def _new_member_id(self, name: str) -> str:
+        return f"{name[:NAME_IN_ID_MAX]}-{UUID(int=self._rng.getrandbits(128), version=4)}"
+
+    def sync(self, request: SyncGroupRequest) -> asyncio.Future[SyncGroupResponse]:
+        """Return a member's assignment once the leader has sent it, and the replicas have it. Raises KafkaError, or the
+        future fails with it."""
+        self.check_owned(request.group_id)
+        return self.runtime.submit(request.group_id, partial(sync, request))
+
+    def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        """Keep a member's session alive. Returns REBALANCE_IN_PROGRESS to make it rejoin. Raises KafkaError."""
+        code = self._decide(request.group_id, partial(heartbeat, request))
+        assert not isinstance(code, asyncio.Future), "a heartbeat has no records, and does not wait"
+        return code
+
+    def leave(
+        self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
+    ) -> list[ErrorCode] | asyncio.Future[list[ErrorCode]]:
+        """Remove members that leave, and return a code for each. The last one's reply comes when the replicas have the
+        empty group. Raises KafkaError, or the future fails with it."""
+        return self._decide(group_id, partial(leave, group_id, leaving))
+
+    def _decide(
+        self, group_id: str, decide: Callable[[GroupShard, int], Decision[T]], *, may_be_unnamed: bool = False
+    ) -> T | asyncio.Future[T]:
+        if not group_id and not may_be_unnamed:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return self.runtime.decide_at_once(group_id, decide)
+
+    def consumer_heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
+        """Keep a member of a consumer group alive, and bring it closer to its assignment (KIP-848). The response comes
+        when the replicas have what it shows. Raises KafkaError, or the future fails with it."""
+        new_id = "" if request.member_id else str(UUID(int=self._rng.getrandbits(128), version=4))
+        decide = partial(heartbeats.heartbeat, request, Sender(context, new_id))
+        return self.runtime.decide_when_committed(request.group_id, decide)
 
     # --- Offsets ---
 
     def check_commit(self, committer: Committer) -> None:
         """Check that a client may commit offsets, and count the commit as a heartbeat. Raises KafkaError if not."""
-        group = self._shard(committer.group_id, may_be_unnamed=True).groups.get(committer.group_id)
-        offset_decisions.check_may_commit(group, committer)
-        if group is not None:
-            self.membership.committed(group, committer.member_id)
+        self._decide(committer.group_id, partial(offset_decisions.check_commit, committer), may_be_unnamed=True)
 
     async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Commit offsets of a group, which is created if it does not exist. The empty id is a group, too: clients older
@@ -200,23 +311,6 @@ class GroupCoordinator:
                 raise KafkaError(too_large, str(error)) from error
             raise
 
-    # --- Generations ---
-
-    def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> asyncio.Future[None]:
-        """Store the group's generation as it is now, with ``assignments`` in place of the members' own if given.
-
-        The future fails with KafkaError if the log does not have it; REBALANCE_IN_PROGRESS if the replicas are slow.
-        """
-        record: KeyValue = group_record(group, assignments)
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            written = self.runtime.submit(group.partition, lambda shard, now_ms: Decision(None, [record]))
-        except KafkaError as error:
-            stored.set_exception(error)
-        else:
-            written.add_done_callback(partial(_pass_on, stored))
-        return stored
-
     # --- Deletion and expiry ---
 
     async def delete(self, group_id: str) -> None:
@@ -235,7 +329,7 @@ class GroupCoordinator:
         """Remove a group's expired offsets, and the group itself if it then has neither members nor offsets."""
         now_ms, retention_ms = self._now_ms(), self._config().offsets_retention_minutes * 60_000
         expired = expired_offsets(group, now_ms, retention_ms)
-        if expired or (group.state is GroupState.EMPTY and not group.offsets):
+        if expired or (group.is_empty and not group.offsets):
             decide = partial(offset_decisions.expire, group.group_id, now_ms, retention_ms)
             self._expired += await self._remove(group, decide, "expired offsets were not removed")
 
@@ -253,7 +347,13 @@ class GroupCoordinator:
         return removed
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Remove the committed offsets of topics that were deleted."""
+        """Remove the committed offsets of topics that were deleted, and let consumer groups look at their topics."""
+        if any(isinstance(change, TopicCreated | TopicDeleted) for change in delta.changes):
+            self._topics_version = version_of(image)
+        if any(isinstance(change, _ABOUT_TOPICS) for change in delta.changes):
+            for group in self._all_groups():
+                if group.consumer is not None:
+                    group.consumer.metadata_checked = False
         for change in delta.changes:
             if isinstance(change, TopicDeleted) and change.name != self.runtime.topic:
                 work = self.on_topic_deleted(change.name)
@@ -265,18 +365,3 @@ class GroupCoordinator:
             if any(partition[0] == topic for partition in group.partitions_in_log()):
                 decide = partial(offset_decisions.forget_topic, group.group_id, topic)
                 await self._remove(group, decide, "offsets of a deleted topic remain")
-
-
-def _pass_on(stored: asyncio.Future[None], written: asyncio.Future[None]) -> None:
-    """Give the outcome of writing a generation to the membership, with the error that members understand."""
-    error = written.exception()
-    if stored.done():
-        return
-    if error is None:
-        stored.set_result(None)
-    elif isinstance(error, NotCommittedInTime):
-        stored.set_exception(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, str(error)))
-    elif isinstance(error, KafkaError) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
-        stored.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
-    else:
-        stored.set_exception(error)

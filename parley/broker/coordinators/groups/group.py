@@ -1,81 +1,13 @@
-"""A classic consumer group as data: its members, its state, its offsets, and how these may change.
-
-The states, and the states from which each may be entered::
-
-    EMPTY                  <- PREPARING_REBALANCE          no members; offsets may remain
-    PREPARING_REBALANCE    <- EMPTY, STABLE, COMPLETING    waiting for all members to (re)join
-    COMPLETING_REBALANCE   <- PREPARING_REBALANCE          a new generation, waiting for the group leader's assignment
-    STABLE                 <- COMPLETING_REBALANCE         every member can get its assignment
-    DEAD                   <- any                          deleted, or moved to another coordinator
-
-Timers, the network and the log are elsewhere: ``membership.py`` and ``rebalance.py`` drive a group.
-"""
+"""A consumer group: what its records say (a generation, offsets), and its membership beside them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from parley.broker.coordinators.patient_timer import PatientTimer
-from parley.broker.runtime.states import IllegalStep
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.protocol.messages.stored import GroupMetadataValue
-
-
-class GroupState(Enum):
-    """The states, with the names that DescribeGroups and ListGroups return."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-ENTERED_FROM: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE}),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset(GroupState),
-}
-
-Protocols = tuple[tuple[str, bytes], ...]
-"""The assignment strategies that a member supports, the preferred one first, each with the member's metadata for it."""
-
-
-@dataclass(slots=True, eq=False)
-class GroupMember:
-    """A member of a group. ``join_reply`` and ``sync_reply`` are its requests that wait for a response."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: Protocols
-    is_new: bool = False
-    """True until a generation begins with the member. Until then nothing shows that a waiting member is alive."""
-    assignment: bytes = b""
-    join_reply: asyncio.Future[JoinGroupResponse] | None = None
-    sync_reply: asyncio.Future[SyncGroupResponse] | None = None
-    expires_at: float = 0.0
-    session_timer: PatientTimer | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if a request of the member waits here. A member that is not new need not send heartbeats meanwhile."""
-        return self.join_reply is not None or self.sync_reply is not None
-
-    def metadata_for(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for one protocol, empty if it does not support the protocol."""
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 class CommittedOffset(NamedTuple):
@@ -92,6 +24,18 @@ class CommittedOffset(NamedTuple):
 
 TopicPartition = tuple[str, int]
 
+CLASSIC: Final = "classic"
+"""The type of groups whose members assign partitions among themselves."""
+
+CONSUMER: Final = "consumer"
+"""The type of groups whose partitions the coordinator assigns (KIP-848)."""
+
+NO_MEMBERS: Final = Membership()
+"""The membership of a group that has never had one. Memberships are values: all such groups share this one."""
+
+REMOVED: Final = Membership(GroupState.DEAD)
+"""The membership of a group that is no longer part of its shard."""
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -100,94 +44,45 @@ class Group:
     group_id: str
     partition: int
     """The partition of ``__consumer_offsets`` that stores the group."""
-    state: GroupState = GroupState.EMPTY
-    state_since_ms: int = -1
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader_id: str | None = None
-    members: dict[str, GroupMember] = field(default_factory=dict)
-    static_ids: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, PatientTimer] = field(default_factory=dict)
-    """Member ids given to clients that have not joined with them yet (KIP-394)."""
+    membership: Membership = field(default_factory=lambda: NO_MEMBERS)
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """Offsets committed in transactions that no marker has ended, by producer id. See ``add_pending_offset``."""
     pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """The producers that have a pending offset for a partition: there may be thousands of open transactions."""
     stored: GroupMetadataValue | None = None
-    """The latest generation that the log has; None if it has none. Membership is ahead of it during a rebalance."""
-    rebalance_timer: PatientTimer | None = None
-    sync_timer: PatientTimer | None = None
-    initial_delay_left_ms: int | None = None
-    """How much longer the group may wait for its first members; None if it does not."""
-    joined_during_delay: bool = False
+    """The latest generation in the log; None if it has none. During a rebalance, the membership is ahead of it."""
+    consumer: ConsumerGroup | None = None
+    """The group of the consumer protocol; ``membership`` has no members then. None for a classic group."""
+
+    @property
+    def type(self) -> str:
+        """The type of the group, with the name that ListGroups returns."""
+        return CLASSIC if self.consumer is None else CONSUMER
+
+    @property
+    def state_name(self) -> str:
+        """The state of the group, with the name that ListGroups returns."""
+        state: GroupState | ConsumerGroupState = self.membership.state
+        if self.consumer is not None:
+            state = self.consumer.state()
+        return str(state.value)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members, and no rebalance is in progress."""
+        if self.consumer is not None:
+            return not self.consumer.members
+        return self.membership.state is GroupState.EMPTY
 
     @property
     def is_unused(self) -> bool:
         """True if nothing is left of the group: no members, none about to join, no offsets, no generation."""
         has_offsets = self.offsets or self.pending_offsets
-        in_use = self.members or self.pending or has_offsets or self.stored is not None
-        return self.state is GroupState.EMPTY and self.generation == 0 and not in_use
-
-    def enter(self, state: GroupState, now_ms: int) -> None:
-        """Change the state. Raises IllegalStep if the table does not allow the step."""
-        if self.state not in ENTERED_FROM[state]:
-            raise IllegalStep(f"group {self.group_id}", self.state, state)
-        self.state = state
-        self.state_since_ms = now_ms
-
-    def add(self, member: GroupMember) -> None:
-        """Add a member. The first one becomes the group's leader."""
-        self.members[member.member_id] = member
-        if member.group_instance_id is not None:
-            self.static_ids[member.group_instance_id] = member.member_id
-        if self.leader_id is None:
-            self.leader_id = member.member_id
-
-    def remove(self, member: GroupMember) -> None:
-        """Remove a member. If it was the leader, another one becomes the leader."""
-        self.members.pop(member.member_id, None)
-        if member.group_instance_id is not None and self.static_ids.get(member.group_instance_id) == member.member_id:
-            del self.static_ids[member.group_instance_id]
-        if self.leader_id == member.member_id:
-            self.leader_id = next(iter(self.members), None)
-
-    def rename(self, member: GroupMember, new_id: str) -> None:
-        """Give a static member that has restarted its new member id (KIP-345)."""
-        was_leader = self.leader_id == member.member_id
-        del self.members[member.member_id]
-        member.member_id = new_id
-        self.members[new_id] = member
-        if member.group_instance_id is not None:
-            self.static_ids[member.group_instance_id] = new_id
-        if was_leader:
-            self.leader_id = new_id
-
-    def known_member(self, member_id: str, instance_id: str | None) -> GroupMember:
-        """Return the member that sent a request.
-
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, or COORDINATOR_NOT_AVAILABLE if the group is dead.
-        """
-        if self.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if instance_id is not None:
-            if instance_id not in self.static_ids:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            if self.static_ids[instance_id] != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return member
-
-    def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
-        """Return the member that sent a request in this generation. Raises as ``known_member``, and
-        ILLEGAL_GENERATION."""
-        member = self.known_member(member_id, instance_id)
-        if generation != self.generation:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        return member
+        membership = self.membership
+        is_stored = self.stored is not None or self.consumer is not None
+        in_use = membership.members or membership.pending or has_offsets or is_stored
+        return membership.state is GroupState.EMPTY and membership.generation == 0 and not in_use
 
     def partitions_in_log(self) -> set[TopicPartition]:
         """Return the partitions for which the log has offsets, pending ones included."""
@@ -212,43 +107,3 @@ class Group:
         producers.remove(producer_id)
         if not producers:
             del self.pending_producers[partition]
-
-    def all_joined(self) -> bool:
-        """True if every member has joined the rebalance in progress."""
-        return not self.pending and all(member.join_reply is not None for member in self.members.values())
-
-    def elect_joined_leader(self) -> bool:
-        """Ensure that the leader has joined the rebalance; elect another one if not. False if no member has joined."""
-        leader = self.members.get(self.leader_id or "")
-        if leader is not None and leader.join_reply is not None:
-            return True
-        joined = next((m.member_id for m in self.members.values() if m.join_reply is not None), None)
-        if joined is not None:
-            self.leader_id = joined
-        return joined is not None
-
-    def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
-        """True if a member with these protocols fits the others: the same protocol type, and a strategy that all of
-        them support."""
-        others = [member for member in self.members.values() if member.member_id != instead_of]
-        if not others:
-            return True
-        common = self._common(others)
-        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
-
-    def choose_protocol(self) -> str:
-        """Return the strategy of the next generation. Each member votes for its first one that all members support."""
-        common = self._common(self.members.values())
-        votes = Counter(
-            next(name for name, _ in member.protocols if name in common) for member in self.members.values()
-        )
-        return votes.most_common(1)[0][0]
-
-    @staticmethod
-    def _common(members: Iterable[GroupMember]) -> set[str]:
-        offered = [{name for name, _ in member.protocols} for member in members]
-        return set.intersection(*offered) if offered else set()
-
-    def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of all members."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)

@@ -13,11 +13,11 @@ key (first two bytes)  key                                                value
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from struct import Struct
 
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState, TopicPartition
+from parley.broker.coordinators.groups.group import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -57,14 +57,14 @@ def offset_record(group_id: str, partition: TopicPartition, committed: Committed
     return _offset_key(group_id, partition), encode_stored(value, OFFSET_VALUE_VERSION)
 
 
-def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> KeyValue:
-    """Return the record of a group's generation, with ``assignments`` in place of the members' own if given."""
+def group_record(group_id: str, membership: Membership) -> KeyValue:
+    """Return the record of a group's generation."""
     value = GroupMetadataValue(
-        protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol,
-        leader=group.leader_id,
-        current_state_timestamp=group.state_since_ms,
+        protocol_type=membership.protocol_type or "",
+        generation=membership.generation,
+        protocol=membership.protocol,
+        leader=membership.leader_id,
+        current_state_timestamp=membership.state_since_ms,
         members=[
             GroupMetadataValue.MemberMetadata(
                 member_id=member.member_id,
@@ -73,15 +73,13 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
                 client_host=member.client_host,
                 rebalance_timeout=member.rebalance_timeout_ms,
                 session_timeout=member.session_timeout_ms,
-                subscription=member.metadata_for(group.protocol),
-                assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                subscription=member.metadata_for(membership.protocol),
+                assignment=membership.assignments.get(member.member_id, b""),
             )
-            for member in group.members.values()
+            for member in membership.members.values()
         ],
     )
-    return encode_stored(GroupMetadataKey(group=group.group_id), GROUP_KEY_VERSION), encode_stored(
-        value, GROUP_VALUE_VERSION
-    )
+    return encode_stored(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION), encode_stored(value, GROUP_VALUE_VERSION)
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> KeyValue:
@@ -130,27 +128,33 @@ def decode_generation(value: bytes) -> GroupMetadataValue:
     return stored
 
 
-def restore_membership(group: Group, stored: GroupMetadataValue) -> None:
-    """Give a group that was loaded the state and the members that were stored."""
-    group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
-    group.state_since_ms = stored.current_state_timestamp
-    group.generation = stored.generation
-    group.protocol_type = stored.protocol_type or None
-    group.protocol = stored.protocol
-    group.leader_id = stored.leader
-    for member in stored.members:
-        group.add(
-            GroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                # Version 0 of the value has only one timeout.
-                rebalance_timeout_ms=member.rebalance_timeout
-                if member.rebalance_timeout >= 0
-                else member.session_timeout,
-                session_timeout_ms=member.session_timeout,
-                protocols=((stored.protocol or "", member.subscription),),
-                assignment=member.assignment,
-            )
+def restored(stored: GroupMetadataValue) -> Membership:
+    """Return the membership of a group that was loaded. Of the strategies that a member supports, only that of the
+    generation is known."""
+    members = [
+        GroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # Version 0 of the value has only one timeout.
+            rebalance_timeout_ms=member.rebalance_timeout if member.rebalance_timeout >= 0 else member.session_timeout,
+            session_timeout_ms=member.session_timeout,
+            protocols=((stored.protocol or "", member.subscription),),
         )
+        for member in stored.members
+    ]
+    first = members[0].member_id if members else None
+    return Membership(
+        state=GroupState.STABLE if members else GroupState.EMPTY,
+        state_since_ms=stored.current_state_timestamp,
+        generation=stored.generation,
+        protocol_type=stored.protocol_type or None,
+        protocol=stored.protocol,
+        leader_id=first if stored.leader is None else stored.leader,
+        members={member.member_id: member for member in members},
+        static_ids={
+            member.group_instance_id: member.member_id for member in members if member.group_instance_id is not None
+        },
+        assignments={member.member_id: member.assignment for member in stored.members},
+    )

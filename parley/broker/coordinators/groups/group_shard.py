@@ -1,17 +1,28 @@
-"""The groups of one partition of ``__consumer_offsets``: what its records say, and the membership beside them.
+"""The groups of one partition of ``__consumer_offsets``: what its records say, and the memberships beside them.
 
-The records hold the latest generation of each group that was assigned (``Group.stored``), committed offsets, and
-offsets committed in transactions that are still open. These change here alone, by replay. Membership (members, the
-rebalance in progress) is not stored until the rebalance ends. ``GroupMembership`` changes it; loading restores it.
+The records hold the latest generation of each group (``Group.stored``), committed offsets, and offsets committed in
+transactions that are still open. These change here alone, by replay.
+
+Memberships are not stored during a rebalance. Decisions change them (``member_decisions.py``,
+``membership_change.py``), always together with their record if there is one: a membership that is STABLE or EMPTY is
+what ``stored`` says. So a shard that is read back has that membership, with new sessions. Members of later rebalances
+are forgotten: what they wait for fails with NOT_COORDINATOR, and they join again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Final, Protocol
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from parley.broker.coordinators.decision import ProducerIdentity, Timer
-from parley.broker.coordinators.groups.group import Group, GroupState
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
+from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
+from parley.broker.coordinators.groups.consumer.consumer_records import decode_change, is_of_consumer_group
+from parley.broker.coordinators.groups.consumer.settings import GroupSettings
+from parley.broker.coordinators.groups.group import NO_MEMBERS, REMOVED, Group
 from parley.broker.coordinators.groups.group_records import (
     GROUP_KEY_VERSION,
     OFFSET_KEY_VERSION,
@@ -19,35 +30,65 @@ from parley.broker.coordinators.groups.group_records import (
     decode_group_key,
     decode_offset,
     decode_offset_key,
-    restore_membership,
+    restored,
 )
-from parley.protocol.errors import ErrorCode, MalformedMessage
+from parley.broker.coordinators.groups.membership import GroupState, Membership
+from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.network.dispatch import RequestContext
+from parley.protocol.errors import MalformedMessage
+from parley.protocol.records.batch_header import HEADER_SIZE
+
+_log = logging.getLogger(__name__)
 
 KNOWN_MAX: Final = 10_000
 """The most pairs of a group and a topic whose keys a shard remembers (a few MB), so as not to decode them again."""
 
 
-class Members(Protocol):
-    """The members of the groups, beside their records."""
+Note = tuple[str, Mapping[str, object]]
+"""A line for the log of the broker, with its facts."""
 
-    def start_sessions(self, group: Group) -> None:
-        """Begin the sessions of the members of a group that was loaded."""
-        ...
 
-    def abandon(self, group: Group, code: ErrorCode) -> None:
-        """Stop a group that is no longer coordinated here: its waiting requests fail with ``code``."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the decisions of a shard depend on beside its groups, and what they cause outside of it."""
+
+    config: Callable[[], BrokerConfig]
+    image: Callable[[], MetadataImage]
+    """The cluster's metadata."""
+    topics_version: Callable[[], int]
+    """The metadata in which topics were last created or deleted."""
+    settings: Callable[[str], GroupSettings]
+    """Returns the settings of a consumer group."""
+    assignors: Mapping[str, PartitionAssignor]
+    """The assignors of consumer groups, the default one first."""
+    begin_sessions: Callable[[GroupShard, Group], Mapping[Hashable, Timer]]
+    """Returns the timers of the members of a group that was loaded."""
+    on_rebalanced: Callable[[], None]
+    """Called when a rebalance has ended with an assignment."""
+    assign_in_thread: Callable[[GroupShard, str], None]
+    """Begins to decide the target assignment of a consumer group that is large."""
+    match_in_thread: Callable[[GroupShard, str, RequestContext], None]
+    """Begins to match the regular expressions of a consumer group, as the client of a request may see topics."""
+    batch_bytes_max: Callable[[int], int]
+    """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
 
 
 class GroupShard:
     """The groups of one partition, by id."""
 
-    def __init__(self, partition: int, members: Members) -> None:
+    def __init__(self, partition: int, surroundings: Surroundings) -> None:
         self.partition = partition
+        self.config = surroundings.config
+        self.image = surroundings.image
+        self.topics_version = surroundings.topics_version
+        self.settings = surroundings.settings
+        self.assignors = surroundings.assignors
+        self.on_rebalanced = surroundings.on_rebalanced
+        self._surroundings = surroundings
         self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}
         """The groups with offsets in a producer's open transaction, by producer id."""
-        self._members = members
         self._known: dict[bytes, tuple[Group, str]] = {}  # by the key of an offset without its partition
 
     def find_or_create(self, group_id: str) -> Group:
@@ -64,14 +105,52 @@ class GroupShard:
         """
         if group.is_unused and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
-            group.enter(GroupState.DEAD, group.state_since_ms)
+            group.membership = REMOVED
+
+    # --- Consumer groups ---
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group of the consumer protocol, or None if there is no such group."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.consumer
+
+    def assign_in_thread(self, group_id: str) -> None:
+        """Begin to decide the target assignment of a consumer group, unless that is in progress."""
+        self._surroundings.assign_in_thread(self, group_id)
+
+    def match_in_thread(self, group_id: str, context: RequestContext) -> None:
+        """Begin to match the regular expressions of a consumer group, unless that is in progress."""
+        self._surroundings.match_in_thread(self, group_id, context)
+
+    # --- Size ---
+
+    def accepts(self, record: KeyValue) -> bool:
+        """True if the topic accepts a record. Raises KafkaError if the partition has no log."""
+        key, value = record
+        size = HEADER_SIZE + RECORD_BYTES + len(key) + len(value or b"")
+        return size <= self._surroundings.batch_bytes_max(self.partition)
+
+    # --- Membership ---
+
+    def membership_of(self, group_id: str) -> Membership:
+        """Return the membership of a group, an empty one if the group does not exist."""
+        group = self.groups.get(group_id)
+        return NO_MEMBERS if group is None else group.membership
+
+    def change_membership(self, group_id: str, membership: Membership, notes: Sequence[Note]) -> None:
+        """Give a group another membership, after creating the group if it does not exist. Logs ``notes``."""
+        group = self.find_or_create(group_id)
+        group.membership = membership
+        self.drop_unused(group)
+        for message, facts in notes:
+            _log.info(message, extra={"group": group_id, **facts})
 
     # --- Records ---
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         """Apply one record. Raises MalformedMessage, and changes nothing, if it is neither a group nor an offset."""
         known = self._known.get(key[:-4])
-        if known is not None and value is not None and producer is None and known[0].state is not GroupState.DEAD:
+        if known is not None and value is not None and producer is None and known[0].membership is not REMOVED:
             # Most records by far: loading applies millions of them.
             known[0].offsets[known[1], int.from_bytes(key[-4:], "big", signed=True)] = decode_offset(value, offset)
             return
@@ -95,6 +174,8 @@ class GroupShard:
                 self.open_transactions.setdefault(producer.producer_id, set()).add(group_id)
         elif version == GROUP_KEY_VERSION:
             self._replay_group(decode_group_key(key), value)
+        elif is_of_consumer_group(version):
+            self._replay_consumer_group(version, key, value)
         else:
             raise MalformedMessage(f"unknown key version {version}")
 
@@ -125,9 +206,22 @@ class GroupShard:
         if group is None:
             return
         group.stored = None
-        if group.state is GroupState.EMPTY:
-            group.generation = 0  # the group begins again if it is still in use
+        if group.membership.state is GroupState.EMPTY:
+            group.membership = replace(group.membership, generation=0)  # it begins again if it is still in use
         self.drop_unused(group)
+
+    def _replay_consumer_group(self, kind: int, key: bytes, value: bytes | None) -> None:
+        group_id, change, ends = decode_change(kind, key, value)
+        group = self.groups.get(group_id)
+        if value is None and (group is None or group.consumer is None):
+            return
+        group = self.find_or_create(group_id)
+        if group.consumer is None:
+            group.consumer = ConsumerGroup(group_id)
+        change(group.consumer)
+        if ends:
+            group.consumer = None
+            self.drop_unused(group)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:
         """End a transaction. Its offsets count if it was committed, unless the log has a later commit."""
@@ -145,14 +239,15 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
         """Restore the membership of every group as it was stored, and begin the sessions of its members."""
+        timers: dict[Hashable, Timer] = {}
         for group in self.groups.values():
-            if group.stored is not None:
-                restore_membership(group, group.stored)
-                self._members.start_sessions(group)
-        return {}
+            if group.stored is not None and group.consumer is None:
+                group.membership = restored(group.stored)
+            timers.update(self._surroundings.begin_sessions(self, group))
+        return timers
 
     def unloaded(self) -> None:
-        """Fail the waiting requests of all members."""
-        groups, self.groups = self.groups, {}
-        for group in groups.values():
-            self._members.abandon(group, ErrorCode.NOT_COORDINATOR)
+        """Forget all groups: code that holds one finds it removed."""
+        for group in self.groups.values():
+            group.membership = REMOVED
+        self.groups.clear()

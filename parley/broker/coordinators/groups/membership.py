@@ -1,300 +1,209 @@
-"""The classic group protocol: members join, sync, send heartbeats and leave (KIP-134, KIP-345, KIP-394, KIP-814).
+"""The membership of a classic group as a value: its members, its state, its generation. A decision changes a copy.
 
-Each public method returns its response, or a future that a rebalance (``rebalance.py``) completes.
+The states, and the states from which each may be entered::
+
+    EMPTY                  <- PREPARING_REBALANCE          no members; offsets may remain
+    PREPARING_REBALANCE    <- EMPTY, STABLE, COMPLETING    waiting for all members to (re)join
+    COMPLETING_REBALANCE   <- PREPARING_REBALANCE          a new generation, waiting for the group leader's assignment
+    STABLE                 <- COMPLETING_REBALANCE         the log has every member's assignment
+    DEAD                   <- any                          the group was removed
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from functools import partial
-from random import Random
-from uuid import UUID
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
-from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
-from parley.broker.coordinators.groups.member_sessions import MemberSessions
-from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances, error_of
-from parley.broker.coordinators.groups.responses import (
-    join_error,
-    join_response,
-    new_join_reply,
-    respond_to_join,
-    respond_to_sync,
-    sync_response,
-)
-from parley.broker.coordinators.patient_timer import PatientTimer, cancel
-from parley.broker.network.dispatch import RequestContext
+from parley.broker.runtime.states import IllegalStep
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-
-NAME_IN_ID_MAX = 249
-"""Characters of the client id or instance id that begin a member id, which must fit a string of the protocol."""
-
-KNOWN_MEMBER_REQUIRED_SINCE = 4
-"""From this version of JoinGroup on, a new member first gets its id and then joins with it (KIP-394)."""
 
 
-class GroupMembership:
-    """The members of all groups of a coordinator."""
+class GroupState(Enum):
+    """The states, with the names that DescribeGroups and ListGroups return."""
 
-    def __init__(
-        self,
-        config: Callable[[], BrokerConfig],
-        store: GroupStore,
-        now_ms: Callable[[], int],
-        rng: Random,
-        pending_gone: Callable[[Group], None],
-    ) -> None:
-        """``rng`` generates member ids.
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
-        ``pending_gone(group)`` is called when a client that was given a member id does not join the group with it.
-        """
-        self._config = config
-        self._store = store
-        self._now_ms = now_ms
-        self._rng = rng
-        self._tell_pending_gone = pending_gone
-        self._sessions = MemberSessions(self.expel)
-        self._rebalances = Rebalances(config, store, now_ms, self._sessions)
 
-    @property
-    def completed_rebalances(self) -> int:
-        """The number of rebalances that have ended with an assignment."""
-        return self._rebalances.completed
+ENTERED_FROM: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
 
-    # --- JoinGroup ---
+Protocols = tuple[tuple[str, bytes], ...]
+"""The assignment strategies that a member supports, the preferred one first, each with the member's metadata for it."""
 
-    def join(
-        self, group: Group, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Add a member, or let it rejoin. The response comes when the next generation begins. Raises KafkaError."""
-        if group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        protocols = [(p.name, p.metadata) for p in request.protocols]
-        if not protocols or not request.protocol_type:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        instead_of = request.member_id or group.static_ids.get(request.group_instance_id or "", "")
-        if not group.accepts(request.protocol_type, protocols, instead_of=instead_of):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if request.member_id == "":
-            return self._join_unknown(group, context, request)
-        if request.member_id in group.pending:
-            if request.group_instance_id is not None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            self._check_size(group, request.member_id)
-            return self._add(group, context, request, request.member_id)
-        member = group.known_member(request.member_id, request.group_instance_id)
-        return self._join_known(group, member, request)
 
-    def _join_unknown(
-        self, group: Group, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        instance_id = request.group_instance_id
-        unique = UUID(int=self._rng.getrandbits(128), version=4)
-        name = instance_id if instance_id is not None else context.client_id or ""
-        new_id = f"{name[:NAME_IN_ID_MAX]}-{unique}"
-        if instance_id is not None and instance_id in group.static_ids:
-            return self._replace_static(group, context, request, new_id)
-        self._check_size(group, new_id)
-        if instance_id is None and context.api_version >= KNOWN_MEMBER_REQUIRED_SINCE:
-            group.pending[new_id] = PatientTimer(
-                request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
-            )
-            return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id, context.api_version)
-        return self._add(group, context, request, new_id)
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group, as its last JoinGroup described it."""
 
-    def _check_size(self, group: Group, member_id: str) -> None:
-        size = len(group.members) + len(group.pending.keys() - {member_id})
-        if size >= self._config().group_max_size:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    strategies: frozenset[str] = field(init=False)
+    """The names of ``protocols``."""
 
-    def _add(
-        self, group: Group, context: RequestContext, request: JoinGroupRequest, member_id: str
-    ) -> asyncio.Future[JoinGroupResponse]:
-        timer = group.pending.pop(member_id, None)
-        if timer is not None:
-            timer.cancel()
-        member = GroupMember(
-            member_id=member_id,
-            group_instance_id=request.group_instance_id,
-            client_id=context.client_id or "",
-            client_host=context.client_host,
-            rebalance_timeout_ms=_rebalance_timeout(request),
-            session_timeout_ms=request.session_timeout_ms,
-            protocols=_protocols(request),
-            is_new=True,
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategies", frozenset([name for name, _ in self.protocols]))
+
+    def metadata_for(self, protocol: str | None) -> bytes:
+        """Return the member's metadata for one protocol, empty if it does not support the protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Membership:
+    """The members of a group, and the rebalance in progress.
+
+    A group never changes the value that it has: a decision changes a copy (``membership_change.py``), which the group
+    then takes. Copies share the collections, so these are never changed either, but replaced.
+    """
+
+    state: GroupState = GroupState.EMPTY
+    state_since_ms: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader_id: str | None = None
+    members: Mapping[str, GroupMember] = field(default_factory=dict)
+    static_ids: Mapping[str, str] = field(default_factory=dict)
+    """The member ids of static members, by group instance id (KIP-345)."""
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    """The assignments of this generation, by member id; none until the group is STABLE."""
+    joining: frozenset[str] = frozenset()
+    """The members whose JoinGroup waits."""
+    syncing: frozenset[str] = frozenset()
+    """The members whose SyncGroup waits."""
+    new: frozenset[str] = frozenset()
+    """The members that no generation has begun with yet. Only the time shows whether such a member is alive."""
+    pending: frozenset[str] = frozenset()
+    """Member ids given to clients that have not joined with them yet (KIP-394)."""
+    initial_delay_left_ms: int | None = None
+    """How much longer the group may wait for its first members; None if it does not."""
+    joined_during_delay: bool = False
+
+    def copy(self) -> Membership:
+        """Return a copy that can be changed."""
+        return Membership(
+            self.state,
+            self.state_since_ms,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader_id,
+            self.members,
+            self.static_ids,
+            self.assignments,
+            self.joining,
+            self.syncing,
+            self.new,
+            self.pending,
+            self.initial_delay_left_ms,
+            self.joined_during_delay,
         )
-        if not group.members:
-            group.protocol_type = request.protocol_type
-        group.add(member)
-        if group.initial_delay_left_ms is not None:
-            group.joined_during_delay = True
-        reply = new_join_reply(member)
-        self._sessions.begin(group, member)
-        self._rebalances.begin(group, f"member {member_id} joins")
-        return reply
 
-    def _join_known(
-        self, group: Group, member: GroupMember, request: JoinGroupRequest
-    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        changed = member.protocols != _protocols(request)
-        if group.state is GroupState.COMPLETING_REBALANCE and not changed:
-            return join_response(group, member)  # its first response was lost: repeat it
-        if group.state is GroupState.STABLE and not changed and member.member_id != group.leader_id:
-            return join_response(group, member)
-        if group.state is GroupState.EMPTY:
+    def enter(self, state: GroupState, now_ms: int) -> None:
+        """Change the state. Raises IllegalStep if the table does not allow the step."""
+        if self.state not in ENTERED_FROM[state]:
+            raise IllegalStep("a group", self.state, state)
+        self.state = state
+        self.state_since_ms = now_ms
+
+    # --- Members ---
+
+    def add(self, member: GroupMember) -> None:
+        """Add a member, or replace what is known of it. The first one becomes the group's leader."""
+        self.members = {**self.members, member.member_id: member}
+        if member.group_instance_id is not None:
+            self.static_ids = {**self.static_ids, member.group_instance_id: member.member_id}
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, gone: Iterable[GroupMember]) -> None:
+        """Remove members. If the leader was one of them, another one becomes the leader."""
+        ids = {member.member_id for member in gone}
+        self.members = {known: each for known, each in self.members.items() if known not in ids}
+        self.static_ids = {instance: known for instance, known in self.static_ids.items() if known not in ids}
+        self.new -= ids
+        if self.leader_id in ids:
+            self.leader_id = next(iter(self.members), None)
+
+    def put_in_place(self, member: GroupMember, old_id: str) -> None:
+        """Let a static member that has restarted take the place of its previous incarnation (KIP-345)."""
+        leads = self.leader_id == old_id
+        self.remove([self.members[old_id]])
+        self.add(member)
+        if leads:
+            self.leader_id = member.member_id
+        if old_id in self.assignments:
+            kept = dict(self.assignments)
+            self.assignments = {member.member_id: kept.pop(old_id), **kept}
+
+    def require_member(self, member_id: str, instance_id: str | None) -> GroupMember:
+        """Return the member that sent a request. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        if instance_id is not None:
+            if instance_id not in self.static_ids:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if self.static_ids[instance_id] != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._update(member, request)
-        reply = new_join_reply(member)
-        self._rebalances.begin(group, f"member {member.member_id} joins again")
-        return reply
+        return member
 
-    def _replace_static(
-        self, group: Group, context: RequestContext, request: JoinGroupRequest, new_id: str
-    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Let a static member that has restarted take the place, and the assignment, of its previous incarnation."""
-        old_id = group.static_ids[request.group_instance_id or ""]
-        member = group.members[old_id]
-        respond_to_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # any version can express it
-        respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
-        group.rename(member, new_id)
-        member.is_new = False  # it keeps its place until its session expires, even if it does not wait
-        member.client_id, member.client_host = context.client_id or "", context.client_host
-        self._update(member, request)
-        self._sessions.keep_alive(group, member)
-        if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
-            reply = new_join_reply(member)
-            self._rebalances.begin(group, f"static member {member.group_instance_id} is replaced")
-            return reply
-        reply = new_join_reply(member)
-        written = self._store.store_group(group)
-        stored = partial(self._replacement_stored, group, group.generation, member, old_id, context.api_version)
-        written.add_done_callback(stored)
-        return reply
+    def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
+        """Return the member that sent a request in this generation. Raises as ``require_member``, and
+        ILLEGAL_GENERATION."""
+        member = self.require_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return member
 
-    @staticmethod
-    def _replacement_stored(
-        group: Group,
-        generation: int,
-        member: GroupMember,
-        old_id: str,
-        version: int,
-        written: asyncio.Future[None],
-    ) -> None:
-        code = error_of(written)
-        if code is not ErrorCode.NONE:
-            respond_to_join(member, join_error(code, member.member_id))
-            return
-        if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
-            return  # a rebalance has begun meanwhile and will respond
-        response = join_response(group, member)
-        if member.member_id == group.leader_id:
-            # The assignment stays. An old client must not act as leader; a new one heeds skip_assignment (KIP-814).
-            response.skip_assignment = version >= 9
-            if version < 9:
-                response.leader, response.members = old_id, []
-        respond_to_join(member, response)
+    # --- The rebalance ---
 
-    @staticmethod
-    def _update(member: GroupMember, request: JoinGroupRequest) -> None:
-        member.protocols = _protocols(request)
-        member.rebalance_timeout_ms = _rebalance_timeout(request)
-        member.session_timeout_ms = request.session_timeout_ms
+    def all_joined(self) -> bool:
+        """True if every member has joined the rebalance in progress."""
+        return not self.pending and len(self.joining) == len(self.members)
 
-    # --- SyncGroup ---
+    def elect_joined_leader(self) -> bool:
+        """Ensure that the leader has joined the rebalance; elect another one if not. False if no member has joined."""
+        if self.leader_id in self.joining:
+            return True
+        joined = next((member_id for member_id in self.members if member_id in self.joining), None)
+        if joined is not None:
+            self.leader_id = joined
+        return joined is not None
 
-    def sync(self, group: Group, request: SyncGroupRequest) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-        """Return a member's assignment once the leader has sent it. Raises KafkaError."""
-        member = group.current_member(request.member_id, request.group_instance_id, request.generation_id)
-        if (request.protocol_type is not None and request.protocol_type != group.protocol_type) or (
-            request.protocol_name is not None and request.protocol_name != group.protocol
-        ):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._sessions.keep_alive(group, member)
-        if group.state is GroupState.STABLE:
-            return sync_response(group, member)
-        respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
-        reply = member.sync_reply = asyncio.get_running_loop().create_future()
-        if member.member_id == group.leader_id:
-            self._rebalances.assign(group, {a.member_id: a.assignment for a in request.assignments})
-        return reply
+    def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
+        """True if a member with these protocols fits the others: the same protocol type, and a strategy that all of
+        them support."""
+        others = {each.strategies for known, each in self.members.items() if known != instead_of}
+        if not others:
+            return True
+        common = frozenset.intersection(*others)
+        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
-    # --- Heartbeat, LeaveGroup ---
+    def choose_protocol(self) -> str:
+        """Return the strategy of the next generation. Each member votes for its first one that all members support."""
+        common = frozenset.intersection(*{member.strategies for member in self.members.values()})
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common) for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
 
-    def heartbeat(self, group: Group, request: HeartbeatRequest) -> None:
-        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it rejoin, and other KafkaErrors."""
-        member = group.current_member(request.member_id, request.group_instance_id, request.generation_id)
-        self._sessions.keep_alive(group, member)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-
-    def leave(self, group: Group, leaving: LeaveGroupRequest.MemberIdentity) -> None:
-        """Remove a member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it is not a member."""
-        if group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if leaving.group_instance_id is None and leaving.member_id in group.pending:
-            group.pending.pop(leaving.member_id).cancel()
-            self._pending_gone(group)
-            return
-        member_id = leaving.member_id
-        if leaving.group_instance_id is not None and member_id == "":
-            member_id = group.static_ids.get(leaving.group_instance_id, "")
-        member = group.known_member(member_id, leaving.group_instance_id)
-        self.expel(group, member, f"member {member_id} leaves")
-
-    def expel(self, group: Group, member: GroupMember, reason: str) -> None:
-        """Remove a member and rebalance the others."""
-        self._rebalances.forget(group, member)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            self._rebalances.complete_if_all_joined(group)
-        elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._rebalances.begin(group, reason)
-
-    def _pending_expired(self, group: Group, member_id: str) -> None:
-        del group.pending[member_id]
-        self._pending_gone(group)
-
-    def _pending_gone(self, group: Group) -> None:
-        self._rebalances.complete_if_all_joined(group)
-        self._tell_pending_gone(group)
-
-    def start_sessions(self, group: Group) -> None:
-        """Begin the sessions of all members of a group that was just loaded from the log."""
-        for member in group.members.values():
-            self._sessions.keep_alive(group, member)
-
-    def abandon(self, group: Group, code: ErrorCode) -> None:
-        """Stop a group that moves to another coordinator or is deleted; waiting requests fail with ``code``."""
-        for timer in (group.rebalance_timer, group.sync_timer, *group.pending.values()):
-            cancel(timer)
-        group.pending.clear()
-        for member in group.members.values():
-            self._sessions.end(member)
-            respond_to_join(member, join_error(code, member.member_id))
-            respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
-        group.enter(GroupState.DEAD, self._now_ms())
-
-    def committed(self, group: Group, member_id: str) -> None:
-        """Count a commit of offsets as a heartbeat of the member."""
-        member = group.members.get(member_id)
-        if member is not None:
-            self._sessions.keep_alive(group, member)
-
-
-def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
-    return tuple((p.name, p.metadata) for p in request.protocols)
-
-
-def _rebalance_timeout(request: JoinGroupRequest) -> int:
-    """Return the rebalance timeout. JoinGroup v0 has none, so the session timeout serves as both (KIP-62)."""
-    return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+    def rebalance_timeout_ms(self) -> int:
+        """Return the longest rebalance timeout of all members."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)

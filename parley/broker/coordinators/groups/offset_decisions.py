@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.coordinators.groups.consumer.commits import check_may_commit_to, partition_check
+from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
+from parley.broker.coordinators.groups.consumer.sessions import session_of
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
 from parley.broker.coordinators.groups.group_records import group_tombstone, offset_record, offset_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.offset_expiry import CONSUMER_PROTOCOL, expired_offsets, subscribes_to
 from parley.protocol.errors import ErrorCode, KafkaError
 
 OPEN_TRANSACTIONS_MAX: Final = 100_000
 """The most producers with pending offsets in one shard: as many as one log keeps. Their memory must be bounded."""
+
+NEWEST: Final = 1 << 15
+"""A version that knows of everything."""
 
 TOMBSTONES_MAX: Final = 1_000
 """The most offsets that one decision removes in the background: their batch must not become too large."""
@@ -32,6 +40,9 @@ class Committer:
     member_id: str
     group_instance_id: str | None
     generation: int
+    """The generation of a classic group, or the member epoch of a consumer group."""
+    api_version: int = NEWEST
+    """The version of OffsetCommit. Members of the consumer protocol must use one that knows of it."""
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:
@@ -40,12 +51,15 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
         if committer.generation >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         group = Group(committer.group_id, -1)
+    if group.consumer is not None:
+        check_may_commit_to(group.consumer, committer.member_id, committer.generation, committer.api_version)
+        return
     if committer.generation < 0 and not committer.member_id and committer.group_instance_id is None:
-        if group.members:
+        if group.membership.members:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return  # a consumer that assigns partitions itself, or an administrator
-    group.current_member(committer.member_id, committer.group_instance_id, committer.generation)
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
+    if group.membership.state is GroupState.COMPLETING_REBALANCE:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -60,15 +74,51 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
         group = Group(committer.group_id, -1)
     if committer.generation < 0 and not committer.member_id and committer.group_instance_id is None:
         return
-    group.current_member(committer.member_id, committer.group_instance_id, committer.generation)
+    if group.consumer is not None:
+        check_may_commit_to(group.consumer, committer.member_id, committer.generation, NEWEST)
+        return
+    group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
+
+
+def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Check that a client may commit offsets now, and count that as a heartbeat. Raises KafkaError if not."""
+    group = shard.groups.get(committer.group_id)
+    check_may_commit(group, committer)
+    if group is not None and group.consumer is not None:
+        known = group.consumer.members.get(committer.member_id)
+        is_classic = known is not None and known.details.classic is not None
+        return Decision(
+            None, timers=session_of(shard, committer.group_id, known) if known is not None and is_classic else {}
+        )
+    member = None if group is None else group.membership.members.get(committer.member_id)
+    return Decision(None, timers={} if member is None else session(committer.group_id, member))
 
 
 def commit(
     shard: GroupShard, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Decision[None]:
     """Commit offsets. Raises KafkaError if the client may not."""
-    check_may_commit(shard.groups.get(committer.group_id), committer)
+    group = shard.groups.get(committer.group_id)
+    check_may_commit(group, committer)
+    _check_partitions(group, committer, offsets, shard)
     return Decision(None, _offset_records(committer.group_id, offsets))
+
+
+def _check_partitions(
+    group: Group | None,
+    committer: Committer,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    shard: GroupShard,
+) -> None:
+    """Raise STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member has been assigned one of the partitions since the
+    epoch of its request."""
+    if group is None or group.consumer is None:
+        return
+    check = partition_check(group.consumer, committer.member_id, committer.generation)
+    if check is not None:
+        for topic, partition in offsets:
+            known = shard.image().topics.get(topic)
+            check(None if known is None else known.topic_id, partition)
 
 
 def commit_transactional(
@@ -81,7 +131,9 @@ def commit_transactional(
 
     The caller has verified that the transaction is open and includes the group. The log refuses a fenced epoch.
     """
-    check_may_commit_transactional(shard.groups.get(committer.group_id), committer)
+    group = shard.groups.get(committer.group_id)
+    check_may_commit_transactional(group, committer)
+    _check_partitions(group, committer, offsets, shard)
     transactions = shard.open_transactions
     if producer.producer_id not in transactions and len(transactions) >= OPEN_TRANSACTIONS_MAX:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Too many open transactions: retry later.")
@@ -98,13 +150,13 @@ def delete_offsets(
     """Delete those committed offsets whose topic no member reads (KIP-496).
 
     ``wanted`` has an error for a partition whose offset cannot be deleted for another reason, else NONE. The reply has
-    the errors of all of them. Raises GROUP_ID_NOT_FOUND, and
-    NON_EMPTY_GROUP for a group with members whose subscriptions are unknown.
+    the errors of all of them. Raises GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP for a group with members whose
+    subscriptions are unknown.
     """
     group = shard.groups.get(group_id)
-    if group is None or group.state is GroupState.DEAD:
+    if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.members and group.protocol_type != CONSUMER_PROTOCOL:
+    if group.consumer is None and group.membership.members and group.membership.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     are_read = {topic: subscribes_to(group, topic) for topic in {topic for topic, _ in wanted}}
     codes = {
@@ -113,17 +165,23 @@ def delete_offsets(
     }
     known = group.partitions_in_log()
     gone = [partition for partition, code in codes.items() if code is ErrorCode.NONE and partition in known]
-    return Decision(codes, _tombstones(group, gone))
+    return Decision(codes, _tombstones(group, gone), is_divisible=True)
 
 
 def delete_group(shard: GroupShard, group_id: str) -> Decision[None]:
-    """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+    """Delete a group without members, its offsets first. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
     group = shard.groups.get(group_id)
-    if group is None or group.state is GroupState.DEAD:
+    if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not GroupState.EMPTY:
+    if not group.is_empty:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-    return Decision(None, [*_tombstones(group, group.partitions_in_log()), group_tombstone(group_id)])
+    records = [*_tombstones(group, group.partitions_in_log()), *_end_of(group)]
+    return Decision(None, records, is_divisible=True)
+
+
+def _end_of(group: Group) -> list[KeyValue]:
+    """Return the records that remove a group without members."""
+    return [group_tombstone(group.group_id)] if group.consumer is None else group_tombstones(group.consumer)
 
 
 def forget_topic(group_id: str, topic: str, shard: GroupShard, now_ms: int) -> Decision[int]:
@@ -144,9 +202,9 @@ def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_
         return Decision(0)
     expired = expired_offsets(group, at_ms, retention_ms)[:TOMBSTONES_MAX]
     records = _tombstones(group, expired)
-    is_left = group.pending or group.pending_offsets or len(expired) < len(group.offsets)
-    if group.state is GroupState.EMPTY and not is_left:
-        records.append(group_tombstone(group_id))
+    is_left = group.membership.pending or group.pending_offsets or len(expired) < len(group.offsets)
+    if group.is_empty and not is_left:
+        records += _end_of(group)
     return Decision(len(expired), records)
 
 

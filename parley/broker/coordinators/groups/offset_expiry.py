@@ -6,12 +6,15 @@ An offset expires ``offsets.retention.minutes`` after
 * its commit, if the group never had members, because its consumer assigns partitions itself;
 * its commit, if the group has members but none of them subscribes to the topic any more;
 
+* its commit, if the group is of the consumer protocol and no member subscribes to the topic;
+
 but no later than after the retention that an old client gave with the commit.
 """
 
 from __future__ import annotations
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.membership import GroupState
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
@@ -38,13 +41,17 @@ def _has_expired(
     now_ms: int,
     retention_ms: int,
 ) -> bool:
-    if group.state is GroupState.EMPTY:
+    if group.consumer is not None:
+        is_read = subscribed is not None and partition[0] in subscribed
+        expires_ms = offset.expire_at_ms if offset.expire_at_ms >= 0 else offset.commit_timestamp_ms + retention_ms
+        return not is_read and now_ms >= expires_ms
+    if group.membership.state is GroupState.EMPTY:
         if offset.expire_at_ms >= 0:
             return now_ms >= offset.expire_at_ms
-        if group.protocol_type is None:
+        if group.membership.protocol_type is None:
             return now_ms - offset.commit_timestamp_ms >= retention_ms
         # Old versions did not store the time of a state. Then the time of the commit counts.
-        since = max(group.state_since_ms, offset.commit_timestamp_ms)
+        since = max(group.membership.state_since_ms, offset.commit_timestamp_ms)
         return now_ms - since >= retention_ms
     if subscribed is None or partition[0] in subscribed:
         return False
@@ -59,14 +66,18 @@ def subscribes_to(group: Group, topic: str) -> bool:
 
 def _subscribed_topics(group: Group) -> set[str] | None:
     """Return the topics that the members subscribe to; None if they are unknown or about to change."""
-    if not group.members:
+    if group.consumer is not None:
+        return group.consumer.subscribed_topics()
+    if not group.membership.members:
         return set()
-    if group.protocol_type != CONSUMER_PROTOCOL or group.state is not GroupState.STABLE:
+    if group.membership.protocol_type != CONSUMER_PROTOCOL or group.membership.state is not GroupState.STABLE:
         return None
     topics: set[str] = set()
-    for member in group.members.values():
+    for member in group.membership.members.values():
         try:
-            subscription, _ = decode_stored(ConsumerProtocolSubscription, member.metadata_for(group.protocol))
+            subscription, _ = decode_stored(
+                ConsumerProtocolSubscription, member.metadata_for(group.membership.protocol)
+            )
             topics.update(subscription.topics)
         except MalformedMessage:
             return None

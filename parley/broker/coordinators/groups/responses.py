@@ -1,68 +1,43 @@
-"""Responses to JoinGroup and SyncGroup, and the requests of members that wait for them.
-
-A request that has to wait is a future of its member. The code that ends the wait completes the future here, once.
-"""
+"""The responses to JoinGroup and SyncGroup."""
 
 from __future__ import annotations
 
-import asyncio
-
-from parley.broker.coordinators.groups.group import Group, GroupMember
-from parley.protocol.errors import ErrorCode
+from parley.broker.coordinators.groups.membership import GroupMember, Membership
+from parley.broker.coordinators.runtime import NotCommittedInTime
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
-def new_join_reply(member: GroupMember) -> asyncio.Future[JoinGroupResponse]:
-    """Let a JoinGroup wait for the end of the rebalance; one that already waits ends with REBALANCE_IN_PROGRESS."""
-    respond_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-    member.join_reply = asyncio.get_running_loop().create_future()
-    return member.join_reply
-
-
-def respond_to_join(member: GroupMember, response: JoinGroupResponse) -> None:
-    """Respond to the member's waiting JoinGroup, if there is one."""
-    reply, member.join_reply = member.join_reply, None
-    if reply is not None and not reply.done():
-        reply.set_result(response)
-
-
-def respond_to_sync(member: GroupMember, response: SyncGroupResponse) -> None:
-    """Respond to the member's waiting SyncGroup, if there is one."""
-    reply, member.sync_reply = member.sync_reply, None
-    if reply is not None and not reply.done():
-        reply.set_result(response)
-
-
-def join_response(group: Group, member: GroupMember) -> JoinGroupResponse:
+def join_response(membership: Membership, member: GroupMember) -> JoinGroupResponse:
     """Return the response to a JoinGroup: the generation and, for the group's leader, all members."""
-    leads = member.member_id == group.leader_id
+    leads = member.member_id == membership.leader_id
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
-        generation_id=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol,
-        leader=group.leader_id or "",
+        generation_id=membership.generation,
+        protocol_type=membership.protocol_type,
+        protocol_name=membership.protocol,
+        leader=membership.leader_id or "",
         member_id=member.member_id,
         members=[
             JoinGroupResponse.JoinGroupResponseMember(
                 member_id=other.member_id,
                 group_instance_id=other.group_instance_id,
-                metadata=other.metadata_for(group.protocol),
+                metadata=other.metadata_for(membership.protocol),
             )
-            for other in group.members.values()
+            for other in membership.members.values()
         ]
         if leads
         else [],
     )
 
 
-def sync_response(group: Group, member: GroupMember) -> SyncGroupResponse:
+def sync_response(membership: Membership, member_id: str) -> SyncGroupResponse:
     """Return the response to a SyncGroup: the member's assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol,
-        assignment=member.assignment,
+        protocol_type=membership.protocol_type,
+        protocol_name=membership.protocol,
+        assignment=membership.assignments.get(member_id, b""),
     )
 
 
@@ -75,3 +50,18 @@ def join_error(code: ErrorCode, member_id: str, api_version: int = 0) -> JoinGro
         member_id=member_id,
         members=[],
     )
+
+
+def sync_error(code: ErrorCode) -> SyncGroupResponse:
+    """Return the response to a SyncGroup that failed."""
+    return SyncGroupResponse(error_code=code, assignment=b"")
+
+
+def code_for_members(error: KafkaError) -> ErrorCode:
+    """Return the code that a member gets if its generation cannot be stored. If only the replicas are slow, it should
+    join again."""
+    if isinstance(error, NotCommittedInTime):
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error.code

@@ -104,7 +104,7 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         result = await self._store(transactional_id, partial(decide, new_id=None))
         if result is None:
-            decide = partial(decide, new_id=await self._producer_ids.take())
+            decide = partial(decide, new_id=await self._new_id())
             result = await self._store(transactional_id, decide)
         if not isinstance(result, ProducerIdentity):
             raise KafkaError(result or ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -155,6 +155,14 @@ class TransactionCoordinator:
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self._submit(transactional_id, decide)
 
+    def verify_at_once(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | None:
+        """Return the result of ``verify`` without waiting; None if it has to wait for the in-sync replicas."""
+        _check_named(transactional_id)
+        decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
+        return self.runtime.read(transactional_id, partial(self._decide, decide))
+
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, version: int, *, committed: bool
     ) -> ProducerIdentity:
@@ -165,7 +173,7 @@ class TransactionCoordinator:
         )
         result = await self._store(transactional_id, partial(decide, new_id=None))
         if result is None:
-            decide = partial(decide, new_id=await self._producer_ids.take())
+            decide = partial(decide, new_id=await self._new_id())
             result = await self._store(transactional_id, decide)
         if result is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -194,6 +202,11 @@ class TransactionCoordinator:
                 counts[state] += count
         return counts
 
+    async def _new_id(self) -> int:
+        """Return an unused producer id."""
+        await asyncio.sleep(0)  # the store uses timeouts, which need a task (``at_once``)
+        return await self._producer_ids.take()
+
     async def _store(self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
         """Submit a decision that writes. Raises UNKNOWN_SERVER_ERROR if the topic does not accept its records."""
         try:
@@ -206,7 +219,7 @@ class TransactionCoordinator:
     def _submit(
         self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]
     ) -> asyncio.Future[T]:
-        return self.runtime.submit(transactional_id, partial(self._decide, decide))
+        return self.runtime.submit(transactional_id, partial(self._decide, decide), at_once=True)
 
     def _decide(
         self, decide: Callable[[TransactionShard, int], Decision[T]], shard: TransactionShard, now_ms: int

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -24,6 +23,7 @@ from parley.broker.coordinators.transactions.transaction import PREPARED, TopicP
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
+from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -57,7 +57,9 @@ Ask = Callable[[int, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]
 class Submits(Protocol):
     """The part of ``CoordinatorRuntime`` that completes transactions."""
 
-    def submit(self, key: int, decide: Callable[[TransactionShard, int], Decision[None]]) -> asyncio.Future[None]: ...
+    def submit(
+        self, key: int, decide: Callable[[TransactionShard, int], Decision[None]], *, at_once: bool
+    ) -> asyncio.Future[None]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +72,7 @@ class _Ending:
     waiting: set[TopicPartition]
     retry_s: float = RETRY_FIRST_S
     stopped: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 _Part = tuple[_Ending, list[TopicPartition]]
@@ -80,7 +82,8 @@ _Part = tuple[_Ending, list[TopicPartition]]
 class MarkerSender:
     """Writes the markers of all shards of this broker."""
 
-    def __init__(self, metadata: Metadata, ask: Ask, tasks: TaskSet) -> None:
+    def __init__(self, broker_id: int, metadata: Metadata, ask: Ask, tasks: TaskSet) -> None:
+        self._broker_id = broker_id
         self._metadata = metadata
         self._ask = ask
         self._tasks = tasks
@@ -125,14 +128,13 @@ class MarkerSender:
         ending = self._endings.get((partition, transactional_id))
         if ending is None:
             return False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await ending.ended.wait()
-        return ending.ended.is_set()
+        await asyncio.wait((ending.ended,), timeout=timeout_s)
+        return ending.ended.done()
 
     def _drop(self, ending: _Ending) -> None:
         ending.stopped = True
-        ending.ended.set()
+        if not ending.ended.done():
+            ending.ended.set_result(None)
         key = (ending.shard.partition, ending.transactional_id)
         if self._endings.get(key) is ending:
             del self._endings[key]
@@ -178,7 +180,10 @@ class MarkerSender:
                     count += len(partitions)
             if parts:
                 self._in_flight[leader] += 1
-                self._tasks.start(self._write(leader, parts), name=f"write markers at {leader}")
+                writing = self._write(leader, parts)
+                left = at_once(writing) if leader == self._broker_id else writing
+                if left is not None:
+                    self._tasks.start(left, name=f"write markers at {leader}")
 
     async def _write(self, leader: int, parts: list[_Part]) -> None:
         try:
@@ -231,11 +236,14 @@ class MarkerSender:
             return
         decide = partial(complete, transactional_id=ending.transactional_id, producer=ending.transaction.identity)
         try:
-            completing = self._runtime.submit(ending.shard.partition, decide)
+            completing = self._runtime.submit(ending.shard.partition, decide, at_once=True)
         except KafkaError as error:
             self._not_completed(ending, error)
         else:
-            completing.add_done_callback(partial(self._completed, ending))
+            if completing.done():
+                self._completed(ending, completing)
+            else:
+                completing.add_done_callback(partial(self._completed, ending))
 
     def _completed(self, ending: _Ending, completing: asyncio.Future[None]) -> None:
         if completing.cancelled():

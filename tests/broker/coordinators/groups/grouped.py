@@ -7,13 +7,17 @@ from random import Random
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.consumer.assignors.registry import load_assignors
+from parley.broker.coordinators.groups.consumer.settings import settings_of
+from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group
-from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
+from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
 from parley.broker.coordinators.groups.offset_decisions import Committer
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.runtime.tasks import TaskSet
-from parley.protocol.errors import ErrorCode, MalformedMessage
+from parley.protocol.errors import MalformedMessage
 from tests.broker.coordinators.shards import FakeLog, FakeTopic, now_ms
 
 NOBODY = Committer("g", "", None, -1)
@@ -24,24 +28,42 @@ def at(offset: int) -> CommittedOffset:
     return CommittedOffset(offset=offset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
 
 
-class NoMembers:
-    """Notes which groups begin and end."""
+def empty_shard(partition: int = 0, **properties: str) -> GroupShard:
+    """Return a shard without groups."""
+    return GroupShard(partition, surroundings(MetadataImage("c"), **properties))
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
 
-    def start_sessions(self, group: Group) -> None:
-        self.told.append(("started", group.group_id))
+ASSIGNORS = load_assignors(("uniform", "range"))
 
-    def abandon(self, group: Group, code: ErrorCode) -> None:
-        self.told.append((code.name, group.group_id))
+
+def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
+    """Return the surroundings of a shard that works alone, in a cluster with this metadata."""
+    config = BrokerConfig.from_properties(properties)
+    return Surroundings(
+        config=lambda: config,
+        image=lambda: image,
+        topics_version=lambda: 0,
+        settings=lambda group_id: settings_of(config, image, group_id),
+        assignors=ASSIGNORS,
+        begin_sessions=begin_sessions,
+        on_rebalanced=lambda: None,
+        assign_in_thread=lambda shard, group_id: None,
+        match_in_thread=lambda shard, group_id, context: None,
+        batch_bytes_max=lambda partition: 1 << 20,
+    )
+
+
+def no_need(image: MetadataImage | None = None) -> ConsumerGroupsNeed:
+    """Return what consumer groups need, in a cluster with this metadata where clients may see every topic."""
+    known = MetadataImage("c") if image is None else image
+    return ConsumerGroupsNeed(lambda: known, ASSIGNORS, lambda context, names: set(names))
 
 
 class Replay:
     """A shard that is loaded from records, and how many of them were skipped."""
 
     def __init__(self, partition: int = 0) -> None:
-        self.shard = GroupShard(partition, NoMembers())
+        self.shard = empty_shard(partition)
         self.skipped: list[str] = []
         self._offset = 0
 
@@ -66,7 +88,7 @@ class Coordinated:
         self.topic = FakeTopic(*failures, name=OFFSETS_TOPIC, follows=follows)
         self.partitions = 1
         self.groups = GroupCoordinator(
-            lambda: config, self.topic, lambda: self.partitions, now_ms, TaskSet(), Random(1)
+            lambda: config, self.topic, lambda: self.partitions, now_ms, TaskSet(), Random(1), no_need()
         )
 
     @property
@@ -84,7 +106,7 @@ class Coordinated:
 
     def in_log(self) -> dict[tuple[str, int], int]:
         """Return the offsets of the group as the log has them."""
-        shard = GroupShard(0, NoMembers())
+        shard = empty_shard()
         self.log.replay(shard)
         return {p: found.offset for group in shard.groups.values() for p, found in group.offsets.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset
 from parley.broker.coordinators.groups.group_records import (
     OFFSET_VALUE_VERSION,
     OFFSET_WITH_EXPIRY_VALUE_VERSION,
@@ -13,6 +13,7 @@ from parley.broker.coordinators.groups.group_records import (
     offset_record,
     offset_tombstone,
 )
+from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.sentinels import NO_EPOCH
 from tests.broker.coordinators.groups.grouped import Replay, at
 
@@ -52,47 +53,50 @@ def test_a_tombstone_removes_one_offset_and_the_last_one_the_group() -> None:
     replay.apply(*offset_tombstone("g", ("t", 1)))
     replay.apply(*offset_tombstone("absent", ("t", 1)))
     assert replay.groups() == []
-    replay.apply(*group_record(Group("g", 0, generation=1)))
-    assert [group.generation for group in replay.groups()] == [1]
+    replay.apply(*group_record("g", Membership(generation=1)))
+    assert [group.membership.generation for group in replay.groups()] == [1]
     replay.apply(*group_tombstone("g"))
     assert (replay.groups(), replay.skipped) == ([], [])
 
 
 def test_the_largest_generation_that_has_a_successor_is_read() -> None:
     replay = Replay()
-    replay.apply(*group_record(Group("g", 0, generation=(1 << 31) - 2)))
-    assert [group.generation for group in replay.groups()] == [(1 << 31) - 2]
+    replay.apply(*group_record("g", Membership(generation=(1 << 31) - 2)))
+    assert [group.membership.generation for group in replay.groups()] == [(1 << 31) - 2]
 
 
 @pytest.mark.parametrize("protocol_type", ["consumer", None])
 def test_a_group_comes_back_as_it_was_written(protocol_type: str | None) -> None:
-    group = Group("g", 3, GroupState.STABLE, 70, 5, protocol_type, "range")
+    group = Membership(GroupState.STABLE, 70, 5, protocol_type, "range", assignments={"a": b"all", "b": b"some"})
     for name in ("b", "a"):
-        group.add(GroupMember(name, f"i-{name}", "c", "h", 30, 20, (("range", name.encode()),), assignment=b"all"))
+        group.add(GroupMember(name, f"i-{name}", "c", "h", 30, 20, (("range", name.encode()),)))
     replay = Replay(3)
-    replay.apply(*group_record(group))
-    (found,) = replay.groups()
-    assert (found.group_id, found.partition, found.state, found.state_since_ms) == ("g", 3, GroupState.STABLE, 70)
+    replay.apply(*group_record("g", group))
+    (restored,) = replay.groups()
+    found = restored.membership
+    assert (restored.group_id, restored.partition, found.state, found.state_since_ms) == ("g", 3, GroupState.STABLE, 70)
     assert (found.generation, found.protocol_type, found.protocol) == (5, protocol_type, "range")
     assert (found.leader_id, found.static_ids) == ("b", {"i-b": "b", "i-a": "a"})
     assert [(m.member_id, m.client_id, m.client_host, m.session_timeout_ms) for m in found.members.values()] == [
         ("b", "c", "h", 20),
         ("a", "c", "h", 20),
     ]
-    assert [(m.metadata_for("range"), m.metadata_for("other"), m.assignment) for m in found.members.values()] == [
-        (b"b", b"", b"all"),
-        (b"a", b"", b"all"),
+    assert [(m.metadata_for("range"), m.metadata_for("other")) for m in found.members.values()] == [
+        (b"b", b""),
+        (b"a", b""),
     ]
-    assert not any(member.is_new or member.is_waiting for member in found.members.values())
+    assert found.assignments == {"a": b"all", "b": b"some"}
+    assert not found.new | found.joining | found.syncing
 
 
 def test_a_member_without_a_rebalance_timeout_has_its_session_timeout_for_it() -> None:
-    group = Group("g", 0, GroupState.STABLE, generation=1, protocol_type="consumer", protocol="range")
+    group = Membership(GroupState.STABLE, generation=1, protocol_type="consumer", protocol="range")
     for name, rebalance_ms in (("old", -1), ("zero", 0), ("new", 30)):
         group.add(GroupMember(name, None, "c", "h", rebalance_ms, 20, (("range", b""),)))
     replay = Replay()
-    replay.apply(*group_record(group))
-    (found,) = replay.groups()
+    replay.apply(*group_record("g", group))
+    (restored,) = replay.groups()
+    found = restored.membership
     assert {member.member_id: member.rebalance_timeout_ms for member in found.members.values()} == {
         "old": 20,
         "zero": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -11,20 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.decision import ProducerIdentity
+from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import group_shard, offset_decisions
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset, Group
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.offset_decisions import Committer
-from parley.broker.coordinators.patient_timer import PatientTimer
+from parley.broker.coordinators.groups.responses import code_for_members
+from parley.broker.coordinators.runtime import NotCommittedInTime
 from parley.broker.metadata.changes import Delta, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.protocol.schema import ZERO_UUID
-from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, NoMembers, at
-from tests.broker.coordinators.shards import now_ms
+from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, at, empty_shard
 from tests.broker.coordinators.test_shard import code_of, turn
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
@@ -134,6 +136,29 @@ def test_many_offsets_are_removed_in_several_batches(monkeypatch: pytest.MonkeyP
     run(scenario())
 
 
+@pytest.mark.parametrize("deletes_group", [True, False])
+def test_more_offsets_are_deleted_than_fit_in_a_batch(deletes_group: bool) -> None:
+    """DeleteGroups and OffsetDelete: a group may have committed, over time, more than one batch of tombstones."""
+
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        partitions = [("t", number) for number in range(50)]
+        await bench.groups.commit(NOBODY, dict.fromkeys(partitions, at(1)))
+        bench.log.batch_bytes_max = 300
+        if deletes_group:
+            await bench.groups.delete("g")
+            assert bench.groups.find("g") is None
+        else:
+            codes = await bench.groups.delete_offsets("g", dict.fromkeys(partitions, ErrorCode.NONE))
+            assert set(codes.values()) == {ErrorCode.NONE}
+        assert bench.offsets() == bench.in_log() == {}
+        assert len(bench.log.batches) > 5
+        assert max(map(len, bench.log.batches[1:])) <= 300
+
+    run(scenario())
+
+
 def test_offsets_that_cannot_be_removed_now_stay_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         bench = Coordinated()
@@ -163,7 +188,7 @@ def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
         bench.groups.check_commit(unnamed)
         await bench.groups.commit(unnamed, {T0: at(5)})
         assert await bench.groups.read("", lambda group: group is not None and list(group.offsets)) == [T0]
-        for refused in (bench.groups.check_owned, bench.groups.find, bench.groups.find_or_create):
+        for refused in (bench.groups.check_owned, bench.groups.find):
             with pytest.raises(KafkaError, match="INVALID_GROUP_ID"):
                 refused("")
         for writing in (
@@ -177,23 +202,22 @@ def test_only_old_clients_commits_may_leave_the_group_unnamed() -> None:
     run(scenario())
 
 
-def test_a_generation_that_cannot_be_stored_fails_with_an_error_that_members_understand() -> None:
+def test_changes_that_do_not_fit_a_record_fail_with_errors_that_clients_understand() -> None:
     async def scenario() -> None:
-        bench = Coordinated(follows=False, properties={"offsets.commit.timeout.ms": "3000"})
-        shard = await bench.begin()
-        group = shard.find_or_create("g")
-        began_ms = now_ms()
-        assert await code_of(bench.groups.store_group(group)) is ErrorCode.REBALANCE_IN_PROGRESS, "the time is up"
-        assert now_ms() - began_ms == 3_000
-        assert group.stored is not None, "the log has it nevertheless"
+        bench = Coordinated()
+        await bench.begin()
+        await bench.commit(0, 10)
         bench.log.batch_bytes_max = 10
-        assert await code_of(bench.groups.store_group(group)) is ErrorCode.UNKNOWN_SERVER_ERROR
         assert await code_of(bench.groups.commit(NOBODY, {T0: at(1)})) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert await code_of(bench.groups.delete("g")) is ErrorCode.UNKNOWN_SERVER_ERROR
-        bench.groups.runtime.resign_all()
-        assert await code_of(bench.groups.store_group(group)) is ErrorCode.NOT_COORDINATOR
 
     run(scenario())
+
+
+def test_members_understand_why_their_generation_is_not_stored() -> None:
+    assert code_for_members(NotCommittedInTime()) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert code_for_members(KafkaError(ErrorCode.MESSAGE_TOO_LARGE)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert code_for_members(KafkaError(ErrorCode.NOT_COORDINATOR)) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize(
@@ -201,13 +225,12 @@ def test_a_generation_that_cannot_be_stored_fails_with_an_error_that_members_und
     [
         (GroupState.STABLE, ErrorCode.NON_EMPTY_GROUP),
         (GroupState.PREPARING_REBALANCE, ErrorCode.NON_EMPTY_GROUP),
-        (GroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
 def test_only_an_empty_group_can_be_deleted(state: GroupState, expected: ErrorCode) -> None:
     async def scenario() -> None:
         bench = Coordinated()
-        (await bench.begin()).find_or_create("g").state = state
+        (await bench.begin()).find_or_create("g").membership = Membership(state)
         assert await code_of(bench.groups.delete("g")) is expected
         assert await code_of(bench.groups.delete("absent")) is ErrorCode.GROUP_ID_NOT_FOUND
         assert not bench.log.batches
@@ -219,11 +242,9 @@ def test_a_group_with_an_id_given_out_or_a_commit_in_progress_does_not_expire() 
     async def scenario() -> None:
         bench = Coordinated(follows=False)
         group = (await bench.begin()).find_or_create("g")
-        group.generation = 1
-        group.pending["m"] = timer = PatientTimer(60, lambda: None)
+        group.membership = Membership(generation=1, pending=frozenset({"m"}))
         await bench.groups.expire_group(group)
-        timer.cancel()
-        group.pending.clear()
+        group.membership = Membership(generation=1)
         commit = asyncio.ensure_future(bench.groups.commit(NOBODY, {T0: at(10)._replace(commit_timestamp_ms=1 << 50)}))
         await turn()
         await bench.groups.expire_group(group)
@@ -239,42 +260,40 @@ def test_a_group_that_was_never_used_is_dropped() -> None:
     async def scenario() -> None:
         bench = Coordinated()
         shard = await bench.begin()
-        group = bench.groups.find_or_create("g")
-        assert bench.groups.find_or_create("g") is group
-        group.add(GroupMember("m", None, "c", "h", 1, 1, ()))
-        bench.groups.drop_unused(group)
+        joined = Membership(members={"m": GroupMember("m", None, "c", "h", 1, 1, ())})
+        shard.change_membership("g", joined, [])
+        group = shard.groups["g"]
+        shard.change_membership("g", joined, [])
         assert bench.groups.find("g") is group
-        group.remove(group.members["m"])
-        bench.groups.drop_unused(group)
-        assert (shard.groups, group.state) == ({}, GroupState.DEAD)
-        again = bench.groups.find_or_create("g")
+        shard.change_membership("g", Membership(), [])
+        assert (shard.groups, group.membership.state) == ({}, GroupState.DEAD)
+        again = shard.find_or_create("g")
         shard.drop_unused(group)
         assert bench.groups.find("g") is again
 
     run(scenario())
 
 
-def test_members_are_restored_and_abandoned_with_their_shard() -> None:
-    members = NoMembers()
-    shard = GroupShard(0, members)
-    stored = Group("stored", 0, GroupState.STABLE, generation=3, protocol_type="consumer", protocol="range")
-    stored.add(GroupMember("m", None, "c", "h", 1, 1, (("range", b""),)))
-    shard.replay(*group_record(stored), None, 0)
+def test_members_are_restored_and_removed_with_their_shard() -> None:
+    shard = empty_shard()
+    stored = Membership(GroupState.STABLE, generation=3, protocol_type="consumer", protocol="range")
+    stored.add(GroupMember("m", None, "c", "h", 1, 6_000, (("range", b""),)))
+    shard.replay(*group_record("stored", stored), None, 0)
     shard.find_or_create("offsets only")
-    assert shard.groups["stored"].members == {}, "membership begins when all is loaded"
-    shard.loaded(0)
-    assert (shard.groups["stored"].state, list(shard.groups["stored"].members)) == (GroupState.STABLE, ["m"])
+    assert shard.membership_of("stored").members == {}, "membership begins when all is loaded"
+    timers = shard.loaded(0)
+    assert {key: (timer.delay_ms, timer.is_patient) for key, timer in timers.items()} == {
+        ("session", "stored", "m"): (6_000, True)
+    }
+    group = shard.groups["stored"]
+    assert (group.membership.state, list(group.membership.members)) == (GroupState.STABLE, ["m"])
     shard.unloaded()
-    assert members.told == [
-        ("started", "stored"),
-        ("NOT_COORDINATOR", "stored"),
-        ("NOT_COORDINATOR", "offsets only"),
-    ]
+    assert (shard.groups, group.membership.state) == ({}, GroupState.DEAD)
 
 
 def test_offsets_are_the_same_whether_their_key_is_known_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_shard, "KNOWN_MAX", 1)
-    shard, again = GroupShard(0, NoMembers()), GroupShard(0, NoMembers())
+    shard, again = empty_shard(), empty_shard()
     written = []
     for number, (group_id, topic, metadata) in enumerate(product("gh", "tu", ("", "m"))):
         for partition in (0, 300, -1):
@@ -374,7 +393,7 @@ def test_an_aborted_transaction_leaves_no_group() -> None:
 
 
 def test_which_producers_may_commit_for_a_group() -> None:
-    shard = GroupShard(0, NoMembers())
+    shard = empty_shard()
 
     def code(member: str, generation: int, instance: str | None = None) -> ErrorCode:
         committer = Committer("g", member, instance, generation)
@@ -388,10 +407,10 @@ def test_which_producers_may_commit_for_a_group() -> None:
     assert code("", 3) is ErrorCode.ILLEGAL_GENERATION, "the group does not exist"
     assert code("m", -1) is ErrorCode.UNKNOWN_MEMBER_ID
     group = shard.find_or_create("g")
-    group.add(GroupMember("m", "i", "c", "h", 1, 1, ()))
-    group.generation = 3
+    group.membership = membership = Membership(generation=3)
+    membership.add(GroupMember("m", "i", "c", "h", 1, 1, ()))
     for state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE):
-        group.state = state
+        membership.state = state
         assert code("m", 3) is ErrorCode.NONE, "a transaction may end while the group rebalances"
     assert code("", -1) is ErrorCode.NONE, "a producer from before KIP-447"
     assert code("m", 2) is ErrorCode.ILLEGAL_GENERATION
@@ -472,6 +491,10 @@ def test_replay_equals_live_and_offsets_follow_the_rules(script: list[tuple[str,
     run(_play(script))
 
 
+def storing(group_id: str, membership: Membership) -> Callable[[GroupShard, int], Decision[None]]:
+    return lambda shard, now_ms: Decision(None, [group_record(group_id, membership)])
+
+
 async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
     bench = Coordinated()
     shard, model = await bench.begin(), Model()
@@ -491,10 +514,10 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
                 await end(bench, committed=one, producer=two)
                 model.end(two, one)
             case "store":
-                stored = Group(one, 0, generation=two, state_since_ms=3)
+                stored = Membership(generation=two, state_since_ms=3)
                 if three:
                     stored.add(GroupMember("m", None, "c", "h", 1, 600_000, (("range", b""),)))
-                await bench.groups.store_group(stored)
+                await bench.groups.runtime.submit(one, storing(one, stored))
             case "delete offset":
                 if await code_of(bench.groups.delete_offsets(one, {two: ErrorCode.NONE})) is ErrorCode.NONE:
                     model.forget(one, two)
@@ -518,7 +541,7 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
                 bench.groups.runtime.on_elected(0, number + 2)
                 await bench.groups.runtime.until_loaded(1)
                 shard = bench.groups.runtime.state_of(0)
-        again = GroupShard(0, NoMembers())
+        again = empty_shard()
         assert bench.log.replay(again).skipped == 0
         assert lasting(again) == lasting(shard)
         assert again.open_transactions == shard.open_transactions

@@ -1,718 +1,113 @@
-"""The classic group protocol, step by step, in virtual time."""
+"""The states of a group: the table allows what the protocol needs, and every other step raises. And its members."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import wraps
-from random import Random
-from typing import Any
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.member_sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
-from parley.broker.coordinators.groups.membership import GroupMembership
-from parley.broker.coordinators.groups.offset_decisions import Committer, check_may_commit
-from parley.broker.network.dispatch import RequestContext
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from tests.support.virtual_time import VirtualTimeLoop, run
-
-SESSION_MS = 10_500
-REBALANCE_MS = 60_500
-Join = JoinGroupRequest.JoinGroupRequestProtocol
-
-
-class GroupLog:
-    """Keeps what was stored; fails if ``failure`` is set."""
-
-    def __init__(self) -> None:
-        self.stored: list[tuple[int, Mapping[str, bytes] | None]] = []
-        self.failure: ErrorCode | None = None
-        self.gate: asyncio.Event | None = None
-
-    def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self._store(group.generation, assignments))
-
-    async def _store(self, generation: int, assignments: Mapping[str, bytes] | None) -> None:
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.failure is not None:
-            raise KafkaError(self.failure)
-        self.stored.append((generation, assignments))
-
-
-class Bench:
-    """A ``GroupMembership`` with one group, and requests as a client sends them."""
-
-    def __init__(self, **properties: str) -> None:
-        config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
-        self.group_log = GroupLog()
-        self.group = Group("g", 0)
-        self.unused: list[Group] = []
-        self.membership = GroupMembership(lambda: config, self.group_log, self.now_ms, Random(1), self.pending_gone)
-
-    def pending_gone(self, group: Group) -> None:
-        if group.is_unused:
-            self.unused.append(group)
-
-    @staticmethod
-    def now_ms() -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    def join(
-        self,
-        member_id: str = "",
-        *,
-        version: int = 3,
-        instance: str | None = None,
-        protocols: dict[str, bytes] | None = None,
-        rebalance_ms: int = REBALANCE_MS,
-        session_ms: int = SESSION_MS,
-    ) -> asyncio.Future[JoinGroupResponse]:
-        """Send a JoinGroup; returns a future in any case."""
-        offered = {"range": b"meta"} if protocols is None else protocols
-        request = JoinGroupRequest(
-            group_id="g",
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_type="consumer",
-            protocols=[Join(name=name, metadata=data) for name, data in offered.items()],
-        )
-        context = RequestContext(11, version, 1, "client", "127.0.0.1", 5, "PLAINTEXT", "ANONYMOUS", 0.0)
-        return _future(lambda: self.membership.join(self.group, context, request))
-
-    def sync(
-        self, joined: JoinGroupResponse, assignments: dict[str, bytes] | None = None
-    ) -> asyncio.Future[SyncGroupResponse]:
-        request = SyncGroupRequest(
-            group_id="g",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            assignments=[
-                SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a)
-                for m, a in (assignments or {}).items()
-            ],
-        )
-        return _future(lambda: self.membership.sync(self.group, request))
-
-    def heartbeat(self, joined: JoinGroupResponse, instance: str | None = None) -> ErrorCode:
-        request = HeartbeatRequest(
-            group_id="g",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            group_instance_id=instance,
-        )
-        return _code(lambda: self.membership.heartbeat(self.group, request))
-
-    def leave(self, member_id: str, instance: str | None = None) -> ErrorCode:
-        leaving = LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=instance)
-        return _code(lambda: self.membership.leave(self.group, leaving))
-
-    async def stable(self, count: int) -> list[JoinGroupResponse]:
-        """Return the members of a stable group of this size, the leader first."""
-        joins = [self.join()]
-        first = await joins[0]
-        while len(joins) < count:
-            joins.append(self.join())
-            joins[0] = self.join(first.member_id)
-            for i in range(1, len(joins) - 1):
-                joins[i] = self.join((await joins[i]).member_id)
-            done = await asyncio.gather(*joins)
-        done = await asyncio.gather(*joins)
-        leader, *others = sorted(done, key=lambda joined: joined.member_id != joined.leader)
-        syncs = [self.sync(other) for other in others]
-        syncs.append(self.sync(leader, {joined.member_id: joined.member_id.encode() for joined in done}))
-        for answer in await asyncio.gather(*syncs):
-            assert answer.error_code == ErrorCode.NONE
-        assert self.group.state is GroupState.STABLE
-        return [leader, *others]
-
-
-def _future(call: Callable[[], Any]) -> asyncio.Future[Any]:
-    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    try:
-        answer = call()
-    except KafkaError as error:
-        done.set_exception(error)
-        return done
-    if isinstance(answer, asyncio.Future):
-        return answer
-    done.set_result(answer)
-    return done
-
-
-def _code(call: Callable[[], None]) -> ErrorCode:
-    try:
-        call()
-    except KafkaError as error:
-        return error.code
-    return ErrorCode.NONE
-
-
-async def code_of(answer: Awaitable[Any]) -> ErrorCode:
-    try:
-        return ErrorCode((await answer).error_code)
-    except KafkaError as error:
-        return error.code
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in virtual time."""
-
-    @wraps(test)
-    def wrapped(**parameters: Any) -> None:
-        run(test(**parameters))
-
-    return wrapped
-
-
-@virtual
-async def test_members_share_a_generation_and_get_their_own_assignment() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    assert leader.generation_id == follower.generation_id
-    assert {member.member_id for member in leader.members} == {leader.member_id, follower.member_id}
-    assert [member.metadata for member in leader.members] == [b"meta", b"meta"]
-    assert follower.members == []
-    for joined in (leader, follower):
-        assert (await bench.sync(joined)).assignment == joined.member_id.encode()
-    assert bench.membership.completed_rebalances == 1
-    generation, assignments = bench.group_log.stored[-1]
-    assert generation == leader.generation_id
-    assert set(assignments or {}) == {leader.member_id, follower.member_id}
-
-
-@virtual
-async def test_the_first_rebalance_waits_for_more_members() -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "3000"})
-    began = bench.now_ms()
-    joins = [bench.join()]
-    await asyncio.sleep(2)
-    joins.append(bench.join())
-    await asyncio.sleep(3)  # the first delay was over after 3 s; a member that joined meanwhile prolongs it by as much
-    joins.append(bench.join())
-    done = await asyncio.gather(*joins)
-    assert {joined.generation_id for joined in done} == {1}
-    assert bench.now_ms() - began == 9000
-
-
-@virtual
-async def test_a_new_member_gets_its_id_first() -> None:
-    bench = Bench()
-    refused = await bench.join(version=4)
-    assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert refused.member_id.startswith("client-")
-    assert not bench.group.members
-    joined = await bench.join(refused.member_id, version=4)
-    assert joined.error_code == ErrorCode.NONE
-    assert joined.member_id == refused.member_id
-
-
-@virtual
-async def test_errors_name_no_protocol_since_version_7() -> None:
-    bench = Bench()
-    assert [(await bench.join(version=version)).protocol_name for version in (6, 7, 8)] == ["", None, None]
-
-
-@virtual
-async def test_an_id_that_is_not_used_expires() -> None:
-    bench = Bench()
-    refused = await bench.join(version=4)
-    await asyncio.sleep(SESSION_MS / 1000 - 0.001)
-    assert bench.group.pending
-    await asyncio.sleep(0.002)
-    assert not bench.group.pending
-    assert bench.unused == [bench.group]
-    assert await code_of(bench.join(refused.member_id, version=4)) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-@virtual
-async def test_a_silent_member_is_removed_and_the_others_rebalance() -> None:
-    bench = Bench()
-    leader, silent = await bench.stable(2)
-    for _ in range(5):
-        await asyncio.sleep(SESSION_MS / 3000)
-        bench.heartbeat(leader)
-    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert bench.heartbeat(silent) == ErrorCode.UNKNOWN_MEMBER_ID
-    again = await bench.join(leader.member_id)
-    assert again.generation_id == leader.generation_id + 1
-    assert len(again.members) == 1
-
-
-@virtual
-async def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
-    bench = Bench()
-    leader, slow = await bench.stable(2)
-
-    async def beat() -> None:
-        code = ErrorCode.NONE
-        while code != ErrorCode.UNKNOWN_MEMBER_ID:
-            await asyncio.sleep(3)
-            code = bench.heartbeat(slow)
-
-    beating = asyncio.ensure_future(beat())
-    began = bench.now_ms()
-    again = await bench.join(leader.member_id)
-    assert bench.now_ms() - began == REBALANCE_MS
-    assert len(again.members) == 1
-    await beating
-
-
-@virtual
-async def test_a_new_member_waits_for_a_rebalance_no_longer_than_five_minutes() -> None:
-    bench = Bench()
-    old = await bench.join(rebalance_ms=3_600_000)
-    await bench.sync(old, {old.member_id: b"all"})
-    newcomer = bench.join()
-    began = bench.now_ms()
-    while not newcomer.done():
-        await asyncio.sleep(3)
-        bench.heartbeat(old)  # it is alive, and takes the hour that it may take to rejoin
-    assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert NEW_MEMBER_JOIN_TIMEOUT_MS <= bench.now_ms() - began <= NEW_MEMBER_JOIN_TIMEOUT_MS + 3000
-    assert list(bench.group.members) == [old.member_id]
-
-
-@virtual
-async def test_a_member_that_rejoined_may_wait_longer_than_its_session() -> None:
-    bench = Bench()
-    leader = await bench.join(rebalance_ms=3_600_000)
-    await bench.sync(leader, {leader.member_id: b"all"})
-    newcomer = bench.join()
-    leader, follower = await asyncio.gather(bench.join(leader.member_id, rebalance_ms=3_600_000), newcomer)
-    waiting = bench.join(follower.member_id, protocols={"range": b"other topics"})
-    for _ in range(200):
-        await asyncio.sleep(3)
-        bench.heartbeat(leader)
-    assert follower.member_id in bench.group.members
-    assert not waiting.done()
-
-
-@virtual
-async def test_a_member_that_does_not_sync_is_removed() -> None:
-    bench = Bench()
-    first = await bench.join()
-    second = bench.join()
-    again = await bench.join(first.member_id)
-    follower = await second
-    waiting = bench.sync(follower)  # the leader never syncs
-    began = bench.now_ms()
-    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert bench.now_ms() - began == min(SESSION_MS, REBALANCE_MS), "the silent leader's session ended first"
-    assert again.member_id not in bench.group.members
-
-
-@virtual
-async def test_a_live_member_that_never_asks_for_its_assignment_is_removed_after_the_rebalance_timeout() -> None:
-    bench = Bench()
-    long_ms = 10 * REBALANCE_MS
-    first = await bench.join(session_ms=long_ms)
-    second = bench.join(session_ms=long_ms)
-    leader, follower = await asyncio.gather(bench.join(first.member_id, session_ms=long_ms), second)
-    waiting = bench.sync(follower)  # the leader never syncs
-    began = bench.now_ms()
-    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert bench.now_ms() - began == REBALANCE_MS
-    assert list(bench.group.members) == [follower.member_id]
-    assert bench.heartbeat(leader) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-@virtual
-async def test_leaving_rebalances_at_once() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    assert bench.leave(follower.member_id) == ErrorCode.NONE
-    assert bench.leave(follower.member_id) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert (await bench.join(leader.member_id)).generation_id == leader.generation_id + 1
-
-
-@virtual
-async def test_the_last_to_leave_empties_the_group_durably() -> None:
-    bench = Bench()
-    (only,) = await bench.stable(1)
-    assert bench.leave(only.member_id) == ErrorCode.NONE
-    await asyncio.sleep(0)
-    assert bench.group.state is GroupState.EMPTY
-    assert bench.group_log.stored[-1] == (only.generation_id + 1, {})
-
-
-@virtual
-async def test_a_follower_that_joins_again_gets_the_same_response_and_the_leader_a_rebalance() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    assert (await bench.join(follower.member_id)).generation_id == leader.generation_id
-    assert bench.group.state is GroupState.STABLE
-    rejoin = bench.join(leader.member_id)
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
-    assert (await asyncio.gather(rejoin, bench.join(follower.member_id)))[0].generation_id == leader.generation_id + 1
-
-
-@virtual
-async def test_a_follower_with_other_metadata_causes_a_rebalance() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    bench.join(follower.member_id, protocols={"range": b"other topics"})
-    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
-
-
-@virtual
-async def test_the_protocol_that_all_support_is_chosen_by_vote() -> None:
-    bench = Bench()
-    first = await bench.join(protocols={"range": b"", "sticky": b"", "old": b""})
-    joins = [
-        bench.join(protocols={"sticky": b"", "range": b""}),
-        bench.join(protocols={"sticky": b"", "range": b""}),
-        bench.join(first.member_id, protocols={"range": b"", "sticky": b"", "old": b""}),
-    ]
-    assert {joined.protocol_name for joined in await asyncio.gather(*joins)} == {"sticky"}
-    assert await code_of(bench.join(protocols={"old": b""})) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
-@virtual
-async def test_stale_requests_get_the_error_that_fits() -> None:
-    bench = Bench()
-    leader, _ = await bench.stable(2)
-    stale = JoinGroupResponse(
-        error_code=0,
-        generation_id=leader.generation_id - 1,
-        protocol_name="",
-        leader="",
-        member_id=leader.member_id,
-        members=[],
-    )
-    stranger = JoinGroupResponse(
-        error_code=0, generation_id=leader.generation_id, protocol_name="", leader="", member_id="x", members=[]
-    )
-    assert bench.heartbeat(stale) == ErrorCode.ILLEGAL_GENERATION
-    assert bench.heartbeat(stranger) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert await code_of(bench.sync(stale)) == ErrorCode.ILLEGAL_GENERATION
-    assert await code_of(bench.join("x")) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-@virtual
-async def test_a_full_group_refuses_new_members() -> None:
-    bench = Bench(**{"group.max.size": "2"})
-    await bench.stable(2)
-    assert await code_of(bench.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
-@virtual
-async def test_ids_that_were_given_out_count_as_members_until_they_join() -> None:
-    bench = Bench(**{"group.max.size": "2"})
-    first, second = [(await bench.join(version=4)).member_id for _ in range(2)]
-    assert await code_of(bench.join(version=4)) == ErrorCode.GROUP_MAX_SIZE_REACHED
-    joins = [bench.join(first, version=4), bench.join(second, version=4)]
-    assert [await code_of(join) for join in joins] == [ErrorCode.NONE] * 2
-    assert not bench.group.pending
-    assert await code_of(bench.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
-@virtual
-async def test_requests_that_cannot_be_from_a_member_are_refused() -> None:
-    bench = Bench()
-    (only,) = await bench.stable(1)
-    given_out = (await bench.join(version=4)).member_id
-    for join, expected in (
-        (bench.join(protocols={}), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        (bench.join(protocols={"other": b""}), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        (bench.join(given_out, instance="i", version=5), ErrorCode.UNKNOWN_MEMBER_ID),
-        (bench.join(only.member_id, instance="i", version=5), ErrorCode.UNKNOWN_MEMBER_ID),
-    ):
-        assert await code_of(join) == expected
-    assert bench.leave(given_out) == ErrorCode.NONE
-    assert not bench.group.pending
-    assert bench.leave("", "i") == ErrorCode.UNKNOWN_MEMBER_ID
-    assert bench.heartbeat(only) == ErrorCode.NONE
-    bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
-    assert await code_of(bench.join()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert bench.leave(only.member_id) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-@virtual
-async def test_a_static_member_leaves_by_its_instance_id_alone() -> None:
-    bench = Bench()
-    joined = await bench.join(instance="i1", version=5)
-    assert bench.leave("x", "i1") == ErrorCode.FENCED_INSTANCE_ID
-    assert bench.leave("", "i1") == ErrorCode.NONE
-    assert joined.member_id not in bench.group.members
-    assert not bench.group.static_ids
-
-
-@virtual
-async def test_a_sync_that_names_another_protocol_is_refused() -> None:
-    bench = Bench()
-    (only,) = await bench.stable(1)
-    for kind, name, expected in (
-        ("consumer", "range", ErrorCode.NONE),
-        (None, None, ErrorCode.NONE),
-        ("connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ("consumer", "other", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-    ):
-        request = SyncGroupRequest(
-            group_id="g",
-            generation_id=only.generation_id,
-            member_id=only.member_id,
-            protocol_type=kind,
-            protocol_name=name,
-            assignments=[],
-        )
-        assert await code_of(_future(lambda request=request: bench.membership.sync(bench.group, request))) == expected  # type: ignore[misc]
-
-
-@virtual
-async def test_a_first_rebalance_waits_no_longer_than_its_members_may_take() -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "2500"})
-    joins = [bench.join(rebalance_ms=6_500)]
-    began = bench.now_ms()
-    for _ in range(5):
-        await asyncio.sleep(2)
-        if not joins[0].done():
-            joins.append(bench.join(rebalance_ms=6_500))
-    assert (await joins[0]).generation_id == 1
-    await asyncio.gather(*joins)
-    assert len(bench.group.members) == 4
-    assert bench.group.state_since_ms - began == 6_500
-
-
-@virtual
-async def test_one_member_waits_for_others_once() -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "2500"})
-    began = bench.now_ms()
-    await bench.join()
-    assert bench.now_ms() - began == 2_500
-
-
-@virtual
-async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
-    bench = Bench()
-    joined = await bench.join(instance="i1", version=5)
-    await bench.sync(joined, {joined.member_id: b"all"})
-    back = await bench.join(instance="i1", version=9)
-    assert back.error_code == ErrorCode.NONE
-    assert back.generation_id == joined.generation_id, "no rebalance"
-    assert back.member_id != joined.member_id
-    assert back.skip_assignment
-    assert back.leader == back.member_id
-    assert (await bench.sync(back)).assignment == b"all"
-    assert bench.heartbeat(joined, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
-
-
-@virtual
-@pytest.mark.parametrize("version", [8, 9])
-async def test_only_a_client_that_can_skip_the_assignment_learns_that_it_leads(version: int) -> None:
-    bench = Bench()
-    joined = await bench.join(instance="i1", version=5)
-    await bench.sync(joined, {joined.member_id: b"all"})
-    back = await bench.join(instance="i1", version=version)
-    assert back.skip_assignment == (back.leader == back.member_id) == (version == 9)
-
-
-@virtual
-async def test_an_old_client_that_returns_as_leader_does_not_learn_that_it_leads() -> None:
-    bench = Bench()
-    joined = await bench.join(instance="i1", version=5)
-    await bench.sync(joined, {joined.member_id: b"all"})
-    back = await bench.join(instance="i1", version=5)
-    assert back.leader == joined.member_id
-    assert back.members == []
-
-
-@virtual
-async def test_a_rebalance_that_begins_while_a_replacement_is_stored_responds_to_the_static_member() -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "1000"})
-    joined, other = await asyncio.gather(bench.join(instance="i1", version=5), bench.join())
-    await asyncio.gather(bench.sync(joined, {other.member_id: b"all"}), bench.sync(other))
-    bench.group_log.gate = asyncio.Event()
-    back = bench.join(instance="i1", version=9)
-    newcomer = bench.join()
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
-    bench.group_log.gate.set()
-    await asyncio.sleep(0.01)
-    assert not back.done(), "the old generation is over"
-    bench.join(other.member_id)
-    assert (await back).generation_id == (await newcomer).generation_id == joined.generation_id + 1
-
-
-@virtual
-async def test_a_static_member_stays_through_a_rebalance_it_misses() -> None:
-    bench = Bench()
-    static = await bench.join(instance="i1", version=5)
-    await bench.sync(static, {static.member_id: b"all"})
-    other = bench.join()
-
-    async def beat() -> None:
-        while not other.done():
-            bench.heartbeat(static, instance="i1")
-            await asyncio.sleep(3)
-
-    await beat()
-    assert static.member_id in bench.group.members
-    assert (await other).leader == (await other).member_id
-
-
-@virtual
-async def test_a_rebalance_that_no_member_joins_does_not_busy_the_loop() -> None:
-    bench = Bench()
-    static = await bench.join(instance="i1", version=5, rebalance_ms=0)
-    await bench.sync(static, {static.member_id: b"all"})
-    newcomer = bench.join(rebalance_ms=0)
-    assert bench.leave(next(id for id in bench.group.members if id != static.member_id)) == ErrorCode.NONE
-    assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
-    timer = bench.group.rebalance_timer
-    assert timer is not None
-    assert timer.at >= asyncio.get_running_loop().time() + 1
-    await asyncio.sleep(SESSION_MS / 1000 + 1)
-    assert bench.group.state is GroupState.EMPTY, "its session is over"
-
-
-@virtual
-async def test_a_session_timeout_of_zero_does_not_busy_the_loop() -> None:
-    bench = Bench()
-    joined = await bench.join(session_ms=0)
-    member = bench.group.members[joined.member_id]
-    assert member.session_timer is not None
-    assert member.session_timer.at > asyncio.get_running_loop().time()
-
-
-@virtual
-async def test_members_wait_for_an_assignment_that_takes_long_to_store() -> None:
-    bench = Bench()
-    joined = await bench.join(rebalance_ms=1000)
-    bench.group_log.gate = asyncio.Event()
-    synced = bench.sync(joined, {joined.member_id: b"all"})
-    await asyncio.sleep(2)
-    bench.group_log.gate.set()
-    assert (await synced).assignment == b"all"
-    assert bench.group.state is GroupState.STABLE
-
-
-@virtual
-async def test_heartbeats_that_arrived_while_the_loop_was_blocked_count() -> None:
-    bench = Bench()
-    alive, dead = await bench.stable(2)
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.now += 60  # far beyond every session
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert bench.heartbeat(alive) == ErrorCode.NONE, "read from the socket only now"
-    await asyncio.sleep(SESSION_MS / 1000 + 1)
-    assert dead.member_id not in bench.group.members, "silence after it counts as ever"
-
-
-@virtual
-async def test_a_member_that_rejoined_while_the_loop_was_blocked_is_not_removed() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    again = bench.join(leader.member_id)
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.now += REBALANCE_MS / 1000 + 1
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    done = await asyncio.gather(again, bench.join(follower.member_id))
-    assert {joined.error_code for joined in done} == {ErrorCode.NONE}
-    assert len(bench.group.members) == 2
-
-
-@virtual
-async def test_two_processes_of_one_static_member_fence_each_other() -> None:
-    bench = Bench()
-    first = bench.join(instance="i1", version=5)
-    done = await first
-    waiting = bench.sync(done)
-    answer = bench.join(instance="i1", version=5)
-    # The first process has led the generation. A later one with the same instance id takes its place.
-    assert (await waiting).error_code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NONE)
-    assert (await answer).member_id in bench.group.members
-    assert done.member_id not in bench.group.members
-
-
-@virtual
-async def test_the_waiting_request_of_a_replaced_process_gets_an_error_that_its_version_can_express() -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "1000"})
-    waiting = bench.join(instance="i1", version=5)
-    bench.join(instance="i1", version=9)
-    fenced = await waiting
-    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert fenced.protocol_name is not None, "which versions below 7 do not have"
-
-
-@virtual
-async def test_an_assignment_that_cannot_be_stored_is_not_sent() -> None:
-    bench = Bench()
-    joined = await bench.join()
-    bench.group_log.failure = ErrorCode.NOT_COORDINATOR
-    assert (await bench.sync(joined, {joined.member_id: b"x"})).error_code == ErrorCode.NOT_COORDINATOR
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
-
-
-@virtual
-async def test_a_rebalance_during_a_write_makes_the_old_assignment_void() -> None:
-    bench = Bench()
-    joined = await bench.join()
-    bench.group_log.gate = asyncio.Event()
-    waiting = bench.sync(joined, {joined.member_id: b"old"})
-    await asyncio.sleep(0)
-    newcomer = bench.join()
-    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    bench.group_log.gate.set()
-    await asyncio.sleep(0)
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
-    again, _ = await asyncio.gather(bench.join(joined.member_id), newcomer)
-    assert bench.group.members[again.member_id].assignment == b""
-
-
-@virtual
-async def test_waiting_members_of_an_abandoned_group_get_an_error() -> None:
-    bench = Bench()
-    leader, follower = await bench.stable(2)
-    waiting = bench.join(leader.member_id)
-    bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
-    assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
-    assert bench.heartbeat(follower) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+from parley.broker.coordinators.groups.membership import ENTERED_FROM, GroupMember, GroupState, Membership
+from parley.broker.runtime.states import IllegalStep
+
+
+def test_a_rebalance_and_its_repetition_are_legal() -> None:
+    group = Membership()
+    for name in ("PREPARING_REBALANCE", "COMPLETING_REBALANCE", "PREPARING_REBALANCE", "EMPTY", "DEAD"):
+        group.enter(GroupState[name], now_ms=7)
+    assert (group.state, group.state_since_ms) == (GroupState.DEAD, 7)
 
 
 @pytest.mark.parametrize(
-    ("member_id", "generation", "expected"),
-    [
-        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
-        ("stranger", 1, ErrorCode.UNKNOWN_MEMBER_ID),
-        ("member", 0, ErrorCode.ILLEGAL_GENERATION),
-        ("member", 2, ErrorCode.NONE),
-    ],
+    ("before", "after"), [step for step in product(GroupState, GroupState) if step[0] not in ENTERED_FROM[step[1]]]
 )
-def test_which_members_may_commit(member_id: str, generation: int, expected: ErrorCode) -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        leader, _ = await bench.stable(2)
-        known = leader.member_id if member_id == "member" else member_id
-        assert leader.generation_id == 2
-        committer = Committer("g", known, None, generation)
-        assert _code(lambda: check_may_commit(bench.group, committer)) == expected
-
-    run(scenario())
+def test_an_illegal_step_raises(before: GroupState, after: GroupState) -> None:
+    group = Membership(before)
+    with pytest.raises(IllegalStep, match=f"{after.name} is not legal in the state {before.name}"):
+        group.enter(after, now_ms=0)
+    assert group.state is before
 
 
-@virtual
-async def test_a_long_client_id_makes_no_long_member_id() -> None:
-    bench = Bench()
-    joined = await bench.join(instance="i" * 32_000, version=5)
-    assert len(joined.member_id) < 300, "an id must fit into the answers and records of the whole group"
+def member(member_id: str, *protocols: str, rebalance_timeout_ms: int = 1) -> GroupMember:
+    return GroupMember(member_id, None, "c", "h", rebalance_timeout_ms, 1, tuple((name, b"") for name in protocols))
+
+
+def group_of(*members: GroupMember) -> Membership:
+    group = Membership(protocol_type="consumer")
+    for each in members:
+        group.add(each)
+    return group
+
+
+def test_members_vote_for_their_first_strategy_that_all_support() -> None:
+    group = group_of(member("a", "x", "y", "z"), member("b", "z", "y"), member("c", "own", "z", "y"))
+    assert group.choose_protocol() == "z"
+    assert group.accepts("consumer", [("y", b"")])
+    assert not group.accepts("consumer", [("x", b"")]), "not all support it"
+    assert not group.accepts("connect", [("y", b"")])
+    assert not group.accepts("consumer", [("own", b"")], instead_of="c"), "the others do not support it"
+    assert group_of(member("a", "x")).accepts("connect", [("own", b"")], instead_of="a"), "there are no others"
+
+
+def test_the_rebalance_takes_as_long_as_the_slowest_member_may() -> None:
+    group = group_of(member("a", rebalance_timeout_ms=5), member("b", rebalance_timeout_ms=7), member("c"))
+    assert group.rebalance_timeout_ms() == 7
+
+
+def test_another_member_leads_when_the_leader_leaves() -> None:
+    group = group_of(member("a"), member("b"), member("c"))
+    assert group.leader_id == "a"
+    group.remove([group.members["b"]])
+    assert group.leader_id == "a"
+    group.remove([group.members["a"]])
+    assert group.leader_id == "c"
+    group.remove([group.members["c"]])
+    assert group.leader_id is None
+    group = group_of(member("a"), member("b"), replace(member("c"), group_instance_id="one"), member("d"))
+    group.remove([group.members["b"], group.members["a"]])
+    assert (group.leader_id, list(group.members), group.static_ids) == ("c", ["c", "d"], {"one": "c"})
+    group.remove([])
+    assert list(group.members) == ["c", "d"]
+
+
+def test_all_have_joined_if_each_member_waits_and_no_id_is_given_out() -> None:
+    group = group_of(member("a"), member("b"))
+    assert not group.all_joined()
+    assert not group.elect_joined_leader()
+    group.joining |= {"b"}
+    assert not group.all_joined()
+    assert group.elect_joined_leader()
+    assert group.leader_id == "b", "the leader has not joined, the other one leads"
+    group.joining |= {"a"}
+    assert group.all_joined()
+    assert group.elect_joined_leader()
+    assert group.leader_id == "b"
+    group.pending |= {"c"}
+    assert not group.all_joined()
+
+
+def test_a_static_member_that_restarts_keeps_its_place() -> None:
+    group = group_of(replace(member("a"), group_instance_id="one"), member("b"))
+    group.assignments = {"a": b"1", "b": b"2"}
+    restarted = replace(member("a2"), group_instance_id="one")
+    group.put_in_place(restarted, "a")
+    assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["b", "a2"], {"one": "a2"})
+    assert group.assignments == {"a2": b"1", "b": b"2"}
+    group.put_in_place(member("b2"), "b")
+    assert (group.leader_id, list(group.members), group.static_ids) == ("a2", ["a2", "b2"], {"one": "a2"})
+    group.remove([replace(member("a"), group_instance_id="one")])
+    assert group.static_ids == {"one": "a2"}, "the id belongs to the new process"
+    group.remove([restarted])
+    assert (group.leader_id, group.static_ids) == ("b2", {})
+
+
+def test_a_copy_changes_alone() -> None:
+    group = group_of(replace(member("a"), group_instance_id="one"))
+    before = repr(group)
+    changed = group.copy()
+    assert changed == group
+    changed.enter(GroupState.PREPARING_REBALANCE, 5)
+    changed.add(replace(member("b"), group_instance_id="two"))
+    changed.remove([group.members["a"]])
+    changed.joining |= {"b"}
+    assert repr(group) == before

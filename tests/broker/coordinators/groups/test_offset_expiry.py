@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
@@ -27,7 +28,8 @@ def group(
 ) -> Group:
     offset = committed() if expire_at_ms is None else committed()._replace(expire_at_ms=expire_at_ms)
     offsets = {("t", 0): offset}
-    return Group("g", 0, state, since_ms, protocol_type=protocol_type, protocol="range", offsets=offsets)
+    membership = Membership(state, since_ms, protocol_type=protocol_type, protocol="range")
+    return Group("g", 0, membership, offsets)
 
 
 def expires_at(group: Group, *, retention_ms: int = RETENTION_MS) -> int | None:
@@ -70,10 +72,10 @@ def test_the_retention_that_an_old_client_gave_counts_instead(protocol_type: str
 
 def test_topics_that_members_read_never_expire_and_others_after_the_commit() -> None:
     reading = group(GroupState.STABLE, "consumer", since_ms=COMMITTED_MS + 500)
-    reading.add(member(subscribed("t", "u")))
+    reading.membership.add(member(subscribed("t", "u")))
     assert expires_at(reading) is None
     assert [subscribes_to(reading, topic) for topic in ("t", "u", "v")] == [True, True, False]
-    reading.members["m"].protocols = (("range", subscribed("u")),)
+    reading.membership.add(member(subscribed("u")))
     assert expires_at(reading) == COMMITTED_MS + RETENTION_MS
 
 
@@ -90,7 +92,7 @@ def test_nothing_expires_while_the_subscriptions_are_unknown(
     state: GroupState, protocol_type: str, metadata: bytes
 ) -> None:
     reading = group(state, protocol_type)
-    reading.add(member(metadata))
+    reading.membership.add(member(metadata))
     assert expires_at(reading) is None
     assert subscribes_to(reading, "any")
 

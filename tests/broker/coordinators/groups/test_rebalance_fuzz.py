@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.groups.group import GroupState
+from parley.broker.coordinators.groups.membership import GroupState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse
-from tests.broker.coordinators.groups.test_membership import SESSION_MS, Bench
+from tests.broker.coordinators.groups.test_member_decisions import SESSION_MS, Bench
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
 
@@ -82,7 +82,7 @@ def test_the_group_becomes_stable(script: list[tuple[str, int]], seed: int) -> N
 
 
 async def _play(script: list[tuple[str, int]], rng: Random) -> None:
-    bench = Bench(**{"group.initial.rebalance.delay.ms": "500"})
+    bench = await Bench.begin(**{"group.initial.rebalance.delay.ms": "500"})
     robots: dict[str, tuple[Robot, asyncio.Task[None]]] = {}
     started = 0
     highest = 0
@@ -95,22 +95,22 @@ async def _play(script: list[tuple[str, int]], rng: Random) -> None:
             robot, task = robots.pop(rng.choice(sorted(robots)))
             task.cancel()
             if what == "leave":
-                bench.leave(robot.member_id)
+                await bench.leave(robot.member_id)
         elif what == "change" and robots:
             robots[rng.choice(sorted(robots))][0].protocols = {"sticky": b"changed", "range": b"changed"}
         elif what == "writes fail":
-            bench.group_log.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            bench.log.unwritable = ErrorCode.NOT_ENOUGH_REPLICAS
         elif what == "writes succeed":
-            bench.group_log.failure = None
+            bench.log.unwritable = None
         await asyncio.sleep(pause)
         assert bench.group.generation >= highest, "a generation never comes back"
         highest = bench.group.generation
-    bench.group_log.failure = None
+    bench.log.unwritable = None
     await asyncio.sleep(600)
     _at_rest(bench, [robot for robot, _ in robots.values()])
     for _, task in robots.values():
         task.cancel()
-    bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
+    bench.groups.runtime.resign_all()
 
 
 def _at_rest(bench: Bench, robots: list[Robot]) -> None:
@@ -119,7 +119,7 @@ def _at_rest(bench: Bench, robots: list[Robot]) -> None:
     assert group.state is (GroupState.STABLE if robots else GroupState.EMPTY)
     for robot in robots:
         assert robot.generation == group.generation
-        assert robot.assignment == group.members[robot.member_id].assignment
+        assert robot.assignment == group.assignments[robot.member_id]
         assert robot.assignment.endswith(b"@%d" % group.generation), "no member acts on another generation's assignment"
         generations = [generation for generation, _ in robot.seen]
         assert generations == sorted(generations)

@@ -8,13 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.coordinators.groups.group import CommittedOffset
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
+from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
-from tests.broker.coordinators.groups.grouped import Replay
-from tests.broker.coordinators.groups.test_membership import Bench
+from parley.protocol.records.batch import build
+from tests.broker.coordinators.groups.grouped import Coordinated, Replay
+from tests.broker.coordinators.groups.test_member_decisions import Bench
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
 
@@ -90,10 +92,10 @@ def with_a_changed_bit() -> list[KeyValue]:
         current_state_timestamp=0,
         members=[short, long],
     )
-    return [(encode_stored(GroupMetadataKey(group=""), 2), encode_stored(value, 3))]
+    return [(encode_stored(GroupMetadataKey(group="g"), 2), encode_stored(value, 3))]
 
 
-GOOD = Group("good", 0, offsets={("t", 0): CommittedOffset(5, -1, "", 0)})
+GOOD = offset_record("good", ("t", 0), CommittedOffset(5, -1, "", 0))
 
 
 @given(st.lists(records(), max_size=10))
@@ -103,38 +105,42 @@ def test_whatever_the_records_are_the_valid_ones_count_and_groups_work(written: 
     replay = Replay()
     for key, value in written:
         replay.apply(key, value)
-    replay.apply(*offset_record("good", ("t", 0), GOOD.offsets["t", 0]))
+    replay.apply(*GOOD)
     groups = {group.group_id: group for group in replay.groups()}
     assert groups["good"].offsets["t", 0].offset == 5
     assert all(replay.skipped), "each names its reason"
 
     async def live() -> None:
         for group in groups.values():
-            group_record(group)
+            group_record(group.group_id, group.membership)
             expired_offsets(group, 1, 1)
             subscribes_to(group, "t")
-            await outlive(group)
+        await outlive([*written, GOOD])
 
     run(live())
 
 
-async def outlive(group: Group) -> None:
-    """Let the sessions of the members found in the log expire, and let a new member join."""
-    bench = Bench()
-    bench.group = group
-    bench.membership.start_sessions(group)
-    longest_ms = max((member.session_timeout_ms for member in group.members.values()), default=0)
+async def outlive(written: list[KeyValue]) -> None:
+    """Let the sessions of the members found in the log expire, and let a new member join each group."""
+    coordinated = Coordinated(properties={"group.initial.rebalance.delay.ms": "0"})
+    for key, value in written:
+        coordinated.log.append(build([(0, 0, key, value, ())]))
+    shard = await coordinated.begin()
+    members = [member for group in shard.groups.values() for member in group.membership.members.values()]
+    longest_ms = max((member.session_timeout_ms for member in members), default=0)
     await asyncio.sleep(2 * max(longest_ms, LONGEST_SESSION_MS) / 1000)
-    assert not group.members
-    if group.state is GroupState.EMPTY:
+    for group_id in filter(None, list(shard.groups)):
+        bench = Bench(coordinated, shard, group_id)
+        assert not bench.group.members
+        assert bench.group.state is GroupState.EMPTY
         joined = await bench.join()
         assert bench.group.leader_id == joined.member_id
         assert (await bench.sync(joined, {joined.member_id: b"all"})).assignment == b"all"
+    coordinated.groups.runtime.resign_all()
 
 
 def test_a_generation_without_a_successor_is_skipped() -> None:
     for generation in (-1, GENERATION_MAX):
-        group = Group("g", 0, generation=generation)
         replay = Replay()
-        replay.apply(*group_record(group))
+        replay.apply(*group_record("g", Membership(generation=generation)))
         assert (replay.groups(), replay.skipped) == ([], [f"generation {generation}"])

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
+from parley.broker.coordinators.decision import Decision, Held, KeyValue, ProducerIdentity
 from parley.broker.coordinators.transactions.adding import add, verify
 from parley.broker.coordinators.transactions.ending import abort_timed_out, complete, end
 from parley.broker.coordinators.transactions.expiry import expire
@@ -66,6 +66,7 @@ class DrivenShard:
             self.log.append((key, value))
         if decision.then is not None:
             decision.then()
+        assert not isinstance(decision.reply, Held)
         return decision.reply
 
     def read_back(self) -> TransactionShard:

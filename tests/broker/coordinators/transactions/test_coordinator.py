@@ -62,7 +62,7 @@ class Bench:
         self.epoch += 1
         config = BrokerConfig.from_properties({})
         tasks, ids = TaskSet(), self.ids
-        sender = MarkerSender(self.metadata, self._write, tasks)
+        sender = MarkerSender(1, self.metadata, self._write, tasks)
         epoch = self.epoch
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             self.topic,

@@ -39,7 +39,7 @@ class Brokers:
     def __init__(self) -> None:
         self.metadata = Metadata(MetadataImage("c"))
         self.tasks = TaskSet()
-        self.sender = MarkerSender(self.metadata, self.respond, self.tasks)
+        self.sender = MarkerSender(1, self.metadata, self.respond, self.tasks)
         self.sender.serve(self)
         self.shard = DrivenShard()
         self.shard.markers.send = self.sender.send  # type: ignore[method-assign]
@@ -63,7 +63,9 @@ class Brokers:
         assert state is not None
         self.apply(PartitionChanged(name, index, replace(state, leader=leader)))
 
-    def submit(self, key: int, decide: Callable[[TransactionShard, int], Decision[None]]) -> asyncio.Future[None]:
+    def submit(
+        self, key: int, decide: Callable[[TransactionShard, int], Decision[None]], *, at_once: bool
+    ) -> asyncio.Future[None]:
         if self.refusals:
             raise self.refusals.pop(0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

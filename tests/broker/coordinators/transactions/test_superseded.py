@@ -24,13 +24,18 @@ class OneShard:
     def __init__(self, shard: DrivenShard) -> None:
         self._shard = shard
 
-    def submit(self, key: str, decide: Callable[[TransactionShard, int], Decision[Any]]) -> asyncio.Future[Any]:
+    def submit(
+        self, key: str, decide: Callable[[TransactionShard, int], Decision[Any]], *, at_once: bool
+    ) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             done.set_result(self._shard.submit(decide))
         except KafkaError as error:
             done.set_exception(error)
         return done
+
+    def read(self, key: str, decide: Callable[[TransactionShard, int], Decision[Any]]) -> Any:
+        return self._shard.submit(decide)
 
 
 class NoMarkers:
@@ -62,9 +67,12 @@ async def test_a_coordinator_that_may_be_superseded_refuses_nothing_and_confirms
     await coordinator.add(ID, producer, frozenset({P0}), 0)
     if not is_unsure:
         assert await coordinator.verify(ID, producer, frozenset({P0})) == {P0: ErrorCode.NONE}
+        assert coordinator.verify_at_once(ID, producer, frozenset({P0})) == {P0: ErrorCode.NONE}
     else:
         with pytest.raises(KafkaError) as refusal:
             await coordinator.verify(ID, producer, frozenset({P0}))
+        with pytest.raises(KafkaError, match="may no longer be the coordinator"):
+            coordinator.verify_at_once(ID, producer, frozenset({P0}))
         assert refusal.value.code is ErrorCode.NOT_COORDINATOR, "the new one may have ended the transaction"
 
     newer = ProducerIdentity(producer.producer_id, producer.producer_epoch + 1)

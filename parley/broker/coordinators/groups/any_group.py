@@ -1,0 +1,69 @@
+"""Requests of the classic protocol, for groups of either type: a consumer group may have members of that protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups import member_decisions
+from parley.broker.coordinators.groups.consumer import classic_members
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
+from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.member_decisions import Joiner
+from parley.broker.network.dispatch import RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+
+def join(
+    request: JoinGroupRequest, joiner: Joiner, context: RequestContext, shard: GroupShard, now_ms: int
+) -> Decision[JoinGroupResponse]:
+    """Add a member, or let it join again. A consumer group without members becomes a classic group."""
+    group = shard.consumer_group(request.group_id)
+    if group is None:
+        return member_decisions.join(request, joiner, shard, now_ms)
+    if group.members:
+        return classic_members.join(request, context, joiner.new_id, group, shard, now_ms)
+    if request.member_id:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    decision = member_decisions.join(request, joiner, shard, now_ms)
+    return decision._replace(records=[*group_tombstones(group), *decision.records])
+
+
+def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
+    """Return a member's assignment."""
+    group = _with_members(request.group_id, shard)
+    if group is None:
+        return member_decisions.sync(request, shard, now_ms)
+    return classic_members.sync(request, group, shard, now_ms)
+
+
+def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
+    """Keep a member alive."""
+    group = _with_members(request.group_id, shard)
+    if group is None:
+        return member_decisions.heartbeat(request, shard, now_ms)
+    return classic_members.heartbeat(request, group, shard, now_ms)
+
+
+def leave(
+    group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
+) -> Decision[list[ErrorCode]]:
+    """Remove members that leave. The reply has a code for each."""
+    group = _with_members(group_id, shard)
+    if group is None:
+        return member_decisions.leave(group_id, leaving, shard, now_ms)
+    return classic_members.leave(leaving, group, shard, now_ms)
+
+
+def _with_members(group_id: str, shard: GroupShard) -> ConsumerGroup | None:
+    group = shard.consumer_group(group_id)
+    return group if group is not None and group.members else None

@@ -1,0 +1,40 @@
+"""The assignor ``range``: each topic's partitions in ranges, one for each of its subscribers in the same order.
+
+So members that subscribe to the same topics have the same partitions of each, as joins of topics need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from parley.broker.coordinators.groups.consumer.assignors.assignor import GroupSpec, PartitionAssignor
+from parley.broker.coordinators.groups.consumer.member import Assignment
+
+
+class RangeAssignor(PartitionAssignor):
+    """Gives each member a range of each topic's partitions."""
+
+    name = "range"
+
+    def assign(self, group: GroupSpec) -> Mapping[str, Assignment]:
+        """Return the partitions of each member. Static members come first, by their instance ids."""
+        order = sorted(
+            group.members.items(),
+            key=lambda item: (item[1].instance_id is None, item[1].instance_id or "", item[0]),
+        )
+        subscribers: dict[UUID, list[str]] = {topic: [] for topic in group.topics}
+        for member_id, member in order:
+            for topic in member.topics:
+                subscribers[topic].append(member_id)
+        result: dict[str, dict[UUID, tuple[int, ...]]] = {member_id: {} for member_id in group.members}
+        for topic, spec in group.topics.items():
+            members = subscribers[topic]
+            share, extra = divmod(spec.partitions, max(len(members), 1))
+            first = 0
+            for index, member_id in enumerate(members):
+                end = first + share + (index < extra)
+                if end > first:
+                    result[member_id][topic] = tuple(range(first, end))
+                first = end
+        return result

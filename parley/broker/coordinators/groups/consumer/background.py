@@ -1,0 +1,142 @@
+"""Work of consumer groups that would block the event loop: large target assignments, and regular expressions.
+
+A thread works on a copy of what it needs. Its result is another decision, which may come too late: the group may have
+changed, or have another coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Set
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Any, Protocol
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
+from parley.broker.coordinators.groups.consumer.group_change import install_targets
+from parley.broker.coordinators.groups.consumer.regexes import install_matches, matching, subscribed_regexes
+from parley.broker.coordinators.groups.consumer.target_assignment import assign, group_spec, preferred_assignor
+from parley.broker.coordinators.groups.consumer.topics import version_of
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+
+_log = logging.getLogger(__name__)
+
+
+class Visible(Protocol):
+    """Returns those topics that the client of a request may describe."""
+
+    def __call__(self, context: RequestContext, names: Iterable[str]) -> Set[str]: ...
+
+
+Submit = Callable[[int, Callable[[GroupShard, int], Decision[None]]], asyncio.Future[None]]
+"""Submits a decision to the shard of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundWork:
+    """Begins work in threads, and submits what comes of it."""
+
+    submit: Submit
+    visible: Visible
+    tasks: TaskSet
+    executor: Executor | None
+    """The threads; None for those of the event loop."""
+
+    def assign(self, shard: GroupShard, group_id: str) -> None:
+        """Decide the target assignment of a group, unless that is in progress."""
+        group = shard.consumer_group(group_id)
+        if group is not None and not group.is_assigning:
+            group.is_assigning = True
+            self._start(self._assign(shard, group), f"assign partitions of {group_id}")
+
+    async def _assign(self, shard: GroupShard, group: ConsumerGroup) -> None:
+        try:
+            members = list(group.members.values())
+            spec = group_spec(members, group.targets, group.regexes, shard.image())
+            assignor = preferred_assignor(members, shard.assignors)
+            epoch = group.epoch
+            decided = await self._in_thread(partial(assign, assignor, spec))
+            instances = {
+                member_id: member.instance_id
+                for member_id, member in spec.members.items()
+                if member.instance_id is not None
+            }
+            install = partial(install_targets, group.group_id, epoch, decided, instances)
+            await self.submit(shard.partition, install)
+        except KafkaError as error:
+            facts = {"group": group.group_id, "error": str(error) or error.code.name}
+            _log.error("a target assignment was not decided", extra=facts)
+        finally:
+            group.is_assigning = False
+
+    def match(self, shard: GroupShard, group_id: str, context: RequestContext) -> None:
+        """Match the regular expressions of a group, unless that is in progress."""
+        group = shard.consumer_group(group_id)
+        if group is not None and not group.is_resolving:
+            group.is_resolving = True
+            self._start(self._match(shard, group, context), f"match regular expressions of {group_id}")
+
+    async def _match(self, shard: GroupShard, group: ConsumerGroup, context: RequestContext) -> None:
+        stop = Event()
+        try:
+            image = shard.image()
+            found = await self._in_thread(partial(matching, subscribed_regexes(group), image.topics, stop))
+            for regex, reason in found.invalid.items():
+                _cannot_match(group, regex, reason)
+            seen = {regex: frozenset(self.visible(context, sorted(names))) for regex, names in found.topics.items()}
+            await self._install_matches(shard, group, seen, version_of(image))
+        except KafkaError as error:
+            facts = {"group": group.group_id, "error": str(error) or error.code.name}
+            _log.error("regular expressions were not matched", extra=facts)
+        finally:
+            stop.set()  # the thread ends soon if this task was cancelled
+            group.is_resolving = False
+
+    async def _install_matches(
+        self, shard: GroupShard, group: ConsumerGroup, found: dict[str, frozenset[str]], version: int
+    ) -> None:
+        """Install matches together. If a record is too large, install those that are not: others keep what they had.
+
+        Raises KafkaError.
+        """
+        try:
+            await self.submit(shard.partition, partial(install_matches, group.group_id, found, version))
+            return
+        except KafkaError as error:
+            if not _is_too_large(error):
+                raise
+        for regex, topics in found.items():
+            try:
+                await self.submit(shard.partition, partial(install_matches, group.group_id, {regex: topics}, version))
+            except KafkaError as error:
+                if not _is_too_large(error):
+                    raise
+                _cannot_match(group, regex, str(error))
+                known = group.regexes.get(regex)
+                old = {regex: frozenset() if known is None else known.topics}
+                await self.submit(shard.partition, partial(install_matches, group.group_id, old, version))
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self.tasks.start(work, name=name)
+
+
+def _is_too_large(error: KafkaError) -> bool:
+    return error.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def _cannot_match(group: ConsumerGroup, regex: str, reason: str) -> None:
+    """Log once why an expression of a group has no topics, or those of before."""
+    group.unmatched_regexes &= group.regex_subscribers.keys()
+    if regex not in group.unmatched_regexes:
+        group.unmatched_regexes.add(regex)
+        _log.error("a regular expression cannot be matched", extra={"group": group.group_id, "error": reason})

@@ -1,0 +1,66 @@
+"""Which members of a consumer group may commit offsets, and read them.
+
+A member may commit in its epoch. In an earlier one it may commit only for partitions that it has had since then:
+another member may have had the others in between (KIP-1251).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
+from parley.broker.coordinators.groups.consumer.leaving import require_member
+from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
+from parley.protocol.errors import ErrorCode, KafkaError
+
+MEMBER_EPOCHS_SINCE: Final = 9
+"""The first version of OffsetCommit and OffsetFetch that knows of member epochs."""
+
+
+def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_version: int) -> None:
+    """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, or
+    UNSUPPORTED_VERSION if it is a member and its version has no member epochs."""
+    if epoch < 0 and not group.members:
+        return
+    member = require_member(group, member_id)
+    if member.details.classic is None and api_version < MEMBER_EPOCHS_SINCE:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
+        )
+    if epoch > member.progress.epoch:
+        raise _stale(member)
+
+
+def partition_check(group: ConsumerGroup, member_id: str, epoch: int) -> Callable[[UUID | None, int], None] | None:
+    """Return a check of each partition that a member commits for; None if all are allowed.
+
+    The check raises STALE_MEMBER_EPOCH or ILLEGAL_GENERATION.
+    """
+    member = group.members.get(member_id)
+    if member is None or epoch == member.progress.epoch:
+        return None
+    progress = member.progress
+
+    def check(topic: UUID | None, partition: int) -> None:
+        for owned in (progress.assigned, progress.revoking):
+            since = owned.get(topic, NOTHING).get(partition) if topic is not None else None
+            if since is not None and since <= epoch:
+                return
+        raise _stale(member)
+
+    return check
+
+
+def check_may_read(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+    """Raise UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member is not in this epoch."""
+    member = require_member(group, member_id)
+    if member.progress.epoch != epoch:
+        raise _stale(member)
+
+
+def _stale(member: Member) -> KafkaError:
+    is_classic = member.details.classic is not None
+    return KafkaError(ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH)

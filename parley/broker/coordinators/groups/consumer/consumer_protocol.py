@@ -1,0 +1,62 @@
+"""What consumers of the classic protocol embed in its messages: their subscriptions and assignments."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from parley.broker.coordinators.groups.consumer.member import Assignment
+from parley.broker.coordinators.groups.membership import Protocols
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.codec import decode_stored, encode_stored
+from parley.protocol.messages.stored import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+
+CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of groups of consumers, the only one that can become consumer groups."""
+
+_VERSION_MAX: Final = 3
+
+
+def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
+    """Return the subscription in a member's metadata. Raises MalformedMessage."""
+    return decode_stored(ConsumerProtocolSubscription, _known_version(metadata))[0]
+
+
+def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
+    """Return the partitions of an assignment; those that no topic can have are left out. Raises MalformedMessage."""
+    if not data:
+        return {}
+    stored = decode_stored(ConsumerProtocolAssignment, _known_version(data))[0]
+    named = [(each.topic, [index for index in each.partitions if index >= 0]) for each in stored.assigned_partitions]
+    return owned_partitions(named, image)
+
+
+def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
+    """Return partitions by topic id; those of unknown topics are left out."""
+    found: dict[UUID, set[int]] = {}
+    for name, partitions in named:
+        topic = image.topics.get(name)
+        if topic is not None:
+            found.setdefault(topic.topic_id, set()).update(partitions)
+    return {topic_id: tuple(sorted(partitions)) for topic_id, partitions in found.items()}
+
+
+def encoded_assignment(assignment: Assignment, protocols: Protocols, image: MetadataImage) -> bytes:
+    """Return an assignment in the version that a member's metadata has. Topics that no longer exist are left out."""
+    metadata = protocols[0][1] if protocols else b""
+    version = min(int.from_bytes(metadata[:2], "big"), _VERSION_MAX)
+    kind = ConsumerProtocolAssignment
+    value = kind(
+        assigned_partitions=[
+            kind.TopicPartition(topic=image.topic_names[topic], partitions=list(partitions))
+            for topic, partitions in assignment.items()
+            if topic in image.topic_names
+        ]
+    )
+    return encode_stored(value, version)
+
+
+def _known_version(data: bytes) -> bytes:
+    """Return data of a later version as the highest known one: what follows that is to be ignored."""
+    version = int.from_bytes(data[:2], "big", signed=True)
+    return _VERSION_MAX.to_bytes(2, "big") + data[2:] if version > _VERSION_MAX else data

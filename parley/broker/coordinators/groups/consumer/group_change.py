@@ -1,0 +1,286 @@
+"""What one event changes in a consumer group: new values of members and epochs, with the records that say so.
+
+It changes nothing itself. It looks at the group through its own changes, as if they were made already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ResolvedRegex
+from parley.broker.coordinators.groups.consumer.consumer_records import (
+    current_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    old_metadata_tombstone,
+    regex_record,
+    regex_tombstone,
+    target_epoch_record,
+    target_record,
+)
+from parley.broker.coordinators.groups.consumer.member import Assignment, Member, MemberDetails, Progress
+from parley.broker.coordinators.groups.consumer.target_assignment import (
+    LARGE,
+    assign,
+    group_spec,
+    preferred_assignor,
+    size_of,
+)
+from parley.broker.coordinators.groups.consumer.topics import metadata_hash
+from parley.broker.coordinators.groups.group_shard import GroupShard, Note
+from parley.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+EPOCH_MAX: Final = (1 << 31) - 1
+
+
+class GroupChange:
+    """A consumer group as one event changes it, with the timers and records that result."""
+
+    def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:
+        """``records`` come before those of the change: they make ``group`` if it does not exist yet."""
+        self.shard = shard
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[KeyValue] = list(records)
+        self.timers: dict[Hashable, Timer | None] = {}
+        self.released: Mapping[Hashable, object] = {}
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.regexes: dict[str, ResolvedRegex] = dict(group.regexes) if group.regexes else {}
+        self._members: dict[str, Member | None] = {}
+        self._targets: dict[str, Assignment | None] = {}
+        self._checked_metadata = False
+        self._notes: list[Note] = []
+        self._effects: list[Callable[[], None]] = []
+        self._rebalanced = False
+
+    def decision(self, reply: T) -> Decision[T]:
+        """Return all of it as a decision."""
+        is_plain = not (self._checked_metadata or self._notes or self._effects)
+        return Decision(
+            reply,
+            self.records,
+            is_divisible=True,
+            timers=self.timers,
+            released=self.released,
+            change=None if is_plain else self._apply,
+            then=self.shard.on_rebalanced if self._rebalanced else None,
+        )
+
+    def _apply(self) -> None:
+        group = self.shard.consumer_group(self.group.group_id)
+        if group is not None and self._checked_metadata:
+            group.metadata_checked = True
+        for message, facts in self._notes:
+            _log.info(message, extra={"group": self.group.group_id, **facts})
+        for effect in self._effects:
+            effect()
+
+    def note(self, message: str, **facts: object) -> None:
+        """Add a line to the log of the broker."""
+        self._notes.append((message, facts))
+
+    def afterwards(self, effect: Callable[[], None]) -> None:
+        """Call ``effect`` when the change is made."""
+        self._effects.append(effect)
+
+    # --- Looking ---
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id
+
+    def member(self, member_id: str) -> Member | None:
+        """Return a member."""
+        if member_id in self._members:
+            return self._members[member_id]
+        return self.group.members.get(member_id)
+
+    def members(self) -> list[Member]:
+        """Return all members."""
+        if not self._members:
+            return list(self.group.members.values())
+        return [each for each in {**self.group.members, **self._members}.values() if each is not None]
+
+    def changed_members(self) -> list[Member]:
+        """Return the members that the event has added or changed."""
+        return [each for each in self._members.values() if each is not None]
+
+    def target_of(self, member: Member) -> Assignment:
+        """Return a member's target assignment."""
+        target = self._targets.get(member.member_id)
+        if target is not None:
+            return target
+        return self.group.target_of(member.member_id, member.details.instance_id)
+
+    def subscribers_of(self, regex: str) -> int:
+        """Return how many members subscribe to a regular expression."""
+        return self.group.regex_subscribers.get(regex, 0) + sum(
+            (new is not None and new.details.regex == regex) - (old is not None and old.details.regex == regex)
+            for old, new in self._replaced()
+        )
+
+    def _replaced(self) -> list[tuple[Member | None, Member | None]]:
+        return [(self.group.members.get(member_id), new) for member_id, new in self._members.items()]
+
+    def subscribed_topics(self) -> set[str]:
+        """Return the names of all topics that a member subscribes to."""
+        counts = dict(self.group.topic_subscribers)
+        for old, new in self._replaced():
+            for name in () if new is None else new.details.topics:
+                counts[name] = counts.get(name, 0) + 1
+            for name in () if old is None else old.details.topics:
+                counts[name] -= 1
+        names = {name for name, count in counts.items() if count}
+        return names.union(*(resolved.topics for resolved in self.regexes.values()))
+
+    # --- Members ---
+
+    def put_details(self, member_id: str, details: MemberDetails) -> Member:
+        """Add a member, or replace what is known of it."""
+        known = self.member(member_id)
+        member = Member(member_id, details) if known is None else replace(known, details=details)
+        self._members[member_id] = member
+        self.records.append(member_record(self.group_id, member))
+        return member
+
+    def put_progress(self, member: Member, progress: Progress) -> Member:
+        """Replace what a member has."""
+        member = replace(member, progress=progress)
+        self._members[member.member_id] = member
+        self.records.append(current_record(self.group_id, member))
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Remove a member, and its timers. The group epoch does not change yet."""
+        self._members[member.member_id] = None
+        self.records += member_tombstones(self.group_id, member.member_id)
+        for kind in ("member-session", "member-rebalance", "member-join", "member-sync"):
+            self.timers[kind, self.group_id, member.member_id] = None
+
+    def replace_static(self, old: Member, new_id: str) -> Member:
+        """Let a static member that has restarted take the place of its previous incarnation, and all that it has."""
+        target = self.group.targets.get(old.member_id, {})
+        self.remove(old)
+        new = Member(new_id, old.details, replace(old.progress, epoch=0, previous_epoch=0))
+        self._members[new_id] = new
+        self._targets[new_id] = target
+        self.records.append(member_record(self.group_id, new))
+        self.records.append(target_record(self.group_id, new_id, target))
+        self.records.append(current_record(self.group_id, new))
+        return new
+
+    # --- Epochs ---
+
+    def check_metadata(self, *, bump: bool) -> None:
+        """Begin another epoch if ``bump``, or if the topics that members subscribe to have changed."""
+        found = metadata_hash(self.shard.image(), self.subscribed_topics())
+        self._checked_metadata = True
+        if bump or found != self.group.metadata_hash:
+            self.bump(found)
+        if self.group.has_old_metadata:
+            self.records.append(old_metadata_tombstone(self.group_id))
+
+    def bump(self, found_hash: int | None = None) -> None:
+        """Begin another epoch of the group: its target assignment must be decided again."""
+        if found_hash is None:
+            found_hash = metadata_hash(self.shard.image(), self.subscribed_topics())
+            self._checked_metadata = True
+        if self.epoch >= EPOCH_MAX:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
+        self.epoch += 1
+        self._rebalanced = True
+        self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
+        self.note("consumer group rebalances", epoch=self.epoch)
+
+    def put_regex(self, regex: str, resolved: ResolvedRegex) -> None:
+        """Store the topics that match a regular expression."""
+        self.regexes[regex] = resolved
+        self.records.append(regex_record(self.group_id, regex, resolved))
+
+    def remove_regex(self, regex: str) -> None:
+        """Forget a regular expression that no member subscribes to any more."""
+        self.regexes.pop(regex, None)
+        self.records.append(regex_tombstone(self.group_id, regex))
+
+    # --- The target assignment ---
+
+    def update_target(self) -> None:
+        """Decide the target assignment if the group has another epoch than it.
+
+        That waits until ``consumer.assignment.interval.ms`` after the last one. A large one is decided in a thread. In
+        the meantime the last one holds. Raises UNKNOWN_SERVER_ERROR if the assignor fails.
+        """
+        if self.epoch <= self.target_epoch or self.group.is_assigning:
+            return
+        since_ms = self.group.target_since_ms
+        wait_ms = since_ms + self.shard.settings(self.group_id).assignment_interval_ms - self.now_ms if since_ms else 0
+        if wait_ms > 0:
+            self.timers["assign", self.group_id] = Timer(wait_ms, partial(assignment_due, self.group_id))
+            return
+        members = self.members()
+        targets = self.group.targets
+        if self._targets:
+            targets = targets | {each: target for each, target in self._targets.items() if target is not None}
+        if size_of(len(members), self.subscribed_topics(), self.shard.image()) >= LARGE:
+            self.afterwards(partial(self.shard.assign_in_thread, self.group_id))
+            return
+        spec = group_spec(members, targets, self.regexes, self.shard.image())
+        assignor = preferred_assignor(members, self.shard.assignors)
+        self.put_targets(assign(assignor, spec), self.epoch)
+
+    def put_targets(self, decided: Mapping[str, Assignment], epoch: int) -> None:
+        """Store the target assignment of an epoch: only what changes of it."""
+        for member_id, target in decided.items():
+            known = self._targets.get(member_id, self.group.targets.get(member_id))
+            if known is None or known != target:
+                self.records.append(target_record(self.group_id, member_id, target))
+            self._targets[member_id] = target
+        self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
+        self.target_epoch = epoch
+
+
+def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
+    """Decide the target assignment of a group, now that enough time has passed since the last one."""
+    group = shard.consumer_group(group_id)
+    if group is None or not group.members:
+        return Decision(None)
+    change = GroupChange(shard, group, now_ms)
+    change.update_target()
+    return change.decision(None)
+
+
+def install_targets(
+    group_id: str,
+    epoch: int,
+    decided: Mapping[str, Assignment],
+    instances: Mapping[str, str],
+    shard: GroupShard,
+    now_ms: int,
+) -> Decision[None]:
+    """Store a target assignment that a thread has decided for an epoch.
+
+    Members that have left since are left out. ``instances`` has the instance ids of static members: a member that has
+    taken the place of another gets its target.
+    """
+    group = shard.consumer_group(group_id)
+    if group is None or not group.target_epoch < epoch <= group.epoch:
+        return Decision(None)
+    present: dict[str, Assignment] = {}
+    for member_id, target in decided.items():
+        now_id = group.static_ids.get(instances.get(member_id, ""), member_id)
+        if now_id in group.members:
+            present[now_id] = target
+    change = GroupChange(shard, group, now_ms)
+    change.put_targets(present, epoch)
+    return change.decision(None)

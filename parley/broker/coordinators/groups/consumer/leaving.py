@@ -1,0 +1,84 @@
+"""Members that leave a consumer group, or are removed from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TypeVar
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
+from parley.broker.coordinators.groups.consumer.downgrading import downgraded, may_downgrade_without
+from parley.broker.coordinators.groups.consumer.group_change import GroupChange
+from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, NOTHING, Member
+from parley.broker.coordinators.groups.consumer.member_steps import require_static
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+T = TypeVar("T")
+
+
+def leave(
+    request: ConsumerGroupHeartbeatRequest, shard: GroupShard, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    """Remove a member that leaves. A static member may leave for a while, and keeps its partitions for its session.
+
+    Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+    """
+    group = require_group(request.group_id, shard)
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
+    )
+    if request.instance_id is None:
+        member = require_member(group, request.member_id)
+    else:
+        known = group.members.get(group.static_ids.get(request.instance_id, ""))
+        member = require_static(known, request.member_id, request.instance_id)
+        if request.member_epoch == LEFT_FOR_NOW:
+            change = GroupChange(shard, group, now_ms)
+            change.note("static member left for now", member=member.member_id)
+            change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, revoking=NOTHING))
+            change.timers["member-rebalance", group.group_id, member.member_id] = None
+            return change.decision(response)
+    return remove_members(group, [member], response, "member left", shard, now_ms)
+
+
+def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
+    """Return a consumer group. Raises GROUP_ID_NOT_FOUND."""
+    known = shard.groups.get(group_id)
+    if known is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    if known.consumer is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    return known.consumer
+
+
+def require_member(group: ConsumerGroup, member_id: str) -> Member:
+    """Return a member. Raises UNKNOWN_MEMBER_ID."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+    return member
+
+
+def remove_members(
+    group: ConsumerGroup, members: Collection[Member], reply: T, reason: str, shard: GroupShard, now_ms: int
+) -> Decision[T]:
+    """Remove members, and begin another epoch. The group becomes a classic one if only members of that are left,
+    unless it is too large for that."""
+    if may_downgrade_without(group, members, shard):
+        decision = downgraded(group, members, reply, shard, now_ms)
+        if decision is not None:
+            return decision
+    change = GroupChange(shard, group, now_ms)
+    subscribed = Counter(member.details.regex for member in members)
+    for member in members:
+        change.note(reason, member=member.member_id)
+        change.remove(member)
+    for regex in subscribed:
+        if regex and not change.subscribers_of(regex):
+            change.remove_regex(regex)
+    change.bump()
+    return change.decision(reply)

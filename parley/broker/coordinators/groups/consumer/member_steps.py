@@ -1,0 +1,38 @@
+"""Steps that members of both protocols take in a consumer group."""
+
+from __future__ import annotations
+
+from parley.broker.coordinators.groups.consumer.group_change import GroupChange
+from parley.broker.coordinators.groups.consumer.member import Assignment, Member
+from parley.broker.coordinators.groups.consumer.reconciliation import Situation, Target, reconciled
+from parley.broker.coordinators.groups.consumer.target_assignment import subscribed_names
+from parley.broker.coordinators.groups.consumer.topics import topic_ids
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+def require_static(static: Member | None, member_id: str, instance_id: str) -> Member:
+    """Return a static member. Raises UNKNOWN_MEMBER_ID if there is none, FENCED_INSTANCE_ID if it has another id."""
+    if static is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if static.member_id != member_id:
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {static.member_id}.",
+        )
+    return static
+
+
+def reconcile(member: Member, reported: Assignment | None, has_other_subscription: bool, change: GroupChange) -> Member:
+    """Bring a member closer to its target assignment. ``reported`` is what it says it has."""
+    if not has_other_subscription and member.progress.is_reconciled_to(change.target_epoch):
+        return member
+    group = change.group
+    situation = Situation(
+        Target(change.target_epoch, change.target_of(member)),
+        topic_ids(change.shard.image(), subscribed_names(member, change.regexes)),
+        has_other_subscription,
+        reported,
+        lambda topic, partition: group.owner(topic, partition) is None,
+    )
+    progress = reconciled(member.progress, situation)
+    return member if progress is member.progress else change.put_progress(member, progress)

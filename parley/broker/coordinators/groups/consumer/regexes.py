@@ -1,0 +1,215 @@
+"""Regular expressions that members subscribe to, in the syntax of RE2. A thread matches them against all topics.
+
+All expressions of a group are matched together, so that one rebalance follows. They are matched again when members
+bring new ones, when topics were created or deleted, and from time to time; at most once in ``AGAIN_AFTER_MS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from threading import Event
+from typing import Any, Final
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ResolvedRegex
+from parley.broker.coordinators.groups.consumer.group_change import GroupChange
+from parley.broker.coordinators.groups.consumer.topics import metadata_hash
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.network.dispatch import RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+
+AGAIN_AFTER_MS: Final = 10_000
+"""The shortest time between two matches of a group's expressions, as in Kafka."""
+
+REGEX_MAX: Final = 2_048
+"""The most characters of an expression."""
+
+REGEXES_MAX: Final = 100
+"""The most expressions of a group. The topics of each are kept."""
+
+REGEX_MEMORY_MAX: Final = 1 << 16
+"""The most bytes that RE2 may take for an expression. A larger program is refused as invalid: it would be slow, too."""
+
+COMPILED_MAX: Final = 64
+"""The most expressions that are kept compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegexUpdate:
+    """What a heartbeat changes in the regular expressions of a group."""
+
+    has_changed: bool = False
+    """True if the member subscribes to another expression."""
+    is_resolved: bool = False
+    """True if the topics of that are known already: the group can rebalance at once."""
+
+
+_NO_UPDATE: Final = RegexUpdate()
+
+
+def _engine() -> Any:
+    """Return the module of RE2. Raises UNKNOWN_SERVER_ERROR if it is not installed."""
+    try:
+        import re2
+    except ImportError as error:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"The broker cannot match regular expressions: install the package google-re2 there ({error}).",
+        ) from error
+    return re2
+
+
+@lru_cache(COMPILED_MAX)
+def compiled(regex: str) -> Any:
+    """Return a compiled expression. Raises INVALID_REGULAR_EXPRESSION, and UNKNOWN_SERVER_ERROR without RE2."""
+    re2 = _engine()
+    if len(regex) > REGEX_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex has {len(regex)} characters; the most are {REGEX_MAX}.",
+        )
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = REGEX_MEMORY_MAX
+    try:
+        return re2.compile(regex, options=options)
+    except re2.error as error:
+        text = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {text}.",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The topics that match each expression, none if it is invalid, and what is wrong with those that are."""
+
+    topics: dict[str, frozenset[str]]
+    invalid: dict[str, str]
+
+
+def matching(regexes: Iterable[str], names: Iterable[str], stop: Event) -> Matches:
+    """Return the topics that match each expression as a whole. Ends early, with some of them, if ``stop`` is set.
+
+    A stored expression can be invalid: another version of the broker had other limits. Raises UNKNOWN_SERVER_ERROR if
+    RE2 is not installed.
+    """
+    every = list(names)
+    found = Matches({}, {})
+    for regex in regexes:
+        try:
+            matches = compiled(regex).fullmatch
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:
+                raise
+            found.topics[regex], found.invalid[regex] = frozenset(), str(error)
+            continue
+        topics = []
+        for name in every:
+            if stop.is_set():
+                return found
+            if matches(name) is not None:
+                topics.append(name)
+        found.topics[regex] = frozenset(topics)
+    return found
+
+
+def update_regex(context: RequestContext, before: str | None, now: str | None, change: GroupChange) -> RegexUpdate:
+    """Note the expression that a member subscribes to, and match all of the group's again if that is due.
+
+    Raises INVALID_REGULAR_EXPRESSION.
+    """
+    if before == now and not change.group.regex_subscribers:
+        return _NO_UPDATE
+    update = _NO_UPDATE
+    is_new = False
+    if before != now:
+        if before and not change.subscribers_of(before):
+            change.remove_regex(before)
+        if now:
+            is_new = change.subscribers_of(now) == 1
+            if is_new:
+                _check_count(change)
+                compiled(now)
+            update = RegexUpdate(True, now in change.regexes)
+        else:
+            update = RegexUpdate(True, bool(before))
+    _match_again_if_due(context, is_new, change)
+    return update
+
+
+def _subscribed(change: GroupChange) -> set[str]:
+    subscribed = {regex for regex in change.group.regex_subscribers if change.subscribers_of(regex)}
+    return subscribed | {member.details.regex for member in change.changed_members() if member.details.regex}
+
+
+def _check_count(change: GroupChange) -> None:
+    if len(_subscribed(change)) > REGEXES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The members of the group subscribe to {REGEXES_MAX} regular expressions, which are the most. Use one of "
+            "them.",
+        )
+
+
+def _match_again_if_due(context: RequestContext, is_new: bool, change: GroupChange) -> None:
+    group = change.group
+    subscribed = _subscribed(change)
+    if not subscribed or group.is_resolving:
+        return
+    known = group.regexes.values()
+    last_ms = max(group.match_tried_ms, min((resolved.timestamp_ms for resolved in known), default=0))
+    if change.now_ms <= last_ms + AGAIN_AFTER_MS:
+        return
+    version = min((resolved.version for resolved in known), default=0)
+    is_due = (
+        is_new
+        or not subscribed <= change.regexes.keys()
+        or version < change.shard.topics_version()
+        or change.now_ms > last_ms + change.shard.config().group_consumer_regex_refresh_interval_ms
+    )
+    if is_due:
+        change.afterwards(partial(_begin_match, context, change.shard, change.group_id, change.now_ms))
+
+
+def _begin_match(context: RequestContext, shard: GroupShard, group_id: str, now_ms: int) -> None:
+    group = shard.consumer_group(group_id)
+    if group is not None:
+        group.match_tried_ms = now_ms
+        shard.match_in_thread(group_id, context)
+
+
+def _end_match(shard: GroupShard, group_id: str) -> None:
+    group = shard.consumer_group(group_id)
+    if group is not None:
+        group.match_tried_ms = 0
+
+
+def install_matches(
+    group_id: str, found: Mapping[str, frozenset[str]], version: int, shard: GroupShard, now_ms: int
+) -> Decision[None]:
+    """Store the topics that match the expressions of a group, and begin another epoch if they are others."""
+    group = shard.consumer_group(group_id)
+    if group is None:
+        return Decision(None)
+    change = GroupChange(shard, group, now_ms)
+    has_changed = False
+    for regex, topics in found.items():
+        if regex not in group.regex_subscribers:
+            continue
+        known = group.regexes.get(regex)
+        has_changed = has_changed or (known.topics if known is not None else frozenset()) != topics
+        change.put_regex(regex, ResolvedRegex(topics, version, now_ms))
+    now_hash = metadata_hash(shard.image(), change.subscribed_topics())
+    if has_changed or now_hash != group.metadata_hash:
+        change.bump(now_hash)
+    change.afterwards(partial(_end_match, shard, group_id))
+    return change.decision(None)
+
+
+def subscribed_regexes(group: ConsumerGroup) -> list[str]:
+    """Return the expressions that members of a group subscribe to."""
+    return sorted(group.regex_subscribers)

@@ -1,0 +1,36 @@
+"""The settings of a consumer group: its own, else those of the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.group_config import GroupConfig
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ResourceType
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of a consumer group, all in milliseconds."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+def settings_of(config: BrokerConfig, image: MetadataImage, group_id: str) -> GroupSettings:
+    """Return the settings of a consumer group."""
+    entries = image.config(ResourceType.GROUP, group_id)
+    if not entries:
+        return GroupSettings(
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_assignment_interval_ms,
+        )
+    group = GroupConfig(config, entries)
+    return GroupSettings(
+        group.consumer_session_timeout_ms,
+        group.consumer_heartbeat_interval_ms,
+        group.consumer_assignment_interval_ms,
+    )

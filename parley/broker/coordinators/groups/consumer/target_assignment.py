@@ -1,0 +1,94 @@
+"""The target assignment of a group: what each member is to have in the end. Decided by an assignor, stored as records.
+
+A small group's is decided within the heartbeat that needs it. A large one's is decided in a thread, from a copy of what
+the assignor needs; until it is stored, the members keep to the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from typing import Final
+from uuid import UUID
+
+from parley.broker.coordinators.groups.consumer.assignors.assignor import GroupSpec, MemberSpec, PartitionAssignor
+from parley.broker.coordinators.groups.consumer.consumer_group import ResolvedRegex
+from parley.broker.coordinators.groups.consumer.member import NOTHING, Assignment, Member
+from parley.broker.coordinators.groups.consumer.topics import topic_ids, topic_specs
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.errors import ErrorCode, KafkaError
+
+LARGE: Final = 2_000
+"""Members and partitions together from which on a thread decides: from then on it takes milliseconds."""
+
+
+def subscribed_names(member: Member, regexes: Mapping[str, ResolvedRegex]) -> Set[str]:
+    """Return the topics that a member subscribes to, by name or by regular expression."""
+    details = member.details
+    resolved = regexes.get(details.regex) if details.regex else None
+    return frozenset(details.topics) if resolved is None else resolved.topics.union(details.topics)
+
+
+def group_spec(
+    members: Iterable[Member],
+    targets: Mapping[str, Assignment],
+    regexes: Mapping[str, ResolvedRegex],
+    image: MetadataImage,
+) -> GroupSpec:
+    """Return what an assignor needs. It shares nothing with the group that changes."""
+    known: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+    names: set[str] = set()
+    specs = {}
+    for member in sorted(members, key=lambda member: member.member_id):
+        details = member.details
+        key = details.topics, details.regex
+        if key not in known:
+            subscribed = subscribed_names(member, regexes)
+            names |= subscribed
+            known[key] = topic_ids(image, subscribed)
+        specs[member.member_id] = MemberSpec(
+            details.instance_id, details.rack_id, known[key], targets.get(member.member_id, NOTHING)
+        )
+    return GroupSpec(specs, topic_specs(image, names))
+
+
+def size_of(members: int, names: Set[str], image: MetadataImage) -> int:
+    """Return the size by which an assignment takes long: that of a number of members and of these topics."""
+    return members + sum(len(image.topics[name].partitions) for name in names if name in image.topics)
+
+
+def preferred_assignor(members: Iterable[Member], assignors: Mapping[str, PartitionAssignor]) -> PartitionAssignor:
+    """Return the assignor that most members want, the first of the configuration if none wants one."""
+    wanted = Counter(member.details.assignor for member in members)
+    first = next(iter(assignors.values()))
+    known = [name for name in assignors if wanted[name]]
+    return assignors[max(known, key=lambda name: wanted[name])] if known else first
+
+
+def assign(assignor: PartitionAssignor, spec: GroupSpec) -> dict[str, Assignment]:
+    """Return the target of every member. Raises UNKNOWN_SERVER_ERROR if the assignor fails, or breaks its rules."""
+    try:
+        decided = assignor.assign(spec)
+    except Exception as error:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"The assignor {assignor.name} failed: {type(error).__name__}."
+        ) from error
+    assigned = {topic: bytearray(each.partitions) for topic, each in spec.topics.items()}
+    for member_id, target in decided.items():
+        member = spec.members.get(member_id)
+        for topic, partitions in target.items():
+            taken = assigned.get(topic)
+            if member is None or taken is None or topic not in member.topics:
+                raise _broken(assignor, member_id, topic)
+            for partition in partitions:
+                if not 0 <= partition < len(taken) or taken[partition]:
+                    raise _broken(assignor, member_id, topic)
+                taken[partition] = 1
+    return {member_id: decided.get(member_id, NOTHING) for member_id in spec.members}
+
+
+def _broken(assignor: PartitionAssignor, member_id: str, topic: UUID) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"The assignor {assignor.name} gave {member_id} partitions of {topic} that it cannot have.",
+    )

@@ -1,0 +1,21 @@
+"""The timers of groups that were loaded: every member has a whole session again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from parley.broker.coordinators.decision import Timer
+from parley.broker.coordinators.groups.consumer.sessions import loaded_timers
+from parley.broker.coordinators.groups.group import Group
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.membership_change import session
+
+
+def begin_sessions(shard: GroupShard, group: Group) -> dict[Hashable, Timer]:
+    """Return the timers of the members of a group that was loaded."""
+    if group.consumer is not None:
+        return loaded_timers(shard, group.consumer)
+    timers: dict[Hashable, Timer] = {}
+    for member in group.membership.members.values():
+        timers.update(session(group.group_id, member))
+    return timers

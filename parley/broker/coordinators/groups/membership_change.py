@@ -1,0 +1,362 @@
+"""What one event changes in the membership of a group, up to a whole rebalance. And the events of a group's timers.
+
+1. The group is PREPARING_REBALANCE, and every member must join again.
+2. When all have joined, or the rebalance timeout is over, the members that have joined form the next generation. Its
+   leader gets the list of members.
+3. The leader sends the assignments of all members with its SyncGroup.
+4. They are one record. The group is STABLE; every member gets its assignment when the replicas have the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar
+
+from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
+from parley.broker.coordinators.groups.group_records import group_record
+from parley.broker.coordinators.groups.group_shard import GroupShard, Note
+from parley.broker.coordinators.groups.membership import GroupMember, GroupState
+from parley.broker.coordinators.groups.responses import (
+    code_for_members,
+    join_error,
+    join_response,
+    sync_error,
+    sync_response,
+)
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+
+T = TypeVar("T")
+
+LOOK_AGAIN_MIN_MS: Final = 1_000
+"""The shortest time after which a rebalance that no member has joined is tried again."""
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
+"""A new member is removed if its JoinGroup waits longer than this (as in Kafka): its client has probably given up."""
+
+SESSION_MIN_MS: Final = 10
+"""The shortest session, even if a member or a stored group asks for less: a shorter one would keep the loop busy."""
+
+
+SESSIONS_MAX: Final = 10_000
+"""The most timers of sessions that are remembered, so that a heartbeat need not make one (about 5 MB)."""
+
+
+def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
+    """Return the timer of a member's session, as it begins again."""
+    return _session(group_id, member.member_id, member.session_timeout_ms)
+
+
+@lru_cache(SESSIONS_MAX)
+def _session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
+    event = partial(session_expired, group_id, member_id)
+    return {("session", group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
+
+
+class MembershipChange:
+    """The membership of a group as one event changes it, with the replies, timers and records that result."""
+
+    def __init__(self, shard: GroupShard, group_id: str, now_ms: int) -> None:
+        self.membership = shard.membership_of(group_id).copy()
+        self._shard = shard
+        self._group_id = group_id
+        self._now_ms = now_ms
+        self._caller: Hashable = None
+        self._reply: JoinGroupResponse | SyncGroupResponse | None = None
+        self._released: dict[Hashable, object] = {}
+        self._timers: dict[Hashable, Timer | None] = {}
+        self._records: list[KeyValue] = []
+        self._notes: list[Note] = []
+        self._then: Callable[[], None] | None = None
+        self._refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
+
+    def decision(self, reply: T | Held) -> Decision[T]:
+        """Return all of it as a decision."""
+        return Decision(
+            reply,
+            self._records,
+            timers=self._timers,
+            released=self._released,
+            change=partial(self._shard.change_membership, self._group_id, self.membership, self._notes),
+            then=self._then,
+            refused=self._refused,
+        )
+
+    def decision_for_waiting(self) -> Decision[Any]:
+        """Return all of it as the decision for a caller that waits, unless its reply is known by now."""
+        return self.decision(Held(self._caller) if self._reply is None else self._reply)
+
+    # --- Callers that wait ---
+
+    def wait_to_join(self, member: GroupMember) -> None:
+        """Let the caller wait for the end of the rebalance; its earlier JoinGroup ends with REBALANCE_IN_PROGRESS."""
+        self.release_join(member.member_id, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self.membership.joining |= {member.member_id}
+        self._caller = "join", self._group_id, member.member_id
+
+    def wait_to_sync(self, member: GroupMember) -> None:
+        """Let the caller wait for its assignment; its earlier SyncGroup ends with REBALANCE_IN_PROGRESS."""
+        self.release_sync(member.member_id, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        self.membership.syncing |= {member.member_id}
+        self._caller = "sync", self._group_id, member.member_id
+
+    def release_join(self, member_id: str, response: JoinGroupResponse) -> None:
+        """Respond to the member's waiting JoinGroup, if there is one."""
+        if member_id in self.membership.joining:
+            self.membership.joining -= {member_id}
+            self._release(("join", self._group_id, member_id), response)
+
+    def release_sync(self, member_id: str, response: SyncGroupResponse) -> None:
+        """Respond to the member's waiting SyncGroup, if there is one."""
+        if member_id in self.membership.syncing:
+            self.membership.syncing -= {member_id}
+            self._release(("sync", self._group_id, member_id), response)
+
+    def release_syncs(self, respond: Callable[[str], SyncGroupResponse]) -> None:
+        """Respond to all members that wait for their assignment."""
+        syncing, self.membership.syncing = self.membership.syncing, frozenset()
+        for member_id in self.membership.members:
+            if member_id in syncing:
+                self._release(("sync", self._group_id, member_id), respond(member_id))
+
+    def _release(self, key: Hashable, response: JoinGroupResponse | SyncGroupResponse) -> None:
+        if key == self._caller:
+            self._reply = response
+        else:
+            self._released[key] = response
+
+    # --- Members ---
+
+    def keep_alive(self, member: GroupMember) -> None:
+        """Begin the member's session again."""
+        self._timers.update(session(self._group_id, member))
+
+    def give_id(self, member_id: str, session_timeout_ms: int) -> None:
+        """Expect a client to join with the id that it is given, within its session timeout (KIP-394)."""
+        self.membership.pending |= {member_id}
+        event = partial(pending_expired, self._group_id, member_id)
+        self._timers["pending", self._group_id, member_id] = Timer(session_timeout_ms, event, True)
+
+    def end_pending(self, member_id: str) -> None:
+        """Stop expecting the client to join with the id that it was given."""
+        self.membership.pending -= {member_id}
+        self._timers["pending", self._group_id, member_id] = None
+
+    def add(self, member: GroupMember) -> None:
+        """Add a new member, which waits for its first generation, and rebalance."""
+        membership = self.membership
+        membership.add(member)
+        membership.new |= {member.member_id}
+        if membership.initial_delay_left_ms is not None:
+            membership.joined_during_delay = True
+        self.wait_to_join(member)
+        self._timers.update(_session(self._group_id, member.member_id, NEW_MEMBER_JOIN_TIMEOUT_MS))
+        self.rebalance(f"member {member.member_id} joins")
+
+    def replace_static(self, member: GroupMember, old_id: str) -> None:
+        """Let a static member that has restarted take the place of its previous incarnation, which is fenced. It keeps
+        its place until its session expires, even if it does not wait."""
+        self.release_join(old_id, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # any version can express it
+        self.release_sync(old_id, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        self._timers["session", self._group_id, old_id] = None
+        self.membership.put_in_place(member, old_id)
+        self.keep_alive(member)
+
+    def expel(self, members: Iterable[GroupMember], reason: str) -> None:
+        """Remove members and rebalance the others."""
+        self._forget(list(members))
+        if self.membership.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined()
+        elif self.membership.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.rebalance(reason)
+
+    def _forget(self, members: Sequence[GroupMember]) -> None:
+        """Remove members and fail their waiting requests. The other members do not rebalance yet."""
+        for member in members:
+            self._timers["session", self._group_id, member.member_id] = None
+            self.release_join(member.member_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+            self.release_sync(member.member_id, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        self.membership.remove(members)
+
+    def note(self, message: str, **facts: object) -> None:
+        """Add a line to the log of the broker."""
+        self._notes.append((message, facts))
+
+    # --- The rebalance ---
+
+    def rebalance(self, reason: str) -> None:
+        """Begin a rebalance unless one is in progress, and end it at once if every member has joined."""
+        if self.membership.state is not GroupState.PREPARING_REBALANCE:
+            self.note("group rebalances", generation=self.membership.generation, reason=reason)
+            self._prepare()
+        self.complete_if_all_joined()
+
+    def _prepare(self) -> None:
+        membership = self.membership
+        self.release_syncs(lambda member_id: sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        self._timers["sync", self._group_id] = None
+        was_empty = membership.state is GroupState.EMPTY
+        membership.enter(GroupState.PREPARING_REBALANCE, self._now_ms)
+        timeout_ms = membership.rebalance_timeout_ms()
+        delay_ms = self._shard.config().group_initial_rebalance_delay_ms
+        if was_empty and delay_ms > 0:
+            membership.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
+            membership.joined_during_delay = False
+            self._set_rebalance_timer(min(delay_ms, timeout_ms), initial_delay_over)
+        else:
+            self._set_rebalance_timer(timeout_ms, rebalance_timed_out)
+
+    def _set_rebalance_timer(self, delay_ms: int, event: Callable[[str, GroupShard, int], Decision[None]]) -> None:
+        self._timers["rebalance", self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
+
+    def wait_for_more_members(self) -> bool:
+        """Prolong the initial delay if members joined meanwhile, up to the rebalance timeout. False if it is over."""
+        membership = self.membership
+        left_ms = membership.initial_delay_left_ms or 0
+        if not membership.joined_during_delay or left_ms <= 0:
+            return False
+        delay_ms = min(self._shard.config().group_initial_rebalance_delay_ms, left_ms)
+        membership.joined_during_delay = False
+        membership.initial_delay_left_ms = left_ms - delay_ms
+        self._set_rebalance_timer(delay_ms, initial_delay_over)
+        return True
+
+    def complete_if_all_joined(self) -> None:
+        """End the rebalance in progress, if there is one and every member has joined."""
+        membership = self.membership
+        is_preparing = membership.state is GroupState.PREPARING_REBALANCE
+        if is_preparing and membership.initial_delay_left_ms is None and membership.all_joined():
+            self.complete_join()
+
+    def complete_join(self) -> None:
+        """Form the next generation of the members that have joined, and remove the others unless they are static."""
+        membership = self.membership
+        self._timers["rebalance", self._group_id] = None
+        membership.initial_delay_left_ms = None
+        if len(membership.joining) < len(membership.members):
+            self._forget_absent()
+        for member_id in membership.pending:
+            self._timers["pending", self._group_id, member_id] = None
+        membership.pending = frozenset()
+        if membership.members and not membership.elect_joined_leader():
+            again_ms = max(LOOK_AGAIN_MIN_MS, membership.rebalance_timeout_ms())
+            self._set_rebalance_timer(again_ms, rebalance_timed_out)
+        else:
+            self._begin_generation()
+
+    def _forget_absent(self) -> None:
+        absent = [
+            member
+            for member in self.membership.members.values()
+            if member.group_instance_id is None and member.member_id not in self.membership.joining
+        ]
+        for member in absent:
+            self.note("member did not rejoin", member=member.member_id)
+        self._forget(absent)
+
+    def _begin_generation(self) -> None:
+        membership = self.membership
+        membership.generation += 1
+        membership.assignments = {}
+        membership.new = frozenset()
+        if not membership.members:
+            membership.protocol = None
+            membership.leader_id = None
+            membership.enter(GroupState.EMPTY, self._now_ms)
+            self._records.append(group_record(self._group_id, membership))
+            return
+        membership.protocol = membership.choose_protocol()
+        membership.enter(GroupState.COMPLETING_REBALANCE, self._now_ms)
+        joining, membership.joining = membership.joining, frozenset()
+        for member in membership.members.values():
+            if member.member_id in joining:
+                self._release(("join", self._group_id, member.member_id), join_response(membership, member))
+            self.keep_alive(member)
+        timer = Timer(membership.rebalance_timeout_ms(), partial(sync_timed_out, self._group_id), True)
+        self._timers["sync", self._group_id] = timer
+
+    def assign(self, given: Mapping[str, bytes]) -> None:
+        """Store the assignments that the leader has sent. The members that wait for them get them then."""
+        membership = self.membership
+        membership.assignments = {member_id: given.get(member_id, b"") for member_id in membership.members}
+        membership.enter(GroupState.STABLE, self._now_ms)
+        self._records.append(group_record(self._group_id, membership))
+        self._timers["sync", self._group_id] = None
+        for member in membership.members.values():
+            if member.member_id in membership.syncing:
+                self.keep_alive(member)
+        self.release_syncs(partial(sync_response, membership))
+        self._then = self._shard.on_rebalanced
+        self._refused = partial(assignment_refused, self._group_id)
+
+    def store_replacement(self) -> None:
+        """Store that a static member has taken the place of its previous incarnation."""
+        self._records.append(group_record(self._group_id, self.membership))
+
+
+# --- Events ---
+
+
+def session_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Remove a member that has sent no heartbeat. A member that waits need not, unless it is new."""
+    membership = shard.membership_of(group_id)
+    member = membership.members.get(member_id)
+    if member is None:
+        return Decision(None)
+    is_waiting = member_id in membership.joining or member_id in membership.syncing
+    if is_waiting and member_id not in membership.new:
+        return Decision(None, timers=session(group_id, member))
+    change = MembershipChange(shard, group_id, now_ms)
+    change.note("member's session expired", member=member_id)
+    change.expel([member], f"member {member_id} sent no heartbeat")
+    return change.decision(None)
+
+
+def pending_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Forget a member id with which its client has not joined."""
+    if member_id not in shard.membership_of(group_id).pending:
+        return Decision(None)
+    change = MembershipChange(shard, group_id, now_ms)
+    change.end_pending(member_id)
+    change.complete_if_all_joined()
+    return change.decision(None)
+
+
+def initial_delay_over(group_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """End the join phase of a group that was empty, or wait again if more members joined meanwhile."""
+    if shard.membership_of(group_id).initial_delay_left_ms is None:
+        return Decision(None)
+    change = MembershipChange(shard, group_id, now_ms)
+    if not change.wait_for_more_members():
+        change.complete_join()
+    return change.decision(None)
+
+
+def rebalance_timed_out(group_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """End the join phase without the members that have not joined."""
+    if shard.membership_of(group_id).state is not GroupState.PREPARING_REBALANCE:
+        return Decision(None)
+    change = MembershipChange(shard, group_id, now_ms)
+    change.complete_join()
+    return change.decision(None)
+
+
+def sync_timed_out(group_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Remove the members that never requested their assignment, and rebalance the others."""
+    membership = shard.membership_of(group_id)
+    missing = [member for member in membership.members.values() if member.member_id not in membership.syncing]
+    if membership.state is not GroupState.COMPLETING_REBALANCE or not missing:
+        return Decision(None)
+    change = MembershipChange(shard, group_id, now_ms)
+    change.expel(missing, "members did not ask for their assignment in time")
+    return change.decision(None)
+
+
+def assignment_refused(group_id: str, shard: GroupShard, now_ms: int, error: KafkaError) -> Decision[None]:
+    """Rebalance again: the log does not take the assignments of this generation."""
+    change = MembershipChange(shard, group_id, now_ms)
+    code = code_for_members(error)
+    change.release_syncs(lambda member_id: sync_error(code))
+    change.rebalance(f"the assignment could not be stored: {code.name}")
+    return change.decision(None)

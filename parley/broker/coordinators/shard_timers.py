@@ -1,0 +1,89 @@
+"""The timers of one shard: each submits its event when it is due.
+
+A timer that is set again under the same key is replaced. If that happens after it was due but before its event has had
+its turn, the event does nothing: a heartbeat that comes just in time counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from parley.broker.coordinators.decision import Decision, Timer
+from parley.broker.coordinators.patient_timer import PatientTimer
+from parley.protocol.errors import KafkaError
+
+RETRY_MS: Final = 500
+"""The pause before a timer's event that failed is submitted again, as in Kafka."""
+
+
+class _Running:
+    """A timer that is set, until its event has its turn."""
+
+    __slots__ = ("alarm", "timer")
+
+    def __init__(self, timer: Timer, due: Callable[[_Running], None]) -> None:
+        self.timer = timer
+        self.alarm = PatientTimer(timer.delay_ms / 1000, lambda: due(self), once=not timer.is_patient)
+
+    def prolong(self, timer: Timer) -> bool:
+        """Become ``timer``. Returns False, and changes nothing, if that takes another alarm."""
+        if timer.is_patient is self.timer.is_patient and self.alarm.prolong(timer.delay_ms / 1000):
+            self.timer = timer
+            return True
+        return False
+
+
+class ShardTimers:
+    """The timers of one shard, by key."""
+
+    def __init__(self, submit: Callable[[Callable[[Any, int], Decision[Any]]], asyncio.Future[Any]]) -> None:
+        """``submit`` is that of the shard."""
+        self._submit = submit
+        self._running: dict[Hashable, _Running] = {}
+        self._is_closed = False
+
+    def set(self, timers: Mapping[Hashable, Timer | None]) -> None:
+        """Set timers, or cancel those that are None, by key."""
+        for key, timer in timers.items():
+            running = self._running.get(key)
+            if running is not None:
+                if timer is not None and running.prolong(timer):
+                    continue
+                running.alarm.cancel()
+                del self._running[key]
+            if timer is not None:
+                self._running[key] = _Running(timer, partial(self._due, key))
+
+    def close(self) -> None:
+        """Cancel all timers. None can be set any more."""
+        self._is_closed = True
+        for running in self._running.values():
+            running.alarm.cancel()
+        self._running.clear()
+
+    def _due(self, key: Hashable, running: _Running) -> None:
+        timer = running.timer
+        try:
+            deciding = self._submit(partial(self._decide, key, running))
+        except KafkaError:
+            del self._running[key]
+            self._retry(key, timer)
+        else:
+            deciding.add_done_callback(partial(self._decided, key, timer))
+
+    def _decide(self, key: Hashable, running: _Running, state: Any, now_ms: int) -> Decision[Any]:
+        if self._running.get(key) is not running:
+            return Decision(None)
+        del self._running[key]
+        return running.timer.event(state, now_ms)
+
+    def _decided(self, key: Hashable, timer: Timer, done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._retry(key, timer)
+
+    def _retry(self, key: Hashable, timer: Timer) -> None:
+        if not self._is_closed and key not in self._running:
+            self.set({key: Timer(RETRY_MS, timer.event, timer.is_patient)})
