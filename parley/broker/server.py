@@ -28,7 +28,7 @@ from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
-from parley.broker.startup.registration import adopt_topics, register
+from parley.broker.startup.registration import adopt_topics, read_credentials, register
 from parley.broker.startup.serving import Serving, accept, serve
 from parley.broker.startup.starvation_watch import watch_for_starvation
 from parley.broker.startup.store import join_store
@@ -158,6 +158,7 @@ class BrokerServer:
         joined = await join_store(environment)
         opened = await open_logs(environment, joined)
         self._parts = parts = compose(environment, bound, joined, opened)
+        await read_credentials(environment, parts)
         listening = await accept(environment, bound, parts)
         await register(environment, parts)
         if joined.identity.is_new:

@@ -261,6 +261,7 @@ async def restore_every_backup_of_a_day(store: Backend, url: str, folder: Path, 
             assert sum(each.recovery.metrics.set_backs for each in parts) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])
 async def test_backups_of_every_age_are_restored_and_nothing_acknowledged_is_lost(
     url: str, store: Backend, tmp_path: Path, is_marked: bool
@@ -320,6 +321,7 @@ async def test_a_replica_that_left_the_isr_after_the_backup_is_not_elected(
         assert await topic.missing() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["older copy", "WAL deleted"])
 async def test_the_embedded_store_loses_its_latest_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str

@@ -53,28 +53,28 @@ async def running(given: BrokerConfig) -> AsyncIterator[BrokerServer]:
         await server.stop()
 
 
-async def create(client: Client, topic: str) -> None:
+async def create(client: Client, topic: str, *, replicas: int = 1) -> None:
     wanted = CreateTopicsRequest.CreatableTopic(
-        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        name=topic, num_partitions=1, replication_factor=replicas, assignments=[], configs=[]
     )
-    answer: Any = await client.send(CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
+    answer: Any = await client.send(CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
     assert answer.topics[0].error_code == ErrorCode.NONE
 
 
-async def produce(client: Client, topic: str, values: list[bytes]) -> int:
+async def produce(client: Client, topic: str, values: list[bytes], *, node: int | None = None) -> int:
     records = build([Record(i, 1, None, value, ()) for i, value in enumerate(values)])
     data = ProduceRequest.PartitionProduceData(index=0, records=records)
     sent = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
-    answer: Any = await client.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[sent]), version=9)
+    answer: Any = await client.send(ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[sent]), version=9, node=node)
     outcome = answer.responses[0].partition_responses[0]
     assert outcome.error_code == ErrorCode.NONE
     return int(outcome.base_offset)
 
 
-async def end_offset(client: Client, topic: str) -> int:
+async def end_offset(client: Client, topic: str, *, node: int | None = None) -> int:
     partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
     wanted = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])
-    answer: Any = await client.send(ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    answer: Any = await client.send(ListOffsetsRequest(replica_id=-1, topics=[wanted]), node=node)
     found = answer.topics[0].partitions[0]
     assert found.error_code == ErrorCode.NONE
     return int(found.offset)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from parley.broker.metadata.feature_levels import LEVELS, FeatureLevels
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-
-TRANSACTION_VERSION = "transaction.version"
-"""The feature by which clients know that each transaction has an epoch of its own (KIP-890)."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """The legal form of client software names and versions (KIP-511)."""
@@ -23,18 +21,22 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 ACCEPTS_ZERO = 4
 """The first version of ApiVersions whose senders can read a feature that begins at version 0."""
 
-_SUPPORTED = [ApiVersionsResponse.SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=2)]
-_FINALIZED = [
-    ApiVersionsResponse.FinalizedFeatureKey(name=TRANSACTION_VERSION, max_version_level=2, min_version_level=2)
+_SUPPORTED = [
+    ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+    for name, (low, high) in LEVELS.items()
 ]
 
 
 class ApiVersionsApi:
     """Handler of ApiVersions, a client's first request."""
 
-    def __init__(self, routed: Callable[[], Iterable[int]]) -> None:
-        """``routed`` returns the keys of the APIs that have a handler; it is called at the first request."""
+    def __init__(
+        self, routed: Callable[[], Iterable[int]], features: Callable[[], FeatureLevels] = FeatureLevels
+    ) -> None:
+        """``routed`` returns the keys of the APIs that have a handler; it is called at the first request. ``features``
+        returns the levels of the cluster's features."""
         self._routed = routed
+        self._features = features
         self._keys: list[ApiVersionsResponse.ApiVersion] | None = None
 
     def routes(self) -> dict[int, Handler]:
@@ -48,11 +50,15 @@ class ApiVersionsApi:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         if self._keys is None:
             self._keys = [_api_version(key) for key in sorted(self._routed())]
+        levels = self._features()
         return ApiVersionsResponse(
             api_keys=self._keys,
             supported_features=_SUPPORTED if context.api_version >= ACCEPTS_ZERO else [],
-            finalized_features_epoch=0,
-            finalized_features=_FINALIZED,
+            finalized_features_epoch=levels.epoch,
+            finalized_features=[
+                ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in levels.finalized().items()
+            ],
         )
 
 

@@ -14,7 +14,7 @@ from parley.broker.controller.brokers import (
 )
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.election_rules import RulesOf
-from parley.broker.controller.leader_elections import elect_other_leaders
+from parley.broker.controller.leader_elections import elect_other_leaders, remove_damaged_replicas
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
@@ -77,11 +77,13 @@ class BrokerLifecycleApi:
     async def hand_over_leadership(
         self, context: RequestContext, request: HandOverLeadershipRequest
     ) -> HandOverLeadershipResponse:
-        """Elect another leader for partitions whose log is damaged at the broker that leads them."""
+        """Elect another leader for partitions whose log is damaged at the broker that leads them, or take the broker
+        out of their ISRs."""
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
+        decide = remove_damaged_replicas if request.starts_over else elect_other_leaders
         try:
             await self._controller.submit(
-                lambda image: elect_other_leaders(image, request.broker_id, request.broker_epoch, replicas, self._rules)
+                lambda image: decide(image, request.broker_id, request.broker_epoch, replicas, self._rules)
             )
         except KafkaError as error:
             return HandOverLeadershipResponse(error_code=error.code, error_message=error.message)

@@ -17,6 +17,7 @@ from parley.broker.config.describe import (
     Synonym,
     describe_broker,
     describe_cluster_default,
+    describe_group,
     describe_topic,
 )
 from parley.broker.config.dynamic_changes import EntryChange, Operation
@@ -106,6 +107,10 @@ class ConfigsApi:
             if resource.name not in self._metadata.image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{resource.name}' does not exist.")
             return describe_topic(config, self._metadata.image.config(ResourceType.TOPIC, resource.name))
+        if resource.type is ResourceType.GROUP:
+            if not resource.name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+            return describe_group(config, self._metadata.image.config(ResourceType.GROUP, resource.name))
         if resource.type is ResourceType.BROKER and resource.name == "":
             return describe_cluster_default(config)
         self._check_is_this_broker(resource)
@@ -130,7 +135,7 @@ class ConfigsApi:
             ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.CLIENT_METRICS: [],
-            ResourceType.GROUP: [],
+            ResourceType.GROUP: [each.name for each in image.configs if each.type is ResourceType.GROUP],
         }
         asked = set(request.resource_types) if context.api_version >= 1 else {ResourceType.CLIENT_METRICS.value}
         if asked - {kind.value for kind in found}:
@@ -149,14 +154,14 @@ class ConfigsApi:
 
     async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
         """Replace all entries of each resource; entries that the request does not name are deleted (KIP-133)."""
-        outcomes = await self._alter(request, _replacement)
+        outcomes = await self._alter(request, replacement)
         return AlterConfigsResponse(responses=_results(AlterConfigsResponse.AlterConfigsResourceResponse, outcomes))
 
     async def incremental_alter_configs(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         """Change some entries of each resource (KIP-339)."""
-        outcomes = await self._alter(request, _incremental_change)
+        outcomes = await self._alter(request, incremental_change)
         return IncrementalAlterConfigsResponse(
             responses=_results(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse, outcomes)
         )
@@ -198,7 +203,8 @@ class ConfigsApi:
         return {(outcome.resource.type.value, outcome.resource.name): outcome.error for outcome in outcomes}
 
 
-def _replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+    """Read the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
     resource = _resource(asked.resource_type, asked.resource_name)
     if resource.type is ResourceType.BROKER_LOGGER:
         raise KafkaError(
@@ -210,7 +216,8 @@ def _replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChang
     return ConfigChange(resource, replacement=values)
 
 
-def _incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+def incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+    """Read the changes of a resource's entries. Raises KafkaError if the request is invalid."""
     return ConfigChange(_resource(asked.resource_type, asked.resource_name), changes=_entry_changes(asked))
 
 

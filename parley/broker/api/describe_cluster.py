@@ -5,7 +5,8 @@ from __future__ import annotations
 from parley.broker.api.listener_view import ListenerView
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from parley.broker.security.authorization import EVERYONE_MAY, Authorization
+from parley.broker.security.operations import NOT_ASKED
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
@@ -16,8 +17,9 @@ BROKER_ENDPOINTS = 1
 class DescribeClusterApi:
     """Handler of DescribeCluster."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, authorization: Authorization = EVERYONE_MAY) -> None:
         self._metadata = metadata
+        self._authorization = authorization
 
     def routes(self) -> dict[int, Handler]:
         return {DescribeClusterRequest.API_KEY: self.describe_cluster}
@@ -53,6 +55,8 @@ class DescribeClusterApi:
                 and (request.include_fenced_brokers or not broker.fenced)
             ],
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+                self._authorization.described_cluster_operations(context)
+                if request.include_cluster_authorized_operations
+                else NOT_ASKED
             ),
         )

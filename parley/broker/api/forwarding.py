@@ -1,6 +1,7 @@
 """Forwards requests for the controller from any other broker, and returns the controller's response.
 
-So a client can send these requests to any broker (KIP-590). The request is forwarded unchanged, in the same version.
+So a client can send these requests to any broker (KIP-590). The request is forwarded unchanged, in the same version; if
+there is an authorizer, or a quota for changes of topics, in an envelope with the client's principal.
 While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka: librdkafka and
 others pass NOT_CONTROLLER on to their users. If no controller is elected in time, this broker handles the request
 itself, and the client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the client gets an error
@@ -9,17 +10,24 @@ that says so.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
+from parley.broker.api.authorization.refused_requests import refuse
+from parley.broker.api.envelopes import EnvelopeRefused, unwrap, wrap
 from parley.broker.controller.controller import Controller
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.types import ResourceType
 from parley.broker.network.dispatch import Handler, MaybeResponse, RequestContext
 from parley.broker.network.peers import Peers
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest
 from parley.protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from parley.protocol.messages.coordination import MigrateCoordinationRequest
 from parley.protocol.messages.elections import (
@@ -27,29 +35,40 @@ from parley.protocol.messages.elections import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
+from parley.protocol.messages.envelope import EnvelopeResponse
+from parley.protocol.messages.features import UpdateFeaturesRequest
 from parley.protocol.messages.quorum import UnregisterBrokerRequest
+from parley.protocol.messages.quotas import AlterClientQuotasRequest
+from parley.protocol.messages.scram import AlterUserScramCredentialsRequest
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.schema import Struct
 
 FORWARDED = frozenset(
     request.API_KEY
     for request in (
+        AlterClientQuotasRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
+        AlterUserScramCredentialsRequest,
+        CreateAclsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
+        DeleteAclsRequest,
         DeleteTopicsRequest,
         ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         ListPartitionReassignmentsRequest,
         MigrateCoordinationRequest,
         UnregisterBrokerRequest,
+        UpdateFeaturesRequest,
     )
 )
 ELECTED_MAX_S = 5.0
 """How long a request waits for another controller. An election takes a fraction of a second if one can be held."""
 PURPOSE = "forwarding"
 _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.peers names its clients
+
+_log = logging.getLogger(__name__)
 
 
 class Forwarding:
@@ -61,12 +80,19 @@ class Forwarding:
         peers: Peers,
         store_move: StoreMoveParticipant,
         store_error: Callable[[], KafkaError | None],
+        *,
+        uses_envelopes: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``store_error()`` returns the error for clients while this broker cannot use the coordination store."""
+        """``store_error()`` returns the error for clients while this broker cannot use the coordination store.
+
+        If ``uses_envelopes()`` the controller must know whose requests it gets: for ACLs, or for quotas.
+        """
         self._controller = controller
         self._peers = peers
         self._store_move = store_move
         self._store_error = store_error
+        self._uses_envelopes = uses_envelopes
+        self._refusals = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the same routes, with requests for the controller forwarded to it."""
@@ -90,15 +116,30 @@ class Forwarding:
             return _handled(handler, context, request) if self._controller.is_active else None
 
         try:
-            response: MaybeResponse = await self._peers.ask_elected_controller(
-                request, local, patience_s=patience_s, version=context.api_version, purpose=PURPOSE
-            )
+            response: MaybeResponse = await self._ask(context, request, local, patience_s)
         except KafkaError as error:
             if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNSUPPORTED_VERSION):
                 raise
         else:
             return response
         return await self._handle_without_controller(handler, context, request)
+
+    async def _ask(
+        self, context: RequestContext, request: Any, local: Callable[[], Any], patience_s: float
+    ) -> MaybeResponse:
+        ask = partial(self._peers.ask_elected_controller, patience_s=patience_s, purpose=PURPOSE)
+        if not self._uses_envelopes():
+            response: MaybeResponse = await ask(request, local, version=context.api_version)
+            return response
+        answer = await ask(wrap(context, request), local)
+        if not isinstance(answer, EnvelopeResponse):
+            return answer  # type: ignore[no-any-return]
+        try:
+            return unwrap(context, answer)
+        except EnvelopeRefused as refused:
+            if self._refusals.is_due():
+                _log.error("the controller did not carry out a forwarded request", extra={"reason": refused.message})
+            return refuse(context, request, refused)
 
     async def _handle_without_controller(
         self, handler: Handler, context: RequestContext, request: Any

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from parley.broker.api.requested_names import once
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.consumer.commits import check_may_read
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
 from parley.broker.coordinators.groups.offset_decisions import Committer
@@ -75,7 +76,11 @@ class GroupOffsetsApi:
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
         committer = Committer(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            context.api_version,
         )
         await self._coordinator.runtime.until_loaded(LOAD_MAX_S, request.group_id)
         try:
@@ -180,8 +185,11 @@ class GroupOffsetsApi:
         require_stable: bool,
         group: Group | None,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        if group is not None and asked.member_id and asked.member_epoch >= 0:
-            group.current_member(asked.member_id, None, asked.member_epoch)
+        if group is not None and group.consumer is not None:
+            if asked.member_id is not None or asked.member_epoch >= 0:
+                check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
+        elif group is not None and asked.member_id and asked.member_epoch >= 0:
+            group.membership.current_member(asked.member_id, None, asked.member_epoch)
         answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]

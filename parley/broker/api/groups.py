@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.responses import join_error
+from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.responses import code_for_members, join_error, sync_error
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
+from parley.broker.security.operations import NOT_ASKED, bit_field
+from parley.broker.security.resources import SUPPORTED_OPERATIONS, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -35,8 +38,11 @@ from parley.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-CLASSIC = "classic"
-"""The type of these groups in ListGroups (KIP-848)."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+GROUP_OPERATIONS = bit_field(SUPPORTED_OPERATIONS[ResourceType.GROUP])
+"""All operations on a group. If the broker has an authorizer, a guard limits them to those of the client."""
 
 DESCRIBES_ABSENT_AS_ERROR = 6
 """The first version of DescribeGroups that returns an error for an unknown group, not a dead group (KIP-1043)."""
@@ -51,7 +57,6 @@ class GroupsApi:
         config: Callable[[], BrokerConfig],
     ) -> None:
         self._coordinator = coordinator
-        self._membership = coordinator.membership
         self._config = config
 
     def routes(self) -> dict[int, Handler]:
@@ -71,6 +76,10 @@ class GroupsApi:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         """Join a group. The response waits for the other members to join."""
+
+        def failed(error: KafkaError) -> JoinGroupResponse:
+            return join_error(code_for_members(error), request.member_id, context.api_version)
+
         try:
             self._coordinator.check_owned(request.group_id)
             config = self._config()
@@ -78,75 +87,66 @@ class GroupsApi:
             if not shortest <= request.session_timeout_ms <= longest:
                 raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
             if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST
-                )  # a record cannot hold it: such a group would never become stable
-            group = self._coordinator.find(request.group_id)
-            if group is None:
-                if request.member_id:
-                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-                if not request.protocols or not request.protocol_type:
-                    raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-                group = self._coordinator.find_or_create(request.group_id)
-            return self._membership.join(group, context, request)
+                # A record cannot hold it: such a group would never become stable.
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            return responding(self._coordinator.join(context, request), lambda response: response, failed)
         except KafkaError as error:
-            return join_error(error.code, request.member_id, context.api_version)
+            return failed(error)
 
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
         """Return the member's assignment in this generation. The leader sends the assignments of all members."""
+
+        def failed(error: KafkaError) -> SyncGroupResponse:
+            return sync_error(code_for_members(error))
+
         try:
             # KIP-559: from version 5 on a member names the protocol that it expects.
             if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            return self._membership.sync(self._existing(request.group_id), request)
+            return responding(self._coordinator.sync(request), lambda response: response, failed)
         except KafkaError as error:
-            return SyncGroupResponse(error_code=error.code, assignment=b"")
+            return failed(error)
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         """Extend the session of a member."""
         try:
-            self._membership.heartbeat(self._existing(request.group_id), request)
+            return HeartbeatResponse(error_code=self._coordinator.heartbeat(request))
         except KafkaError as error:
             if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return HeartbeatResponse(error_code=ErrorCode.NONE)  # no member expires while the group is being loaded
             return HeartbeatResponse(error_code=error.code)
-        return HeartbeatResponse(error_code=ErrorCode.NONE)
 
-    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave_group(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
         """Leave a group. From version 3 on an administrator can remove several members (KIP-345)."""
-        try:
-            group = self._existing(request.group_id)
-        except KafkaError as error:
-            return LeaveGroupResponse(error_code=error.code, members=[])
         if context.api_version < 3:
-            identity = LeaveGroupRequest.MemberIdentity(member_id=request.member_id)
-            return LeaveGroupResponse(error_code=self._leave(group, identity), members=[])
-        return LeaveGroupResponse(
-            error_code=ErrorCode.NONE,
-            members=[
-                LeaveGroupResponse.MemberResponse(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    error_code=self._leave(group, member),
-                )
-                for member in request.members
-            ],
-        )
+            leaving = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        else:
+            leaving = request.members
 
-    def _leave(self, group: Group, member: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+        def responded(codes: list[ErrorCode]) -> LeaveGroupResponse:
+            if context.api_version < 3:
+                return LeaveGroupResponse(error_code=codes[0], members=[])
+            return LeaveGroupResponse(
+                error_code=ErrorCode.NONE,
+                members=[
+                    LeaveGroupResponse.MemberResponse(
+                        member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
+                    )
+                    for member, code in zip(leaving, codes, strict=True)
+                ],
+            )
+
+        def failed(error: KafkaError) -> LeaveGroupResponse:
+            return LeaveGroupResponse(error_code=error.code, members=[])
+
         try:
-            self._membership.leave(group, member)
+            return responding(self._coordinator.leave(request.group_id, leaving), responded, failed)
         except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
-
-    def _existing(self, group_id: str) -> Group:
-        group = self._coordinator.find(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return group
+            return failed(error)
 
     # --- Administration ---
 
@@ -164,28 +164,35 @@ class GroupsApi:
             group = self._coordinator.find(group_id)
         except KafkaError as error:
             return _undescribed(group_id, error.code, "", None, NOT_ASKED)
-        if group is None or group.state is GroupState.DEAD:
+        if group is not None and group.consumer is not None:
+            group = None  # ConsumerGroupDescribe is for these
+            if version >= DESCRIBES_ABSENT_AS_ERROR:
+                text = f"Group {group_id} is not a classic group."
+                dead = GroupState.DEAD.value
+                return _undescribed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, dead, text, operations)
+        if group is None:
             if version >= DESCRIBES_ABSENT_AS_ERROR:
                 text = f"Group {group_id} not found."
                 return _undescribed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value, text, operations)
             return _undescribed(group_id, ErrorCode.NONE, GroupState.DEAD.value, None, operations)
-        settled = group.state is GroupState.STABLE
+        membership = group.membership
+        settled = membership.state is GroupState.STABLE
         return DescribeGroupsResponse.DescribedGroup(
             error_code=ErrorCode.NONE,
             group_id=group_id,
-            group_state=group.state.value,
-            protocol_type=group.protocol_type or "",
-            protocol_data=(group.protocol or "") if settled else "",
+            group_state=membership.state.value,
+            protocol_type=membership.protocol_type or "",
+            protocol_data=(membership.protocol or "") if settled else "",
             members=[
                 DescribeGroupsResponse.DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     client_id=member.client_id,
                     client_host=f"/{member.client_host}",
-                    member_metadata=member.metadata_for(group.protocol) if settled else b"",
-                    member_assignment=member.assignment if settled else b"",
+                    member_metadata=member.metadata_for(membership.protocol) if settled else b"",
+                    member_assignment=membership.assignments.get(member.member_id, b"") if settled else b"",
                 )
-                for member in group.members.values()
+                for member in membership.members.values()
             ],
             authorized_operations=operations,
         )
@@ -198,19 +205,19 @@ class GroupsApi:
             return ListGroupsResponse(error_code=error.code, groups=[])
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        if types and CLASSIC not in types:
-            groups = []
         return ListGroupsResponse(
             error_code=ErrorCode.NONE,
             groups=[
                 ListGroupsResponse.ListedGroup(
                     group_id=group.group_id,
-                    protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                    group_type=CLASSIC,
+                    protocol_type=(group.membership.protocol_type or "")
+                    if group.consumer is None
+                    else CONSUMER_PROTOCOL,
+                    group_state=group.state_name,
+                    group_type=group.type,
                 )
                 for group in groups
-                if not states or group.state.value.lower() in states
+                if (not states or group.state_name.lower() in states) and (not types or group.type in types)
             ],
         )
 
@@ -226,6 +233,29 @@ class GroupsApi:
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
             await asyncio.sleep(0)  # else thousands of groups that need no waiting would block the event loop
         return DeleteGroupsResponse(results=results)
+
+
+def responding(
+    outcome: T | asyncio.Future[T], responded: Callable[[T], R], failed: Callable[[KafkaError], R]
+) -> R | asyncio.Future[R]:
+    """Return the response for what a coordinator returned: at once, or when the future is done."""
+    if not isinstance(outcome, asyncio.Future):
+        return responded(outcome)
+    response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: asyncio.Future[T]) -> None:
+        error = outcome.exception()
+        if response.done():
+            return
+        if error is None:
+            response.set_result(responded(outcome.result()))
+        elif isinstance(error, KafkaError):
+            response.set_result(failed(error))
+        else:
+            response.set_exception(error)
+
+    outcome.add_done_callback(done)
+    return response
 
 
 def _undescribed(

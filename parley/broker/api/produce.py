@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -155,7 +155,7 @@ class ProduceApi:
                 ready = {id(data): KafkaError(error.code, error.message) for data in everything}
             else:
                 if unverified is not None:
-                    return self._produce_verified(context, request, ready, unverified)
+                    return self._verify_and_produce(context, request, ready, unverified)
         return self._produce(context, request, ready, {})
 
     def _led(self, context: RequestContext, request: ProduceRequest, ready: Ready) -> Iterator[tuple[_Data, Partition]]:
@@ -169,19 +169,23 @@ class ProduceApi:
                 except KafkaError:
                     continue  # the append finds the same error
 
+    def _verify_and_produce(
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
+    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+        """Have the transaction coordinator verify the batches that may begin a transaction, then append everything."""
+        transactional_id = request.transactional_id or ""
+        outcomes = self._transactions.verify_at_once(transactional_id, unverified, context.api_version)
+        if outcomes is None:
+            return self._produce_verified(context, request, ready, unverified)
+        return self._produce(context, request, ready, _verified(outcomes, ready))
+
     async def _produce_verified(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
     ) -> MaybeResponse | Delayed[ProduceResponse]:
-        """Have the transaction coordinator verify the batches that may begin a transaction, then append everything."""
+        """Wait for the verification, then append everything."""
         transactional_id = request.transactional_id or ""
         outcomes = await self._transactions.verify(transactional_id, unverified, context.api_version)
-        verified: Verified = {}
-        for key, outcome in outcomes.items():
-            if isinstance(outcome, KafkaError):
-                ready[key] = outcome
-            else:
-                verified[key] = outcome
-        response = self._produce(context, request, ready, verified)
+        response = self._produce(context, request, ready, _verified(outcomes, ready))
         return await response if asyncio.iscoroutine(response) else response
 
     def _produce(
@@ -459,6 +463,17 @@ def _prepared(records: Buffer | None, rules: ProduceRules, now_ms: int, version:
 def records_of(data: _Data) -> Buffer | None:
     """Return the records of a decoded request, which are one buffer."""
     return cast("Buffer | None", data.records)
+
+
+def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -> Verified:
+    """Return the verifications, by id() of their data, and add the refusals to ``ready``."""
+    verified: Verified = {}
+    for key, outcome in outcomes.items():
+        if isinstance(outcome, KafkaError):
+            ready[key] = outcome
+        else:
+            verified[key] = outcome
+    return verified
 
 
 def _named_twice(request: ProduceRequest) -> Ready:

@@ -1,6 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
 The controller handles them; any other broker forwards them to it (``forwarding``). Each topic fails independently.
+A client that changes more partitions than its quota allows is throttled (KIP-599); the controller counts them.
 ``timeout_ms`` is not needed: when the response is sent, the change is durable and this broker has applied it.
 """
 
@@ -16,6 +17,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewPartitions, NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.quotas.mutations import UNLIMITED, QuotaOf
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -27,14 +29,27 @@ from parley.protocol.messages.topics import (
 )
 from parley.protocol.schema import ZERO_UUID
 
+CREATE_STRICT_SINCE = 6
+"""The first version of CreateTopics whose clients understand THROTTLING_QUOTA_EXCEEDED."""
+DELETE_STRICT_SINCE = 5
+ADD_STRICT_SINCE = 3
+
 
 class TopicsApi:
     """Handlers of the requests that create, change and delete topics."""
 
-    def __init__(self, administration: Administration, metadata: Metadata, config: DynamicConfig) -> None:
+    def __init__(
+        self,
+        administration: Administration,
+        metadata: Metadata,
+        config: DynamicConfig,
+        quota_of: QuotaOf = lambda context, strict_since: UNLIMITED,
+    ) -> None:
+        """``quota_of(context, version)`` returns the quota for the changes of one request."""
         self._administration = administration
         self._metadata = metadata
         self._config = config
+        self._quota_of = quota_of
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -45,6 +60,7 @@ class TopicsApi:
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Create topics, or with ``validate_only`` check whether they could be created."""
+        quota = self._quota_of(context, CREATE_STRICT_SINCE)
         twice = named_twice(topic.name for topic in request.topics)
         wanted, outcomes = [], []
         for topic in request.topics:
@@ -55,13 +71,16 @@ class TopicsApi:
             except KafkaError as error:
                 outcomes.append(TopicOutcome(topic.name, error=error))
         try:
-            outcomes += await self._administration.create_topics(wanted, validate_only=request.validate_only)
+            outcomes += await self._administration.create_topics(
+                wanted, charge=quota.charge, validate_only=request.validate_only
+            )
         except KafkaError as error:
             outcomes += [TopicOutcome(new.name, error=error) for new in wanted]
         outcomes += [TopicOutcome(name, error=more_than_once("topic")) for name in twice]
         configs = {new.name: new.configs for new in wanted}
         return CreateTopicsResponse(
-            topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes]
+            throttle_time_ms=quota.throttle_ms(),
+            topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes],
         )
 
     def _created(self, outcome: TopicOutcome, configs: Mapping[str, str]) -> CreateTopicsResponse.CreatableTopicResult:
@@ -91,6 +110,7 @@ class TopicsApi:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Delete topics by name, or from version 6 on by id."""
+        quota = self._quota_of(context, DELETE_STRICT_SINCE)
         asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
             (name, ZERO_UUID) for name in request.topic_names
         ]
@@ -106,13 +126,13 @@ class TopicsApi:
             except KafkaError as error:
                 responses.append(_deleted(name, topic_id, TopicOutcome(name or "", error=error)))
         try:
-            outcomes = await self._administration.delete_topics(names, ids)
+            outcomes = await self._administration.delete_topics(names, ids, charge=quota.charge)
         except KafkaError as error:
             outcomes = [TopicOutcome(name, error=error) for name in names]
         for outcome in outcomes:
             topic_id = outcome.topic.topic_id if outcome.topic else ids.get(outcome.name, ZERO_UUID)
             responses.append(_deleted(outcome.name, topic_id, outcome))
-        return DeleteTopicsResponse(responses=responses)
+        return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms(), responses=responses)
 
     def _name_to_delete(self, name: str | None, topic_id: UUID, twice: set[str]) -> str:
         if (name or str(topic_id)) in twice:
@@ -130,6 +150,7 @@ class TopicsApi:
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
         """Increase the number of partitions of topics."""
+        quota = self._quota_of(context, ADD_STRICT_SINCE)
         twice = named_twice(topic.name for topic in request.topics)
         wanted = [
             NewPartitions(
@@ -141,7 +162,9 @@ class TopicsApi:
             if topic.name not in twice
         ]
         try:
-            outcomes = await self._administration.add_partitions(wanted, validate_only=request.validate_only)
+            outcomes = await self._administration.add_partitions(
+                wanted, charge=quota.charge, validate_only=request.validate_only
+            )
         except KafkaError as error:
             outcomes = [TopicOutcome(more.topic, error=error) for more in wanted]
         outcomes += [TopicOutcome(name, error=more_than_once("topic")) for name in twice]
@@ -153,7 +176,7 @@ class TopicsApi:
                     name=outcome.name, error_code=code, error_message=message
                 )
             )
-        return CreatePartitionsResponse(results=results)
+        return CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms(), results=results)
 
 
 def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from parley.broker.api.find_coordinator import InternalTopicCreation
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.internal_topic import partition_of
@@ -28,6 +29,7 @@ from parley.broker.coordinators.transactions.transaction import (
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.first_step import at_once
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -60,7 +62,7 @@ LISTED_AT_ONCE: Final = 100
 """Transactional ids that are matched against a client's pattern before other requests have their turn."""
 
 _Outcome = dict[TopicPartition, ErrorCode]
-_Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None]]
+_Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None] | None]
 """The partitions of a transaction, with their outcome, or what has it (None: all were added)."""
 
 
@@ -74,9 +76,12 @@ def code_for(error: KafkaError, version: int, knows_fenced: int = KNOWS_FENCED) 
 class TransactionsApi:
     """Handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and ListTransactions."""
 
-    def __init__(self, coordinator: TransactionCoordinator, metadata: Metadata) -> None:
+    def __init__(
+        self, coordinator: TransactionCoordinator, metadata: Metadata, creation: InternalTopicCreation
+    ) -> None:
         self._coordinator = coordinator
         self._metadata = metadata
+        self._creation = creation
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -89,18 +94,29 @@ class TransactionsApi:
 
     # --- The partitions of a transaction ---
 
-    async def add_partitions(
+    def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse:
+    ) -> AddPartitionsToTxnResponse | Coroutine[Any, Any, AddPartitionsToTxnResponse]:
         """Add partitions to a transaction, or verify for other brokers that they were added."""
         version = context.api_version
         # A request about several transactions does not wait for one's markers: the others in it would wait, too.
         is_single = version < BATCHED or len(request.transactions) == 1
-        return await self._add_partitions(version, request, waits=is_single)
+        return at_once(self._add_partitions(version, request, waits=is_single))
 
     async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Handle a request about one transaction that this broker sends to itself, as the leader of partitions."""
         return await self._add_partitions(BROKERS_VERSION, request, waits=True)
+
+    def verify_at_once(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        """Verify partitions that this broker leads, as ``add_for_brokers`` does. None if that has to wait."""
+        if self._impossible(partitions):
+            return None
+        try:
+            return self._coordinator.verify_at_once(transactional_id, producer, partitions)
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
 
     async def _add_partitions(
         self, version: int, request: AddPartitionsToTxnRequest, *, waits: bool
@@ -135,7 +151,9 @@ class TransactionsApi:
                 return partitions, self._coordinator.verify(asked.transactional_id, producer, partitions)
             client_version = EPOCH_PER_TRANSACTION if version >= BATCHED else FIRST_VERSION
             add = self._coordinator.add_when_ended if waits else self._coordinator.add
-            return partitions, add(asked.transactional_id, producer, partitions, client_version)
+            # All transactions of a request are decided before it waits for the replicas of the first one.
+            added: Awaitable[None] | None = at_once(add(asked.transactional_id, producer, partitions, client_version))
+            return partitions, added
         except KafkaError as error:
             return partitions, dict.fromkeys(partitions, code_for(error, version))
 
@@ -150,10 +168,22 @@ class TransactionsApi:
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return errors
 
-    async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-        """Add the partition that stores a group's offsets to a transaction."""
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+    def add_offsets(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> AddOffsetsToTxnResponse | Coroutine[Any, Any, AddOffsetsToTxnResponse]:
+        """Add the partition that stores a group's offsets to a transaction.
+
+        The topic is created if no group has needed it: Kafka's producer looks for the group's coordinator only later.
+        """
+        adding = self._add_offsets(context, request)
+        has_topic = OFFSETS_TOPIC in self._metadata.image.topics
+        return at_once(adding) if has_topic else adding  # the creation needs a task
+
+    async def _add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
         try:
+            if OFFSETS_TOPIC not in self._metadata.image.topics:
+                await self._creation.create_internal_topic(OFFSETS_TOPIC)
+            topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
             if topic is None:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             partition = (OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
@@ -167,8 +197,13 @@ class TransactionsApi:
 
     # --- The end of a transaction ---
 
-    async def end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    def end_transaction(
+        self, context: RequestContext, request: EndTxnRequest
+    ) -> EndTxnResponse | Coroutine[Any, Any, EndTxnResponse]:
         """Commit or abort a transaction. The outcome is stored when the client gets the response."""
+        return at_once(self._end_transaction(context, request))
+
+    async def _end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
         version = EPOCH_PER_TRANSACTION if context.api_version >= BUMPS_EPOCH else FIRST_VERSION
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
@@ -226,7 +261,8 @@ async def _outcome(version: int, pending: _Pending) -> Mapping[TopicPartition, E
     if isinstance(result, dict):
         return result
     try:
-        return await result or dict.fromkeys(partitions, ErrorCode.NONE)
+        outcome = None if result is None else await result
+        return outcome or dict.fromkeys(partitions, ErrorCode.NONE)
     except KafkaError as error:
         return dict.fromkeys(partitions, code_for(error, version))
 

@@ -1,6 +1,6 @@
 """The configuration: Kafka's keys and the few of Parley's own, each defined once.
 
-``BrokerConfig.from_properties(read_properties(path))`` reads a broker's configuration. ``topic_config`` has the
+``BrokerConfig.from_properties(read_configuration(path))`` reads a broker's configuration. ``topic_config`` has the
 settings of topics, ``describe`` the responses to DescribeConfigs, and ``dynamic_changes`` the validation of changes at
 run time.
 """
@@ -11,8 +11,9 @@ from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import ConfigType, Password
 from parley.broker.config.errors import ConfigError, Problem
 from parley.broker.config.listeners import ListenerAddress
-from parley.broker.config.properties import parse_properties, read_properties
 from parley.broker.config.topic_config import TopicConfig, log_config
+from parley.configuration.properties import parse_properties
+from parley.configuration.providers import read_configuration
 
 __all__ = [
     "BrokerConfig",
@@ -24,5 +25,5 @@ __all__ = [
     "TopicConfig",
     "log_config",
     "parse_properties",
-    "read_properties",
+    "read_configuration",
 ]

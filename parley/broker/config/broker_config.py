@@ -24,6 +24,7 @@ from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
 from parley.broker.config.store_keys import SESSION_TIMEOUTS, third_party_keys
 from parley.broker.config.validation import problems_between
+from parley.configuration.providers import is_about_providers
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -63,7 +64,7 @@ class BrokerConfig(BrokerKeys):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """The configuration of a properties file. Raises ConfigError with all its problems."""
+        """Return the configuration in a properties file. Raises ConfigError with every problem found."""
         unknown = [name for name in properties if base_key(name) is None]
         return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
 
@@ -82,6 +83,21 @@ class BrokerConfig(BrokerKeys):
         if not own:
             return self
         return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}, self.third_party_keys)
+
+    def texts_for_listener(self, name: str, mechanism: str = "") -> dict[str, str]:
+        """The text of each given key, for one listener and one SASL mechanism.
+
+        ``listener.name.<name>.<mechanism>.<key>`` overrides ``listener.name.<name>.<key>``, which overrides ``<key>``
+        (KIP-103, KIP-86). ``sasl.jaas.config`` counts for nothing without a listener, as in Kafka.
+        """
+        given = {key: value for key, value in self.given.items() if key != "sasl.jaas.config"}
+        texts = {key: value for key, value in given.items() if not key.startswith(LISTENER_PREFIX)}
+        prefixes = [f"{LISTENER_PREFIX}{name.lower()}."]
+        if mechanism:
+            prefixes.append(f"{prefixes[0]}{mechanism.lower()}.")
+        for prefix in prefixes:
+            texts |= {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+        return texts
 
     def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
         """The addresses to advertise, given the ports that were opened, by listener name.
@@ -105,8 +121,13 @@ class BrokerConfig(BrokerKeys):
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Host and port of ``metrics.listener``; None if it is not set."""
-        host, separator, port = self.metrics_listener.rpartition(":")
+        host, separator, port = self.metrics_listener.rpartition("//")[2].rpartition(":")
         return (host.strip("[]"), int(port)) if separator else None
+
+    @property
+    def metrics_is_tls(self) -> bool:
+        """True if ``metrics.listener`` is HTTPS."""
+        return self.metrics_listener.startswith("https://")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
@@ -150,7 +171,7 @@ def warning_about(name: str, keys: Mapping[str, Key[Any]]) -> str:
 
 
 def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[str, ...]:
-    return tuple(warning for name in given if (warning := warning_about(name, keys)))
+    return tuple(warning for name in given if not is_about_providers(name) and (warning := warning_about(name, keys)))
 
 
 # --- Values that follow from several keys ---

@@ -15,6 +15,7 @@ from typing import Any
 from parley.broker.config.broker_config import BrokerConfig, warning_about
 from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key
+from parley.broker.config.group_config import GroupConfig
 from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
 
 IN_PARLEY = "In Parley: "
@@ -30,6 +31,7 @@ class ConfigSource(IntEnum):
     STATIC = 4
     DEFAULT = 5
     LOGGER = 6
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[E
     return [_topic_entry(config, topic, key) for key in TopicConfig.KEYS.values()]
 
 
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
+    """Describe every key of a group with these entries."""
+    group = GroupConfig(config, overrides)
+    return [_level_entry(config, group, ConfigSource.GROUP, key, "") for key in GroupConfig.KEYS.values()]
+
+
 _Layer = tuple[ConfigSource, Mapping[str, str]]
 
 
@@ -121,10 +129,17 @@ def _broker_warning(config: BrokerConfig, name: str, written: str | None) -> str
 
 
 def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Entry:
-    value = key.text(getattr(topic, key.attribute))
+    return _level_entry(config, topic, ConfigSource.TOPIC, key, " ".join(warnings_about_topic([key.name])))
+
+
+def _level_entry(
+    config: BrokerConfig, level: TopicConfig | GroupConfig, source: ConfigSource, key: Key[Any], warning: str
+) -> Entry:
+    """Describe a key of a topic or a group, whose own entries have ``source``."""
+    value = key.text(getattr(level, key.attribute))
     synonyms: tuple[Synonym, ...] = ()
-    if key.name in topic.overrides:
-        synonyms = (Synonym(key.name, value, ConfigSource.TOPIC),)
+    if key.name in level.overrides:
+        synonyms = (Synonym(key.name, value, source),)
     if key.server:
         names = _names(key.server, BrokerConfig.KEYS[key.server])
         synonyms += _synonyms(tuple(_layers(config)), names, sensitive=key.is_sensitive)
@@ -136,7 +151,7 @@ def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Ent
         read_only=False,
         synonyms=synonyms,
         type=key.type,
-        documentation=_documentation(key, " ".join(warnings_about_topic([key.name]))),
+        documentation=_documentation(key, warning),
     )
 
 

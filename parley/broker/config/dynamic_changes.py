@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem
 
-_OPENED_AT_START = ("listeners", "listener.security.protocol.map")
-"""Keys that can be changed while Kafka runs, but not while Parley runs."""
+_OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")
+"""Keys that can be changed while Kafka runs, but not while Parley runs: a client must not name code to run."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
 
 
@@ -30,7 +30,7 @@ class EntryChange:
 
     name: str
     operation: Operation
-    value: str | None
+    value: str | None = field(repr=False)
 
 
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:

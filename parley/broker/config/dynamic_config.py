@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.sealed_passwords import PasswordSeal
 from parley.broker.metadata.changes import ConfigReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
@@ -22,6 +23,7 @@ class DynamicConfig:
     def __init__(self, broker_id: int, static: BrokerConfig) -> None:
         self._broker_id = broker_id
         self._current = static
+        self._seal = PasswordSeal(static)
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def __call__(self) -> BrokerConfig:
@@ -44,7 +46,7 @@ class DynamicConfig:
         before = set(self._current.warnings)
         try:
             self._current = self._current.with_dynamic(
-                image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._broker_id))
+                *(self._seal.open(name, image.config(ResourceType.BROKER, name)) for name in concerned)
             )
         except ConfigError as error:
             # Each change was validated before it was stored, but perhaps by another version of Parley.

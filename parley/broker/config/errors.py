@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from parley.configuration.extras import how_to_install
+
 
 class Problem(Exception):
     """One bad value: its key, its text (``[hidden]`` for a secret), and what is allowed."""
@@ -16,6 +18,16 @@ class Problem(Exception):
 
     def __str__(self) -> str:
         return f"{self.key}={self.value} is not allowed: it must be {self.allowed}"
+
+
+class MissingExtra(Problem):
+    """A value that is right, but needs an extra of Parley's package that is not installed."""
+
+    def __init__(self, key: str, value: str, extra: str, reason: str) -> None:
+        super().__init__(key, value, f"used with the extra {extra}: {how_to_install(extra)} ({reason})")
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value} can only be {self.allowed}"
 
 
 class ConfigError(ValueError):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parley.broker.config.keys.reasons import JAVA, KRAFT, SASL, TIERED
+from parley.broker.config.keys.reasons import JAVA, KRAFT, TIERED
 from parley.broker.config.store_keys import UNUSED
 
 _SHARE_GROUPS = "Share groups are not supported yet."
 _STREAMS_GROUPS = "Groups of the streams protocol are not supported yet."
-_ENCODER = "Parley does not encrypt secrets that are set dynamically."
+_ENCODER = "Parley encrypts passwords with AES-256-GCM, under a key that PBKDF2-HMAC-SHA512 derives."
 
 RETIRED: Mapping[str, str] = {
     "controller.performance.": KRAFT,
@@ -28,10 +28,8 @@ RETIRED: Mapping[str, str] = {
     "remote.": TIERED,
     "rlmm.config.": TIERED,
     "rsm.config.": TIERED,
-    "sasl.oauthbearer.assertion.": SASL,
-    "sasl.oauthbearer.client.credentials.": SASL,
+    "sasl.oauthbearer.assertion.": "Client assertions are not supported yet.",
     "sasl.oauthbearer.jwt.": JAVA,
-    "sasl.oauthbearer.scope": SASL,
     **UNUSED,
 }
 """Why a key has no effect, by key; an entry that ends with a dot is a prefix."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from parley.broker.config.broker_keys import BrokerKeys
+from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
-from parley.broker.config.keys.reasons import ACLS, SASL, TLS
 
 _MAP_BYTES_MIN = 1 << 20
 """Kafka's lower bound of the memory for the table of keys, for each thread of the log cleaner."""
@@ -38,6 +38,35 @@ def _admits(config: BrokerKeys, name: str) -> bool:
 
 def _admits_some_address(overrides: str) -> bool:
     return any(int(pair.rpartition(":")[2]) > 0 for pair in overrides.split(",") if pair.strip())
+
+
+def _of_listener(config: BrokerKeys, listener: str, name: str) -> str:
+    """The text of a key for a listener; empty if it is not given."""
+    given = config.given
+    return given.get(f"listener.name.{listener.lower()}.{name}", given.get(name, "")).strip()
+
+
+def _have_keys(config: BrokerKeys) -> bool:
+    return all(
+        _of_listener(config, each.name, "ssl.keystore.location") or _of_listener(config, each.name, "ssl.keystore.key")
+        for each in config.bound
+        if each.is_tls
+    )
+
+
+def _metrics_keys_count(config: BrokerKeys) -> bool:
+    own = [key for key in config.given if key.startswith("listener.name.metrics.ssl.")]
+    is_of_another = any(each.name == "METRICS" for each in config.bound)
+    return not own or is_of_another or config.metrics_listener.startswith("https://")
+
+
+def _brokers_can_log_in(config: BrokerKeys) -> bool:
+    inter_broker = next((each for each in config.bound if each.name == config.inter_broker_listener), None)
+    if inter_broker is None or not inter_broker.is_sasl:
+        return True
+    enabled = _of_listener(config, inter_broker.name, "sasl.enabled.mechanisms")
+    mechanisms = split_list(enabled) if enabled else config.sasl_enabled_mechanisms
+    return config.sasl_mechanism_inter_broker_protocol in mechanisms
 
 
 RULES = (
@@ -118,10 +147,13 @@ RULES = (
         lambda c: c.queued_max_request_bytes <= 0 or c.queued_max_request_bytes >= c.socket_request_max_bytes,
         "at least socket.request.max.bytes, since a request of that size could never be read",
     ),
-    # Settings that are meant to restrict access must not be ignored.
-    Rule("listeners", lambda c: not any(listener.is_tls for listener in c.bound), f"without SSL. {TLS}"),
-    Rule("listeners", lambda c: not any(listener.is_sasl for listener in c.bound), f"without SASL. {SASL}"),
-    Rule("authorizer.class.name", lambda c: not c.authorizer_class_name, f"empty. {ACLS}"),
+    Rule("ssl.keystore.location", _have_keys, "given, or ssl.keystore.key: a listener with TLS needs a certificate"),
+    Rule("metrics.listener", _metrics_keys_count, "https://host:port if there are keys listener.name.metrics.ssl.*"),
+    Rule(
+        "sasl.mechanism.inter.broker.protocol",
+        _brokers_can_log_in,
+        "among the sasl.enabled.mechanisms of the inter-broker listener",
+    ),
 )
 
 

@@ -16,6 +16,8 @@ from uuid import UUID
 from parley.broker.config import ConfigError, ConfigType
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.config.group_config import check_group
+from parley.broker.config.sealed_passwords import PasswordSeal
 from parley.broker.config.topic_config import TopicConfig, check_topic, warnings_about_topic
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
@@ -24,11 +26,13 @@ from parley.broker.controller.election_rules import RulesOf
 from parley.broker.controller.leader_elections import reconcile_leaders
 from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
+    Charge,
     NewPartitions,
     NewTopic,
     TopicDefaults,
     TopicOutcome,
     add_partitions,
+    charge_nobody,
     create_topics,
     delete_topics,
 )
@@ -66,6 +70,7 @@ class Administration:
         self._until_usable = until_usable
         self._rules = rules
         self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
+        self._seal = PasswordSeal(static)
         self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
 
     @property
@@ -75,7 +80,9 @@ class Administration:
 
     # --- Topics ---
 
-    async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
+    async def create_topics(
+        self, wanted: Sequence[NewTopic], *, charge: Charge = charge_nobody, validate_only: bool = False
+    ) -> list[TopicOutcome]:
         """Create topics. Each topic has its own outcome."""
 
         def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
@@ -87,6 +94,7 @@ class Administration:
                 new_id=self._new_topic_id,
                 rng=self._rng,
                 policy=self._check_new_topic,
+                charge=charge,
                 validate_only=validate_only,
             )
 
@@ -113,7 +121,9 @@ class Administration:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         self._topic_policy.check_topic(topic, configs)
 
-    async def delete_topics(self, names: Sequence[str], ids: Mapping[str, UUID]) -> list[TopicOutcome]:
+    async def delete_topics(
+        self, names: Sequence[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody
+    ) -> list[TopicOutcome]:
         """Delete topics; those in ``ids`` only if they have that id. Each topic has its own outcome.
 
         Raises TOPIC_DELETION_DISABLED if ``delete.topic.enable`` is false.
@@ -122,14 +132,14 @@ class Administration:
             raise KafkaError(
                 ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false)."
             )
-        return await self._controller.submit(lambda image: delete_topics(image, names, ids))
+        return await self._controller.submit(lambda image: delete_topics(image, names, ids, charge=charge))
 
     async def add_partitions(
-        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
+        self, wanted: Sequence[NewPartitions], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
         """Add partitions to topics. Each topic has its own outcome."""
         outcomes = await self._controller.submit(
-            lambda image: add_partitions(image, wanted, rng=self._rng, validate_only=validate_only)
+            lambda image: add_partitions(image, wanted, rng=self._rng, charge=charge, validate_only=validate_only)
         )
         await self._until_usable()
         return outcomes
@@ -158,13 +168,20 @@ class Administration:
             await self._controller.submit(partial(reconcile_leaders, rules=self._rules))
         return outcomes
 
-    def _validate(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
+    def _validate(self, resource: ConfigResource, entries: Mapping[str, str]) -> Mapping[str, str]:
+        stored = entries
         try:
             if resource.type is ResourceType.TOPIC:
                 check_topic(self._config(), entries)
+            elif resource.type is ResourceType.GROUP:
+                if not resource.name:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+                check_group(self._config(), entries)
             elif resource.type is ResourceType.BROKER:
+                entries = self._seal.open(resource.name, entries)
                 # Of another broker only keys and values can be checked: its properties file is not known here.
                 check_change(self._config(), entries, per_broker=bool(resource.name))
+                stored = self._seal.seal(resource.name, stored)
             else:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
@@ -172,10 +189,11 @@ class Administration:
                 )
         except ConfigError as error:
             # Kafka uses one code for a refused topic configuration, another one for a refused broker configuration.
-            of_topic = resource.type is ResourceType.TOPIC
-            code = ErrorCode.INVALID_CONFIG if of_topic else ErrorCode.INVALID_REQUEST
+            of_broker = resource.type is ResourceType.BROKER
+            code = ErrorCode.INVALID_REQUEST if of_broker else ErrorCode.INVALID_CONFIG
             raise KafkaError(code, str(error)) from error
         self._config_policy.check_configs(resource, entries)
+        return stored
 
     def _current_list(self, resource: ConfigResource, name: str) -> list[str]:
         if resource.type is ResourceType.TOPIC:

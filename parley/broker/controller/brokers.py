@@ -8,15 +8,18 @@ from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.distrusted_partitions import distrust_outdated
+from parley.broker.controller.distrusted_partitions import distrust_outdated, raise_epochs
 from parley.broker.controller.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.leader_choice import elect_leader
 from parley.broker.controller.recovery_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.controller.replica_losses import Condition, ConditionOf, conditions
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
+from parley.broker.metadata.features import check_can_read
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 
 
 def register_broker(
@@ -34,16 +37,21 @@ def register_broker(
 
     A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
     higher epoch.
+
+    Raises UNSUPPORTED_VERSION if the broker cannot read the metadata that the cluster has.
     """
+    check_can_read(image, registration)
     known = image.brokers.get(registration.broker_id)
     if known is not None and registration.epoch <= known.epoch:
         return Decision((), [])
-    changes: list[Change] = []
+    changes: list[Change] = [*raise_epochs(image, registration.broker_id, registration.seen_leader_epoch)]
+    if changes:
+        image = image.with_changes(changes)
     if report is not None and (outdated := distrust_outdated(image, registration.broker_id, report)):
         changes += outdated
         image = image.with_changes(changes)
         known = None if known is None else replace(known, log_dirs=())  # they may be outdated, too
-    joined = replace(registration, fenced=False)
+    joined = replace(registration, fenced=False, seen=NO_TERM, seen_leader_epoch=NO_EPOCH)
     if known is not None and not known.fenced:
         if known.incarnation_id == registration.incarnation_id:
             return Decision((*changes, BrokerRegistered(joined)), [])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parley.broker.config.dynamic_changes import EntryChange, Operation
+from parley.broker.config.sealed_passwords import PREFIX
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ConfigReplaced
 from parley.broker.metadata.image import MetadataImage
@@ -18,7 +19,7 @@ class ConfigChange:
     """A request for one resource: ``replacement`` replaces all its entries, ``changes`` change some."""
 
     resource: ConfigResource
-    replacement: Mapping[str, str] | None = None
+    replacement: Mapping[str, str] | None = field(default=None, repr=False)
     changes: Sequence[EntryChange] = ()
 
 
@@ -30,8 +31,11 @@ class ConfigOutcome:
     error: KafkaError | None = None
 
 
-ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], None]
-"""Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) if the resource may not have these entries."""
+ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], Mapping[str, str]]
+"""Returns the entries as they are stored, with passwords encrypted.
+
+Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) if the resource may not have these entries.
+"""
 
 CurrentList = Callable[[ConfigResource, str], list[str]]
 """Returns the elements that a list key has now, defaults included. Raises INVALID_CONFIG if the key is not a list."""
@@ -52,8 +56,9 @@ def alter_configs(
         try:
             _check_exists(image, change.resource)
             present = image.configs.get(change.resource, NO_ENTRIES)
-            entries = _entries_after(change, present, current_list)
-            validate(change.resource, entries)
+            entries = entries_after(change, present, current_list)
+            _check_not_sealed(change.resource, entries, present)
+            entries = dict(validate(change.resource, entries))
         except KafkaError as error:
             outcomes.append(ConfigOutcome(change.resource, error))
             continue
@@ -78,7 +83,20 @@ def _check_is_broker(image: MetadataImage, name: str) -> None:
     raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {name}.")
 
 
-def _entries_after(change: ConfigChange, present: Mapping[str, str], current_list: CurrentList) -> dict[str, str]:
+def _check_not_sealed(resource: ConfigResource, entries: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Raise INVALID_CONFIG if a client sets a value that looks like an encrypted password: brokers would decrypt it."""
+    if resource.type is not ResourceType.BROKER:
+        return
+    for name, text in entries.items():
+        if text.startswith(PREFIX) and text != present.get(name):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"The value of {name} begins with {PREFIX}, which marks encrypted passwords: use another value.",
+            )
+
+
+def entries_after(change: ConfigChange, present: Mapping[str, str], current_list: CurrentList) -> dict[str, str]:
+    """Return the entries of a resource after a change. Raises KafkaError (INVALID_CONFIG)."""
     if change.replacement is not None:
         return dict(change.replacement)
     entries = dict(present)

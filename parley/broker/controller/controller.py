@@ -147,7 +147,8 @@ class Controller:
         return result
 
     def _withdraw_if_store_is_silent(self, request: DecisionRequest) -> None:
-        """Fail a request that has waited long enough, or look again soon if the store does respond."""
+        """Fail a request if the store has been silent for ``STORE_PATIENCE_S``; otherwise check again after
+        ``STORE_CHECK_S``."""
         loop = asyncio.get_running_loop()
         if self._store_silent_since_s is not None and self._is_store_frozen():
             self._store_silent_since_s = loop.time()

@@ -3,6 +3,9 @@
 The store may name replicas that have left the ISR since, and log directories that are no longer in use. Its leader
 epochs may be below those in the logs. So a partition loses its leader, its ISR and its ELR, and a recovery elects a
 leader by what all replicas report (``recovery_choice.py``), under an epoch above all that they know.
+
+No log has an epoch in which nothing was written. So each broker also reports the highest leader epoch that it has seen
+of any partition.
 See docs/coordination.md, "A store that was set back".
 """
 
@@ -20,13 +23,16 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.sentinels import NO_EPOCH
 
 
-def distrust_all(image: MetadataImage, present: Container[UUID]) -> Decision[int]:
-    """Leave the leaders of all partitions to a recovery. Returns the number of partitions.
+def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:
+    """Leave the leaders of all partitions to a recovery, under epochs above ``leader_epoch``.
 
-    ``present`` has the incarnations of the brokers that are members now. The log directories of all other brokers are
-    forgotten: a replica is not lost because it is in another directory than the store remembers.
+    Returns the number of partitions. ``present`` has the incarnations of the brokers that are members now. The log
+    directories of all other brokers are forgotten: a replica is not lost because it is in another directory than the
+    store remembers.
     """
-    partitions = [PartitionChanged(topic, index, distrusted(state)) for topic, index, state in image.partitions()]
+    partitions = [
+        PartitionChanged(topic, index, distrusted(state, leader_epoch)) for topic, index, state in image.partitions()
+    ]
     brokers = [
         BrokerRegistered(replace(broker, log_dirs=()))
         for broker in image.brokers.values()
@@ -45,6 +51,25 @@ def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport
                 if epoch > state.leader_epoch:
                     changes.append(PartitionChanged(topic.name, index, distrusted(state, epoch)))
     return changes
+
+
+def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> list[PartitionChanged]:
+    """Raise the leader epochs of a broker's partitions that wait for a recovery above ``leader_epoch``, which the
+    broker has seen. It may join after the controller has noticed that the store was set back.
+
+    Nothing else changes: most recoveries have another cause, and the replicas that were eligible last stay the same.
+    """
+    return [
+        PartitionChanged(
+            topic, index, replace(state, leader_epoch=leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
+        )
+        for topic, index, state in image.partitions()
+        if broker_id in state.replicas and _waits_for_recovery(state) and state.leader_epoch <= leader_epoch
+    ]
+
+
+def _waits_for_recovery(state: PartitionState) -> bool:
+    return state.leader == NO_LEADER and not state.isr and not state.elr
 
 
 def distrusted(state: PartitionState, epoch: int = NO_EPOCH) -> PartitionState:

@@ -143,6 +143,28 @@ def elect_other_leaders(
     return Decision(tuple(changes), None)
 
 
+def remove_damaged_replicas(
+    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
+) -> Decision[None]:
+    """Take a broker's replicas out of the ISR and the ELR, because it must fetch their logs again from their leaders.
+
+    A replica stays if it leads, or if the ISR would have fewer than ``min.insync.replicas`` live members without it.
+    ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
+    broker is registered under this epoch.
+    """
+    check_broker_epoch(image, broker_id, epoch)
+    live = image.live_broker_ids()
+    changes: list[Change] = []
+    for topic, index, state in image.named(replicas):
+        min_isr = rules(image, topic).min_insync_replicas
+        others = live.intersection(state.isr) - {broker_id}
+        if state.leader in others and len(others) >= min(min_isr, len(state.replicas)):
+            left = elect_leader(state, live, min_isr, lost=(broker_id,))
+            if left is not state:
+                changes.append(PartitionChanged(topic, index, left))
+    return Decision(tuple(changes), None)
+
+
 def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
     """Elect leaders, shrink ISRs and clear ELRs as live brokers and the configuration now allow or require it.
 

@@ -7,6 +7,11 @@
     topics/<name>                {"topic_id": ..., "partitions": count}
     partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions a chunk
     configs/<type>/<name>        {"key": "value", ...}
+    acls/<bucket>                [[type, pattern type, name, principal, host, operation, permission], ...]
+    scram/<user>                 {"user": ..., "credentials": {mechanism: [iterations, salt, stored key, server key]}}
+    delegation-tokens/<id>       a token without its secret
+    client-quotas/<entity>       {"entity": {"user": name or null, ...}, "quotas": {"key": rate, ...}}
+    secrets/<name>               a secret that all brokers share, as base64
     deleted-topics/ids           [topic id, ...]      the topics deleted last, oldest first
     terms                        [[epoch, controller, version], ...]   see ``parley.broker.metadata.terms``
 
@@ -17,39 +22,89 @@ too large for one transaction and is cut off in the middle, the chunks left over
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
 from parley.broker.metadata.changes import (
+    AclBucketReplaced,
     BrokerRegistered,
     BrokerUnregistered,
     Change,
+    ClientQuotasReplaced,
+    ClusterSecretSet,
     ConfigReplaced,
     ControllerElected,
+    DelegationTokenReplaced,
     DeletedTopicsReplaced,
+    FeatureLevelsReplaced,
     PartitionChanged,
     PartitionsAdded,
+    ScramUserReplaced,
     TopicCreated,
     TopicDeleted,
 )
 from parley.broker.metadata.encoding import (
+    levels_from_json,
+    levels_to_json,
+    quotas_from_json,
+    quotas_to_json,
     registration_from_json,
     registration_to_json,
+    scram_from_json,
+    scram_to_json,
     state_from_json,
     state_to_json,
     to_json,
+    token_from_json,
+    token_to_json,
 )
+from parley.broker.metadata.feature_levels import DEFAULT_LEVELS, TRANSACTION_VERSION
+from parley.broker.metadata.features import QUOTAS, SECURITY, features_in_use
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.broker.quotas.entities import QuotaEntity
+from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
+from parley.protocol.security.scram import ScramCredential
 
 CHUNK_PARTITIONS = 100
 CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"
 DELETED_TOPICS = "deleted-topics/"
+ACLS, SCRAM, DELEGATION_TOKENS, SECRETS = "acls/", "scram/", "delegation-tokens/", "secrets/"
+CLIENT_QUOTAS = "client-quotas/"
+FEATURES = "features/"
 TERMS = "terms"
-PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS, DELETED_TOPICS)
+PREFIXES = (
+    BROKERS,
+    TOPICS,
+    PARTITIONS,
+    CONFIGS,
+    DELETED_TOPICS,
+    ACLS,
+    SCRAM,
+    DELEGATION_TOKENS,
+    CLIENT_QUOTAS,
+    FEATURES,
+    SECRETS,
+)
+REQUIRED = f"{CONFIGS}requires/"
+"""Below this prefix stands what a controller must know in order to read the metadata.
+
+Controllers that do not know the prefix take it for a configuration of an unknown type, and cannot take office. So an
+older broker never becomes a controller that knows nothing of the ACLs and tells the other brokers that there are none.
+"""
+_REQUIREMENTS = {
+    SECURITY: f"{REQUIRED}security",
+    QUOTAS: f"{REQUIRED}client-quotas",
+    TRANSACTION_VERSION: f"{REQUIRED}feature-levels",
+}
+NAME_MAX = 200
+"""The longest encoded name of a user or entity that is part of a key. Some stores bound the length of keys."""
 _DELETED_TOPICS_KEY = f"{DELETED_TOPICS}ids"
+_LEVELS_KEY = f"{FEATURES}levels"
 
 Writes = dict[str, bytes | None]
 """The new value of each key, None to delete it, in the order in which the store must get them."""
@@ -58,6 +113,8 @@ Writes = dict[str, bytes | None]
 def writes_for(changes: Iterable[Change], after: MetadataImage, before: MetadataImage) -> Writes:
     """Return the writes for ``changes``, which lead from the image ``before`` to the image ``after``."""
     writes: Writes = {}
+    for feature in sorted(features_in_use(after) - features_in_use(before)):
+        writes[_REQUIREMENTS[feature]] = b"{}"
     for change in changes:
         match change:
             case PartitionChanged(topic, partition):
@@ -84,6 +141,18 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
                 writes[f"{BROKERS}{broker_id:010d}"] = None
             case ControllerElected():
                 pass  # the election stores the controller and its epoch
+            case AclBucketReplaced(number, bucket):
+                writes[f"{ACLS}{number:04d}"] = to_json(bucket_to_json(bucket)) if bucket else None
+            case ScramUserReplaced(user, credentials):
+                writes[scram_key(user)] = scram_value(user, credentials) if credentials else None
+            case DelegationTokenReplaced(token_id, token):
+                writes[DELEGATION_TOKENS + token_id] = None if token is None else to_json(token_to_json(token))
+            case ClientQuotasReplaced(entity, quotas):
+                writes[quotas_key(entity)] = to_json(quotas_to_json(entity, quotas)) if quotas else None
+            case FeatureLevelsReplaced(levels):
+                writes[_LEVELS_KEY] = to_json(levels_to_json(levels))
+            case ClusterSecretSet(name, secret):
+                writes[SECRETS + name] = b64encode(secret)
     return writes
 
 
@@ -103,6 +172,9 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
     for key, value in stored.items():
         if key.startswith(CONFIGS):
             kind, _, name = key.removeprefix(CONFIGS).partition("/")
+            if key.startswith(REQUIRED):
+                _check_requirement(name)
+                continue
             configs[ConfigResource(ResourceType[kind.upper()], _name_of(name))] = json.loads(value)
     return MetadataImage(
         cluster_id=cluster_id,
@@ -110,8 +182,61 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
         topics=topics,
         topic_names={topic.topic_id: topic.name for topic in topics.values()},
         configs=configs,
+        acls={
+            int(key.removeprefix(ACLS)): bucket_from_json(json.loads(value))
+            for key, value in stored.items()
+            if key.startswith(ACLS)
+        },
+        scram_users=dict(scram_user(value) for key, value in stored.items() if key.startswith(SCRAM)),
+        delegation_tokens={
+            token.token_id: token
+            for token in (
+                token_from_json(json.loads(value)) for key, value in stored.items() if key.startswith(DELEGATION_TOKENS)
+            )
+        },
+        client_quotas=dict(
+            quotas_from_json(json.loads(value)) for key, value in stored.items() if key.startswith(CLIENT_QUOTAS)
+        ),
+        features=levels_from_json(json.loads(stored[_LEVELS_KEY])) if _LEVELS_KEY in stored else DEFAULT_LEVELS,
+        secrets={
+            key.removeprefix(SECRETS): b64decode(value) for key, value in stored.items() if key.startswith(SECRETS)
+        },
         deleted_topics=tuple(map(UUID, json.loads(stored.get(_DELETED_TOPICS_KEY, b"[]")))),
     )
+
+
+def _check_requirement(name: str) -> None:
+    if f"{REQUIRED}{name}" not in _REQUIREMENTS.values():
+        raise ValueError(
+            f"the coordination store has metadata ({name}) of a newer version of Parley: install that version here"
+        )
+
+
+def scram_key(user: str) -> str:
+    """Return the key of a user's SCRAM credentials."""
+    return SCRAM + _short(quote(user, safe=""), user)
+
+
+def quotas_key(entity: QuotaEntity) -> str:
+    """Return the key of an entity's quotas."""
+    name = ",".join(f"{kind}={quote(name, safe='')}" for kind, name in entity.parts().items())
+    return CLIENT_QUOTAS + _short(name, name)
+
+
+def _short(encoded: str, name: str) -> str:
+    """Return the last segment of a key; the hash of a name stands for the name if it is too long."""
+    return encoded if len(encoded) <= NAME_MAX else f"={sha256(name.encode()).hexdigest()}"
+
+
+def scram_value(user: str, credentials: Mapping[str, ScramCredential]) -> bytes:
+    """Return a user's SCRAM credentials as the store keeps them."""
+    return to_json({"user": user, "credentials": scram_to_json(credentials)})
+
+
+def scram_user(value: bytes) -> tuple[str, dict[str, ScramCredential]]:
+    """Return the user and the SCRAM credentials, by mechanism, that ``scram_value`` encoded."""
+    stored = json.loads(value)
+    return stored["user"], scram_from_json(stored["credentials"])
 
 
 def _write_deleted_topics(writes: Writes, after: MetadataImage) -> None:

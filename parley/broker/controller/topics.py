@@ -57,6 +57,14 @@ TopicPolicy = Callable[[TopicImage, Mapping[str, str]], None]
 """Raises POLICY_VIOLATION if the operator's policy refuses the topic (KIP-108)."""
 
 
+Charge = Callable[[str, int], None]
+"""Counts that a topic changes by a number of partitions. Raises THROTTLING_QUOTA_EXCEEDED if the client must wait."""
+
+
+def charge_nobody(topic: str, partitions: int) -> None:
+    """Count nothing: the broker itself makes the change."""
+
+
 def create_topics(
     image: MetadataImage,
     wanted: Iterable[NewTopic],
@@ -65,6 +73,7 @@ def create_topics(
     new_id: Callable[[], UUID],
     rng: Random,
     policy: TopicPolicy | None = None,
+    charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
     """Create each topic; each outcome has its own error. A request for too many partitions in all creates no topic."""
@@ -80,6 +89,7 @@ def create_topics(
             topic = TopicImage(new.name, new_id(), _new_partitions(image, new, defaults, rng))
             if policy is not None:
                 policy(topic, new.configs)
+            charge(new.name, len(topic.partitions))
         except KafkaError as error:
             outcomes.append(TopicOutcome(new.name, error=error))
             continue
@@ -172,7 +182,9 @@ def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> Partition
     return PartitionState(replicas=replicas, isr=live, leader=live[0])
 
 
-def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID]) -> Decision[list[TopicOutcome]]:
+def delete_topics(
+    image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody
+) -> Decision[list[TopicOutcome]]:
     """Delete each topic with its configuration. A topic in ``ids`` is deleted only if it has that id."""
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
@@ -186,6 +198,11 @@ def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, 
         if ids.get(name, topic.topic_id) != topic.topic_id:
             other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been created again, with another id.")
             outcomes.append(TopicOutcome(name, error=other))
+            continue
+        try:
+            charge(name, len(topic.partitions))
+        except KafkaError as error:
+            outcomes.append(TopicOutcome(name, error=error))
             continue
         deleted.add(name)
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -210,6 +227,7 @@ def add_partitions(
     wanted: Iterable[NewPartitions],
     *,
     rng: Random,
+    charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
     """Add partitions to each topic; the existing ones stay as they are (KIP-195).
@@ -224,6 +242,7 @@ def add_partitions(
     for more in wanted:
         try:
             added = _added_partitions(image, more, rng)
+            charge(more.topic, len(added))
         except KafkaError as error:
             outcomes.append(TopicOutcome(more.topic, error=error))
             continue

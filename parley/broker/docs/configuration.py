@@ -8,6 +8,7 @@ from typing import Any
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key, Keys
+from parley.broker.config.keys.group_level import GroupLevelKeys
 from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED
 from parley.broker.config.retired import RETIRED
@@ -21,9 +22,7 @@ _INTRODUCTION = """\
 `make docs` generates this page from the definitions in `parley/broker/config/keys/`; do not edit it.
 
 A broker reads its configuration from a file of `key=value` lines, with Kafka's names and defaults. The
-`server.properties` that comes with Apache Kafka 4 starts a broker, and so does yours, with one exception: a setting
-that is meant to restrict access and is not supported yet is refused, not ignored. These are listeners with `SSL` or
-`SASL`, and `authorizer.class.name`.
+`server.properties` that comes with Apache Kafka 4 starts a broker, and so does yours.
 
 A key that has no effect in Parley is accepted, and the broker logs a warning with the reason. So is an unknown key; the
 warning then names the key that you probably meant. If a value is not allowed, the broker does not start and reports all
@@ -44,6 +43,13 @@ _TOPICS = """\
 
 Settings of a topic, given when the topic is created or later. If a topic does not set a key, the broker's key applies.
 All of them can be changed while brokers run.
+"""
+
+_GROUPS = """\
+## Settings of one group
+
+Settings of a group, given at any time with `parley configs --alter --entity-type groups`. If a group does not set a
+key, the broker's key applies.
 """
 
 _RETIRED = """\
@@ -81,6 +87,7 @@ def configuration_page() -> str:
     parts += [_section(keys) for keys in BrokerKeys.__bases__]
     parts += [_store_section(store) for store in CONFIGS.values()]
     parts += [_TOPICS, *(_entry(key) for key in _sorted(TopicKeys.KEYS))]
+    parts += [_GROUPS, *(_entry(key) for key in _sorted(GroupLevelKeys.KEYS))]
     rows = (f"| `{name}{'*' if name.endswith('.') else ''}` | {why} |" for name, why in RETIRED.items())
     parts.append(_RETIRED + "\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -12,6 +12,7 @@ _INTRODUCTION = """\
 
 With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
 scraper asks for it) and `GET /healthz`, its state as JSON: status 200 if it serves clients, else 503 and the problems.
+[Security](security.md#metrics-and-health) describes TLS and logins.
 
 Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
 `rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])`; a quantile of their total time is

@@ -17,29 +17,10 @@ rejected, never half done: the client gets the protocol's error, and the broker 
 support.
 """
 
-_SECURITY = "not yet: security"
-_QUOTAS = "not yet: quotas"
-_CONSUMER_GROUPS = "not yet: the group protocol of KIP-848; clients use the classic one"
 _OTHER_GROUPS = "not yet: share and streams groups"
 _QUORUM = "never: a coordination store takes the place of the metadata quorum"
 
 UNSERVED: Final = {
-    "SaslHandshake": _SECURITY,
-    "SaslAuthenticate": _SECURITY,
-    "DescribeAcls": _SECURITY,
-    "CreateAcls": _SECURITY,
-    "DeleteAcls": _SECURITY,
-    "CreateDelegationToken": _SECURITY,
-    "RenewDelegationToken": _SECURITY,
-    "ExpireDelegationToken": _SECURITY,
-    "DescribeDelegationToken": _SECURITY,
-    "DescribeUserScramCredentials": _SECURITY,
-    "AlterUserScramCredentials": _SECURITY,
-    "DescribeClientQuotas": _QUOTAS,
-    "AlterClientQuotas": _QUOTAS,
-    "UpdateFeatures": "not yet: feature levels",
-    "ConsumerGroupHeartbeat": _CONSUMER_GROUPS,
-    "ConsumerGroupDescribe": _CONSUMER_GROUPS,
     "GetTelemetrySubscriptions": "not yet: metrics of clients (KIP-714)",
     "PushTelemetry": "not yet: metrics of clients (KIP-714)",
     "ShareGroupHeartbeat": _OTHER_GROUPS,
@@ -81,7 +62,9 @@ FEATURES: Final = (
     Feature("Consumer groups", True,
             "the classic protocol with every client-side assignor, static members (KIP-345), commits, "
             "administration; groups survive restarts"),
-    Feature("Consumer groups of KIP-848", False, "use `group.protocol=classic`, not `consumer`"),
+    Feature("Consumer groups of KIP-848", True,
+            "`group.protocol=consumer`: assignors on the broker, those of others by entry point, regular expressions, "
+            "static members, online migration from and to the classic protocol; docs/groups.md"),
     Feature("Share groups, streams groups", False, ""),
     Feature("Topics", True, "creation (also on first use), deletion, more partitions, deletion of records, topic ids"),
     Feature("Configuration", True,
@@ -100,9 +83,17 @@ FEATURES: Final = (
     Feature("Coordination stores", True,
             "an embedded one, one in memory, the servers in docs/stores.md, and stores of other packages by entry"
             " point"),
-    Feature("Encryption, authentication, authorization", False,
-            "listeners are PLAINTEXT; bind them to trusted networks only"),
-    Feature("Quotas", False, "only limits for connections and request sizes"),
+    Feature("Authorization", True,
+            "ACLs by Kafka's rules (KIP-290, 373, 430, 679), with ranges of addresses; authorizers of others by entry "
+            "point; what each request needs is in docs/authorization.md"),
+    Feature("SCRAM users, delegation tokens", True, "in the coordination store (KIP-554, 48, 373)"),
+    Feature("Encryption, authentication", True,
+            "TLS 1.2 and 1.3 with certificates renewed at run time and revocation lists; PLAIN, SCRAM, OAUTHBEARER "
+            "(KIP-768), GSSAPI, mechanisms of others by entry point, re-authentication (KIP-368); among brokers, in "
+            "every command, and for the REST API of Connect and the metrics"),
+    Feature("Quotas", True,
+            "of bytes, request time, changes of topics and connections (KIP-13, 55, 124, 219, 257, 546, 599, 612); how "
+            "they count is in docs/quotas.md"),
     Feature("Metrics and health", True, "Prometheus at `/metrics`, `/healthz` for probes"),
     Feature("Metrics of clients (KIP-714)", False, ""),
     Feature("Tiered storage", False, ""),

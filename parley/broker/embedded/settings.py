@@ -42,7 +42,7 @@ def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]
     if not isinstance(properties, Mapping):
         raise ValueError(
             f"properties is a mapping of keys to values, not {properties!r}; "
-            "for a file pass parley.broker.config.read_properties(path)"
+            "for a file pass parley.broker.config.read_configuration(path)"
         )
     for name in properties:
         if not isinstance(name, str):

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 
 from parley.broker.metadata.types import Endpoint
 
 RETRY_S = 0.1
 """The pause before the next attempt to connect, if the broker does not respond or closes the connection."""
+CONFIRM_S = 10.0
+"""How long a machine may take to accept or refuse a connection, after another one has ended."""
 
 
 async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
@@ -29,24 +32,17 @@ async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
     return False
 
 
-async def until_gone(endpoint: Endpoint) -> None:
-    """Keep a connection to a broker open; returns when its machine refuses connections."""
+async def until_gone(endpoint: Endpoint, hold: Callable[[Endpoint], Awaitable[None]]) -> None:
+    """Keep a connection to a broker open; returns when its machine refuses connections.
+
+    ``hold`` connects as brokers do, and returns when the connection has ended or cannot be made.
+    """
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
-        try:
-            reader, writer = await _connect(endpoint)
-        except ConnectionRefusedError:
+        await hold(endpoint)
+        if await is_gone(endpoint, timeout_s=CONFIRM_S):
             return
-        except OSError:
-            await asyncio.sleep(RETRY_S)
-            continue
-        try:
-            await reader.read(1)  # a broker never sends first: this returns when the connection ends
-        except OSError:
-            pass
-        finally:
-            writer.close()
         if loop.time() - began < RETRY_S:
             await asyncio.sleep(RETRY_S)
 

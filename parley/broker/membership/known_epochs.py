@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.metadata.changes import Delta, PartitionChanged, PartitionsAdded, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.runtime.tasks import race
@@ -32,9 +33,9 @@ SYNC_PAUSE_S = 0.5
 """The pause between two syncs, so that many changes of the metadata do not keep the disk busy."""
 RETRY_S = 1.0
 """The pause after no directory has taken a change."""
-CONTROLLER_EPOCH_MAX = (1 << 31) - (1 << 20)
-"""The highest controller epoch that is believed. The protocol's field is an int32; no cluster has a million elections
-left to hold above this."""
+EPOCH_MAX = (1 << 31) - (1 << 20)
+"""The highest controller epoch and leader epoch that are believed. The protocol's fields are int32; no cluster has a
+million elections left to hold above this."""
 ID_MAX = 1 << 62
 """The highest broker epoch, metadata version and producer id that are believed; the protocol's fields are int64."""
 
@@ -49,6 +50,8 @@ class KnownEpochs:
     """This broker's own epoch."""
     producer_ids_end: int = 0
     """One more than the highest producer id that this broker may have given to a client, or has in its logs."""
+    leader_epoch: int = NO_EPOCH
+    """The highest leader epoch of any partition. Nothing may have been written in it, so that no log knows it."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
         """Return the higher of both, field by field."""
@@ -56,6 +59,7 @@ class KnownEpochs:
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),
             max(self.producer_ids_end, other.producer_ids_end),
+            max(self.leader_epoch, other.leader_epoch),
         )
 
     def to_bytes(self) -> bytes:
@@ -66,13 +70,17 @@ class KnownEpochs:
             "metadata_version": self.metadata.version,
             "broker_epoch": self.broker_epoch,
             "producer_ids_end": self.producer_ids_end,
+            "leader_epoch": self.leader_epoch,
         }
         return json.dumps(fields).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KnownEpochs:
-        """The inverse of ``to_bytes``. Raises ValueError, KeyError or TypeError for anything else, and for numbers that
-        no cluster reaches: the store's counters could not be lifted above them."""
+        """Return the epochs that ``to_bytes`` encoded.
+
+        Raises ValueError, KeyError or TypeError for anything else, and for numbers that no cluster reaches: the store's
+        counters could not be lifted above them.
+        """
         try:
             fields = json.loads(data)
         except RecursionError as error:
@@ -85,11 +93,14 @@ class KnownEpochs:
             return value
 
         term = Term(
-            number("controller_epoch", CONTROLLER_EPOCH_MAX),
+            number("controller_epoch", EPOCH_MAX),
             number("controller_id", INT32_MAX),
             number("metadata_version", ID_MAX),
         )
-        return cls(term, number("broker_epoch", ID_MAX), number("producer_ids_end", ID_MAX))
+        fields.setdefault("leader_epoch", NO_EPOCH)  # a file of an earlier version
+        return cls(
+            term, number("broker_epoch", ID_MAX), number("producer_ids_end", ID_MAX), number("leader_epoch", EPOCH_MAX)
+        )
 
 
 def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:
@@ -133,9 +144,10 @@ class EpochFile:
             self.known = raised
             self._changed.set()
 
-    def note_image(self, image: MetadataImage) -> None:
-        """Note the metadata that this broker has just applied."""
-        self.note(KnownEpochs(Term(image.controller_epoch, image.controller_id, image.version)))
+    def note_image(self, delta: Delta, image: MetadataImage) -> None:
+        """Note the metadata that this broker has just applied, and the leader epochs in its latest changes."""
+        term = Term(image.controller_epoch, image.controller_id, image.version)
+        self.note(KnownEpochs(term, leader_epoch=highest_leader_epoch(delta)))
 
     async def run(self) -> None:
         """Write every change at once, and sync the files from time to time, until cancelled.
@@ -213,6 +225,22 @@ class EpochFile:
                     self._changed.set()
                     raise
                 self._failures.restart()
+
+
+def highest_leader_epoch(delta: Delta) -> int:
+    """Return the highest leader epoch in the changes, NO_EPOCH if they have none."""
+    epochs = [NO_EPOCH]
+    for change in delta.changes:
+        match change:
+            case PartitionChanged(state=state):
+                epochs.append(state.leader_epoch)
+            case TopicCreated(topic):
+                epochs += [state.leader_epoch for state in topic.partitions]
+            case PartitionsAdded(partitions=partitions):
+                epochs += [state.leader_epoch for state in partitions]
+            case _:
+                pass
+    return max(epochs)
 
 
 async def _on_disk(work: Callable[[Path], None], directories: Sequence[Path]) -> Sequence[Path]:

@@ -122,6 +122,7 @@ class BrokerLifecycle:
             self.controller,
             metadata,
             publisher,
+            hold=peers.hold,
             listener=listener,
             rules=rules,
             recovery=recovery,
@@ -370,7 +371,7 @@ class BrokerLifecycle:
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Follow a change of the metadata (a subscriber)."""
-        self._epochs.note_image(image)
+        self._epochs.note_image(delta, image)
         self._compare_with_metadata()
         self.store_move.controller_elected(image.controller_epoch)
 

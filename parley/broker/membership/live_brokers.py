@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -30,8 +30,7 @@ from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
-from parley.broker.metadata.terms import NO_TERM
-from parley.broker.metadata.types import BrokerRegistration
+from parley.broker.metadata.types import BrokerRegistration, Endpoint
 from parley.broker.runtime.tasks import TaskSet, race
 from parley.consensus.recipes.groups import Groups, Member
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -53,6 +52,7 @@ class LiveBrokers:
         metadata: Metadata,
         publisher: MetadataPublisher,
         *,
+        hold: Callable[[Endpoint], Awaitable[None]],
         listener: str,
         rules: RulesOf,
         recovery: UncleanRecovery,
@@ -63,6 +63,7 @@ class LiveBrokers:
         self._controller = controller
         self._metadata = metadata
         self._publisher = publisher
+        self._hold = hold
         self._listener = listener
         self._rules = rules
         self._recovery = recovery
@@ -124,7 +125,7 @@ class LiveBrokers:
             self._joining.pop(key).cancel()
         for key in joined.keys() - self._joining.keys():
             self._joining[key] = watches.start(
-                self._register(replace(joined[key], seen=NO_TERM), watches), name=f"registration of broker {key[0]}"
+                self._register(joined[key], watches), name=f"registration of broker {key[0]}"
             )
             self._joining[key].add_done_callback(partial(self._joined, key))
 
@@ -196,7 +197,7 @@ class LiveBrokers:
         if broker.incarnation_id in self._refusing:
             _log.warning("the controller cannot reach a broker that is alive", extra={"broker": broker.broker_id})
         elif endpoint is not None:
-            await until_gone(endpoint)
+            await until_gone(endpoint, self._hold)
             self._refusing.add(broker.incarnation_id)
             try:
                 await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")

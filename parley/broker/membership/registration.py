@@ -55,7 +55,7 @@ class Registration:
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
         deadline: float | None = None
         epoch = NO_EPOCH
-        data = registration_to_bytes(replace(self.broker, seen=known.metadata))
+        data = registration_to_bytes(replace(self.broker, seen=known.metadata, seen_leader_epoch=known.leader_epoch))
         while True:
             present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
             latest = await groups.latest_incarnation(BROKERS_GROUP, self._member_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from functools import partial
 
 from parley.broker.controller.controller import Controller, Outranked
 from parley.broker.controller.distrusted_partitions import distrust_all
@@ -20,6 +21,7 @@ from parley.broker.metrics import ElectionMetrics
 from parley.consensus.backend import At, Backend, Check, Delete
 from parley.consensus.errors import PreconditionFailed
 from parley.consensus.store_record import SET_BACK_KEY
+from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,9 @@ class StoreSetBack:
     async def _distrust(self, members: Collection[BrokerRegistration], reason: str) -> None:
         present = {member.incarnation_id for member in members}
         await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
-        partitions = await self._controller.submit(lambda image: distrust_all(image, present), waits_for_store=True)
+        highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
+        decide = partial(distrust_all, present=present, leader_epoch=highest)
+        partitions = await self._controller.submit(decide, waits_for_store=True)
         self._controller.forget_earlier_terms()  # not before: if this term ends earlier, the next one needs the sign
         self._metrics.set_backs += 1
         _log.error(

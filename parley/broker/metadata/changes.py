@@ -7,10 +7,15 @@ the same order, so every broker passes through the same images.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, TopicImage
+from parley.broker.quotas.entities import QuotaEntity
+from parley.broker.security.acls.stored import Bucket
+from parley.broker.security.delegation_token import DelegationToken
+from parley.protocol.security.scram import ScramCredential
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,53 @@ class ConfigReplaced:
     entries: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class AclBucketReplaced:
+    """The ACLs of one bucket are now exactly these. It may be empty."""
+
+    number: int
+    bucket: Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUserReplaced:
+    """The SCRAM credentials of a user, by mechanism, are now exactly these. The user may have none."""
+
+    user: str
+    credentials: Mapping[str, ScramCredential]
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokenReplaced:
+    """A delegation token was created or renewed; None: it was removed."""
+
+    token_id: str
+    token: DelegationToken | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotasReplaced:
+    """The quotas of an entity, by key, are now exactly these. The entity may have none."""
+
+    entity: QuotaEntity
+    quotas: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelsReplaced:
+    """The levels of the cluster's features are now exactly these."""
+
+    levels: FeatureLevels
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecretSet:
+    """A secret that all brokers share was chosen. It is never changed."""
+
+    name: str
+    value: bytes = field(repr=False)
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -92,6 +144,12 @@ Change = (
     | PartitionsAdded
     | PartitionChanged
     | ConfigReplaced
+    | AclBucketReplaced
+    | ScramUserReplaced
+    | DelegationTokenReplaced
+    | ClientQuotasReplaced
+    | FeatureLevelsReplaced
+    | ClusterSecretSet
 )
 
 

@@ -7,22 +7,30 @@ value; code that reads data from outside turns these into an error of its own.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from parley.broker.metadata.changes import (
+    AclBucketReplaced,
     BrokerRegistered,
     BrokerUnregistered,
     Change,
+    ClientQuotasReplaced,
+    ClusterSecretSet,
     ConfigReplaced,
     ControllerElected,
+    DelegationTokenReplaced,
     DeletedTopicsReplaced,
+    FeatureLevelsReplaced,
     PartitionChanged,
     PartitionsAdded,
+    ScramUserReplaced,
     TopicCreated,
     TopicDeleted,
 )
+from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.terms import NO_TERM, Term
 from parley.broker.metadata.types import (
     BrokerRegistration,
@@ -32,6 +40,11 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
+from parley.broker.quotas.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
+from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
+from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.principal import Principal
+from parley.protocol.security.scram import ScramCredential
 
 _NO_RECOVERY: tuple[Any, ...] = ((), (), (), -1)
 """Defaults of the fields that the states in older stores do not have."""
@@ -54,7 +67,7 @@ def state_to_json(state: PartitionState) -> list[Any]:
 
 
 def state_from_json(value: list[Any]) -> PartitionState:
-    """The inverse of ``state_to_json``."""
+    """Return the partition's state that ``state_to_json`` encoded."""
     replicas, isr, leader, leader_epoch, partition_epoch, *more = value
     if not more:
         return PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch)
@@ -91,13 +104,17 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
         value["kept_epoch"] = registration.kept_epoch
     if registration.log_dirs:
         value["log_dirs"] = [str(directory) for directory in registration.log_dirs]
+    if registration.inter_broker_listener:
+        value["inter_broker_listener"] = registration.inter_broker_listener
     if registration.seen != NO_TERM:
         value["seen"] = list(registration.seen)
+    if registration.seen_leader_epoch >= 0:
+        value["seen_leader_epoch"] = registration.seen_leader_epoch
     return value
 
 
 def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
-    """The inverse of ``registration_to_json``."""
+    """Return the registration that ``registration_to_json`` encoded."""
     return BrokerRegistration(
         broker_id=value["broker_id"],
         epoch=value["epoch"],
@@ -109,8 +126,78 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
         previous_epoch=value.get("previous_epoch", -1),
         kept_epoch=value.get("kept_epoch", -1),
         log_dirs=tuple(map(UUID, value.get("log_dirs", ()))),
+        inter_broker_listener=value.get("inter_broker_listener", ""),
         seen=Term(*value.get("seen", NO_TERM)),
+        seen_leader_epoch=value.get("seen_leader_epoch", -1),
     )
+
+
+def scram_to_json(credentials: Mapping[str, ScramCredential]) -> dict[str, Any]:
+    """Return a user's SCRAM credentials, by mechanism, as a JSON value."""
+    return {
+        mechanism: [
+            credential.iterations,
+            *(b64encode(each).decode() for each in (credential.salt, credential.stored_key, credential.server_key)),
+        ]
+        for mechanism, credential in credentials.items()
+    }
+
+
+def scram_from_json(value: Mapping[str, Any]) -> dict[str, ScramCredential]:
+    """Return the SCRAM credentials, by mechanism, that ``scram_to_json`` encoded."""
+    found = {}
+    for mechanism, (iterations, *encoded) in value.items():
+        salt, stored_key, server_key = (b64decode(each, validate=True) for each in encoded)
+        found[mechanism] = ScramCredential(salt, iterations, stored_key, server_key)
+    return found
+
+
+def token_to_json(token: DelegationToken) -> dict[str, Any]:
+    """Return a delegation token as a JSON value. It does not contain the token's secret."""
+    return {
+        "token_id": token.token_id,
+        "owner": str(token.owner),
+        "requester": str(token.requester),
+        "renewers": [str(renewer) for renewer in token.renewers],
+        "issued_ms": token.issued_ms,
+        "expires_ms": token.expires_ms,
+        "max_ms": token.max_ms,
+    }
+
+
+def token_from_json(value: Mapping[str, Any]) -> DelegationToken:
+    """Return the delegation token that ``token_to_json`` encoded."""
+    return DelegationToken(
+        token_id=value["token_id"],
+        owner=Principal.parse(value["owner"]),
+        requester=Principal.parse(value["requester"]),
+        renewers=tuple(map(Principal.parse, value["renewers"])),
+        issued_ms=value["issued_ms"],
+        expires_ms=value["expires_ms"],
+        max_ms=value["max_ms"],
+    )
+
+
+def quotas_to_json(entity: QuotaEntity, quotas: Mapping[str, float]) -> dict[str, Any]:
+    """Return the quotas of an entity as a JSON value. The name of a default is null, as in Kafka's protocol."""
+    return {"entity": {kind: name or None for kind, name in entity.parts().items()}, "quotas": dict(quotas)}
+
+
+def quotas_from_json(value: Mapping[str, Any]) -> tuple[QuotaEntity, dict[str, float]]:
+    """Return the entity and its quotas that ``quotas_to_json`` encoded."""
+    names = {kind: name or DEFAULT for kind, name in value["entity"].items()}
+    entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
+    return entity, {key: float(rate) for key, rate in value["quotas"].items()}
+
+
+def levels_to_json(levels: FeatureLevels) -> dict[str, Any]:
+    """Return the levels of features as a JSON value."""
+    return {"epoch": levels.epoch, "levels": dict(levels.chosen)}
+
+
+def levels_from_json(value: Mapping[str, Any]) -> FeatureLevels:
+    """Return the feature levels that ``levels_to_json`` encoded."""
+    return FeatureLevels(value["epoch"], value["levels"])
 
 
 def registration_to_bytes(registration: BrokerRegistration) -> bytes:
@@ -119,7 +206,7 @@ def registration_to_bytes(registration: BrokerRegistration) -> bytes:
 
 
 def registration_from_bytes(data: bytes) -> BrokerRegistration:
-    """The inverse of ``registration_to_bytes``."""
+    """Return the registration that ``registration_to_bytes`` encoded."""
     return registration_from_json(json.loads(data))
 
 
@@ -129,7 +216,7 @@ def changes_to_bytes(changes: Iterable[Change]) -> bytes:
 
 
 def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
-    """The inverse of ``changes_to_bytes``. Raises ValueError if the bytes are not such an encoding."""
+    """Return the changes that ``changes_to_bytes`` encoded. Raises ValueError if the bytes are not such an encoding."""
     try:
         return tuple(_to_change(*value) for value in json.loads(bytes(data)))
     except (KeyError, TypeError, IndexError) as wrong:
@@ -157,6 +244,18 @@ def _from_change(change: Change) -> list[Any]:
             return ["no broker", broker_id]
         case ControllerElected(controller_id, epoch):
             return ["controller", controller_id, epoch]
+        case AclBucketReplaced(number, bucket):
+            return ["acls", number, bucket_to_json(bucket)]
+        case ScramUserReplaced(user, credentials):
+            return ["scram", user, scram_to_json(credentials)]
+        case DelegationTokenReplaced(token_id, token):
+            return ["token", token_id, None if token is None else token_to_json(token)]
+        case ClientQuotasReplaced(entity, quotas):
+            return ["quotas", quotas_to_json(entity, quotas)]
+        case FeatureLevelsReplaced(levels):
+            return ["features", levels_to_json(levels)]
+        case ClusterSecretSet(name, value):
+            return ["secret", name, b64encode(value).decode()]
 
 
 def _to_change(kind: str, *value: Any) -> Change:
@@ -179,4 +278,16 @@ def _to_change(kind: str, *value: Any) -> Change:
             return BrokerUnregistered(value[0])
         case "controller":
             return ControllerElected(value[0], value[1])
+        case "acls":
+            return AclBucketReplaced(value[0], bucket_from_json(value[1]))
+        case "scram":
+            return ScramUserReplaced(value[0], scram_from_json(value[1]))
+        case "token":
+            return DelegationTokenReplaced(value[0], None if value[1] is None else token_from_json(value[1]))
+        case "quotas":
+            return ClientQuotasReplaced(*quotas_from_json(value[0]))
+        case "features":
+            return FeatureLevelsReplaced(levels_from_json(value[0]))
+        case "secret":
+            return ClusterSecretSet(value[0], b64decode(value[1], validate=True))
     raise ValueError(f"there is no metadata change of the kind {kind!r}")

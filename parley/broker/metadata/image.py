@@ -9,21 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 from uuid import UUID
 
 from parley.broker.metadata.changes import (
+    AclBucketReplaced,
     BrokerRegistered,
     BrokerUnregistered,
     Change,
+    ClientQuotasReplaced,
+    ClusterSecretSet,
     ConfigReplaced,
     ControllerElected,
+    DelegationTokenReplaced,
     DeletedTopicsReplaced,
     Delta,
+    FeatureLevelsReplaced,
     PartitionChanged,
     PartitionsAdded,
+    ScramUserReplaced,
     TopicCreated,
     TopicDeleted,
 )
+from parley.broker.metadata.feature_levels import DEFAULT_LEVELS, FeatureLevels
 from parley.broker.metadata.types import (
     NO_ENTRIES,
     BrokerRegistration,
@@ -32,6 +40,13 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
+from parley.broker.quotas.entities import QuotaEntity
+from parley.broker.security.acls.stored import EMPTY, Bucket
+from parley.broker.security.delegation_token import DelegationToken
+from parley.protocol.security.scram import ScramCredential
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 DELETED_TOPICS_KEPT = 500
 
@@ -51,6 +66,18 @@ class MetadataImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    acls: Mapping[int, Bucket] = field(default_factory=dict)
+    """The ACLs by the number of their bucket (``parley.broker.security.acls.stored``)."""
+    scram_users: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict)
+    """SCRAM credentials by user and mechanism."""
+    delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
+    """Delegation tokens by id. Those that have expired are removed after a while."""
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """The quotas of users, client ids and addresses. The mapping is another one only if the quotas have changed."""
+    features: FeatureLevels = DEFAULT_LEVELS
+    """The levels of the features that clients see."""
+    secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Secrets that all brokers share, by name."""
     deleted_topics: tuple[UUID, ...] = ()
     """The ids of the most recently deleted topics, the oldest first. A broker that missed the deletion deletes their
     logs. It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
@@ -119,7 +146,35 @@ class MetadataImage:
                 changes.append(ConfigReplaced(resource, entries))
         for name, topic in self.topics.items():
             changes += _topic_changes(earlier.topics.get(name), topic)
+        if self.features != earlier.features:
+            changes.append(FeatureLevelsReplaced(self.features))
+        changes += self._security_changes_since(earlier)
         return tuple(changes)
+
+    def _security_changes_since(self, earlier: MetadataImage) -> Iterator[Change]:
+        if self.acls is not earlier.acls:
+            for number in {**earlier.acls, **self.acls}:
+                bucket = self.acls.get(number, EMPTY)
+                if bucket != earlier.acls.get(number, EMPTY):
+                    yield AclBucketReplaced(number, bucket)
+        if self.scram_users is not earlier.scram_users:
+            for user in {**earlier.scram_users, **self.scram_users}:
+                credentials = self.scram_users.get(user, {})
+                if credentials != earlier.scram_users.get(user, {}):
+                    yield ScramUserReplaced(user, credentials)
+        if self.delegation_tokens is not earlier.delegation_tokens:
+            for token_id in {**earlier.delegation_tokens, **self.delegation_tokens}:
+                token = self.delegation_tokens.get(token_id)
+                if token != earlier.delegation_tokens.get(token_id):
+                    yield DelegationTokenReplaced(token_id, token)
+        if self.client_quotas is not earlier.client_quotas:
+            for entity in {**earlier.client_quotas, **self.client_quotas}:
+                quotas = self.client_quotas.get(entity, {})
+                if quotas != earlier.client_quotas.get(entity, {}):
+                    yield ClientQuotasReplaced(entity, quotas)
+        for name, value in self.secrets.items():
+            if earlier.secrets.get(name) != value:
+                yield ClusterSecretSet(name, value)
 
 
 def _with_deleted(topic_ids: tuple[UUID, ...], topic_id: UUID) -> tuple[UUID, ...]:
@@ -146,6 +201,12 @@ class _Draft:
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[UUID, str] | None = None
         self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._acls: dict[int, Bucket] | None = None
+        self._scram_users: dict[str, Mapping[str, ScramCredential]] | None = None
+        self._tokens: dict[str, DelegationToken] | None = None
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
+        self._features = image.features
+        self._secrets = image.secrets
         self._deleted = image.deleted_topics
         self._partitions: dict[str, list[PartitionState]] = {}
 
@@ -173,6 +234,36 @@ class _Draft:
                 self._brokers.pop(broker_id, None)
             case ControllerElected(controller_id, epoch):
                 self._controller = (controller_id, epoch)
+            case FeatureLevelsReplaced(levels):
+                self._features = levels
+            case _:
+                self._apply_security(change)
+
+    def _apply_security(
+        self,
+        change: (
+            AclBucketReplaced | ScramUserReplaced | DelegationTokenReplaced | ClientQuotasReplaced | ClusterSecretSet
+        ),
+    ) -> None:
+        match change:
+            case ClusterSecretSet(name, value):
+                self._secrets = {**self._secrets, name: value}
+            case AclBucketReplaced(number, bucket):
+                if self._acls is None:
+                    self._acls = dict(self._image.acls)
+                _put(self._acls, number, bucket)
+            case ScramUserReplaced(user, credentials):
+                if self._scram_users is None:
+                    self._scram_users = dict(self._image.scram_users)
+                _put(self._scram_users, user, credentials)
+            case DelegationTokenReplaced(token_id, token):
+                if self._tokens is None:
+                    self._tokens = dict(self._image.delegation_tokens)
+                _put(self._tokens, token_id, token)
+            case ClientQuotasReplaced(entity, quotas):
+                if self._quotas is None:
+                    self._quotas = dict(self._image.client_quotas)
+                _put(self._quotas, entity, quotas)
 
     def finish(self) -> MetadataImage:
         for name, partitions in self._partitions.items():
@@ -187,6 +278,12 @@ class _Draft:
             topics=image.topics if self._topics is None else self._topics,
             topic_names=image.topic_names if self._topic_names is None else self._topic_names,
             configs=image.configs if self._configs is None else self._configs,
+            acls=image.acls if self._acls is None else self._acls,
+            scram_users=image.scram_users if self._scram_users is None else self._scram_users,
+            delegation_tokens=image.delegation_tokens if self._tokens is None else self._tokens,
+            client_quotas=image.client_quotas if self._quotas is None else self._quotas,
+            features=self._features,
+            secrets=self._secrets,
             deleted_topics=self._deleted,
         )
 
@@ -210,7 +307,12 @@ class _Draft:
     def _replace_config(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
         if self._configs is None:
             self._configs = dict(self._image.configs)
-        if entries:
-            self._configs[resource] = entries
-        else:
-            self._configs.pop(resource, None)
+        _put(self._configs, resource, entries)
+
+
+def _put(entries: dict[K, V], key: K, value: V | None) -> None:
+    """Set a value; remove it if it is empty or None."""
+    if value:
+        entries[key] = value
+    else:
+        entries.pop(key, None)

@@ -50,5 +50,5 @@ def terms_to_bytes(terms: Sequence[Term]) -> bytes:
 
 
 def terms_from_bytes(data: bytes) -> tuple[Term, ...]:
-    """The inverse of ``terms_to_bytes``."""
+    """Return the terms that ``terms_to_bytes`` encoded."""
     return tuple(Term(*map(int, each)) for each in json.loads(data))

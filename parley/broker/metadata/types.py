@@ -59,9 +59,11 @@ class BrokerRegistration:
     ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found at its start, -1 if it
     found none (KIP-966). ``kept_epoch`` is the highest broker epoch that it found in its data directories, -1 for none;
     if it is below the registered one, the directories are an older copy. ``log_dirs`` has the ids of the broker's
-    online log directories (KIP-858); it is empty if the broker does not report them. ``seen`` is the newest metadata
-    that the broker had applied when it joined, in this process or an earlier one; only a registration on its way to the
-    controller has it.
+    online log directories (KIP-858); it is empty if the broker does not report them. ``inter_broker_listener`` names
+    the listener over which it connects to other brokers; it is empty if the broker does not report it. ``seen`` is the
+    newest metadata that the broker had applied when it joined, in this process or an earlier one, and
+    ``seen_leader_epoch`` the highest leader epoch of any partition; only a registration on its way to the controller
+    has these two.
     """
 
     broker_id: int
@@ -74,7 +76,9 @@ class BrokerRegistration:
     previous_epoch: int = -1
     kept_epoch: int = -1
     log_dirs: tuple[UUID, ...] = ()
+    inter_broker_listener: str = ""
     seen: Term = NO_TERM
+    seen_leader_epoch: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address of a listener, or None if the broker has no listener of this name."""

@@ -7,8 +7,11 @@
 from __future__ import annotations
 
 from parley.broker.metrics.catalogue import (
+    AuthorizationMetrics,
     CleanerMetrics,
+    ClientQuotaMetrics,
     ClusterMetrics,
+    ConsumerGroupMetrics,
     CoordinatorMetrics,
     CoordinatorPartitionMetrics,
     DamageMetrics,
@@ -26,6 +29,7 @@ from parley.broker.metrics.catalogue import (
     ProcessMetrics,
     ProducerMetrics,
     PurgatoryMetrics,
+    QuotaMetrics,
     ReplicaMetrics,
     RequestMetrics,
     ShortageMetrics,
@@ -40,8 +44,11 @@ from parley.broker.metrics.instruments import Histogram
 from parley.broker.metrics.registry import Metrics
 
 __all__ = [
+    "AuthorizationMetrics",
     "CleanerMetrics",
+    "ClientQuotaMetrics",
     "ClusterMetrics",
+    "ConsumerGroupMetrics",
     "CoordinatorMetrics",
     "CoordinatorPartitionMetrics",
     "DamageMetrics",
@@ -62,6 +69,7 @@ __all__ = [
     "ProcessMetrics",
     "ProducerMetrics",
     "PurgatoryMetrics",
+    "QuotaMetrics",
     "ReplicaMetrics",
     "RequestMetrics",
     "ShortageMetrics",

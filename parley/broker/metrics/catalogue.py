@@ -140,6 +140,11 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
         "parley_connections_refused",
         "Connections rejected because of max.connections.per.ip.",
     )
+    rate_closed: int = counter(
+        "parley_connections_closed_for_rate",
+        "Connections not served but closed: their address opens too many per second (connection_creation_rate).",
+        "kafka.server:type=socket-server-metrics,listener=*: ip-connection-accept-throttle-time",
+    )
     killed: int = counter(
         "parley_connections_closed_for_errors",
         "Connections closed because of invalid data.",
@@ -148,10 +153,93 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     idle_closed: int = counter(
         "parley_connections_closed_for_idleness", "Connections closed after connections.max.idle.ms."
     )
+    authentications: int = counter(
+        "parley_authentications",
+        "Clients that have authenticated, by a SASL login or a TLS handshake.",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: successful-authentication-total",
+    )
+    authentications_without_reauthentication: int = counter(
+        "parley_authentications_without_reauthentication",
+        "Logins whose session expires, of clients that cannot re-authenticate (before KIP-368).",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: "
+        "successful-authentication-no-reauth-total",
+    )
+    reauthentications: int = counter(
+        "parley_reauthentications",
+        "Clients that have renewed their login.",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: successful-reauthentication-total",
+    )
+    failed_authentications: int = counter(
+        "parley_failed_authentications",
+        "SASL logins and TLS handshakes that failed.",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: failed-authentication-total",
+    )
+    failed_reauthentications: int = counter(
+        "parley_failed_reauthentications",
+        "Clients that failed to renew their login.",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: failed-reauthentication-total",
+    )
+    expired: int = counter(
+        "parley_connections_closed_for_expired_sessions",
+        "Connections closed because their clients did not renew their login in time.",
+        "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: expired-connections-killed-count",
+    )
+    certificate_expires_at: float = gauge(
+        "parley_certificate_expiry_timestamp_seconds",
+        "When the listener's certificate, or one of its chain, expires, in seconds since 1970; 0 without TLS.",
+    )
+    revocation_lists_expire_at: float = gauge(
+        "parley_revocation_list_expiry_timestamp_seconds",
+        "When the first of the listener's revocation lists expires, in seconds since 1970; 0 without lists.",
+    )
     evicted: int = counter(
         "parley_connections_evicted",
         "Connections of clients closed, those that were idle longest first, because the process's limit of open files "
         "does not allow more.",
+    )
+
+
+class ClientQuotaMetrics(Instruments, title="Client quotas", labels=("quota", "user", "client_id")):
+    """The use of one quota by those who share it: produce, fetch, request, controller_mutation.
+
+    An empty label means that the quota does not depend on it. Of each quota the 1,000 entries used last are exported.
+    """
+
+    limit: float = gauge(
+        "parley_client_quota_limit", "The quota: bytes per second, percent of one core, or partitions per second."
+    )
+    level: float = gauge(
+        "parley_client_quota_level",
+        "The rate that is compared with the quota. For controller_mutation: the tokens left, negative while changes "
+        "are refused.",
+        "kafka.server:type=Produce|Fetch,user=*,client-id=*: byte-rate; kafka.server:type=Request,user=*,client-id=*: "
+        "request-time; kafka.server:type=ControllerMutation,user=*,client-id=*: tokens",
+    )
+    used: float = counter(
+        "parley_client_quota_used",
+        "What was used: bytes, percent-seconds of one core, or partitions created and deleted.",
+        "kafka.server:type=ControllerMutation,user=*,client-id=*: mutation-rate",
+    )
+    throttles: int = counter("parley_client_quota_throttles", "Responses whose client was throttled by this quota.")
+    throttle_seconds: float = counter(
+        "parley_client_quota_throttle_seconds",
+        "Throttle times of these responses. Divided by their number it is Kafka's average.",
+        "kafka.server:type=Produce|Fetch|Request|ControllerMutation,user=*,client-id=*: throttle-time",
+    )
+
+
+class QuotaMetrics(Instruments, title="Quotas"):
+    """The quotas of all clients together."""
+
+    throttled_connections: int = gauge(
+        "parley_throttled_connections",
+        "Connections that are not read from because their client is throttled.",
+        "kafka.server:type=Produce|Fetch|Request|ControllerMutation: queue-size",
+    )
+    exempt_seconds: float = counter(
+        "parley_exempt_request_seconds",
+        "Request time that counts for no quota, of brokers and logins, while there are quotas.",
+        "kafka.server:type=Request: exempt-request-time",
     )
 
 
@@ -278,7 +366,8 @@ class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "f
 
 
 class TruncationMetrics(Instruments, title="Truncations of committed records"):
-    """Truncations of followers' logs below their high watermark. A leader that was elected cleanly requires none."""
+    """Truncations of followers' logs below their high watermark. A leader that was elected cleanly requires none, apart
+    from compacted logs that are fetched again."""
 
     truncations: int = counter(
         "parley_committed_truncations", "Truncations that removed committed records. The records are in .cut files."
@@ -287,6 +376,10 @@ class TruncationMetrics(Instruments, title="Truncations of committed records"):
     refused: int = counter(
         "parley_committed_truncations_refused",
         "Replicas that stopped following because their leader lacks committed records.",
+    )
+    started_over: int = counter(
+        "parley_replicas_started_over",
+        "Replicas that removed a compacted log to fetch it again: they lacked tombstones, or could not be healed.",
     )
 
 
@@ -485,12 +578,22 @@ class MarkerMetrics(Instruments, title="Markers of transactions"):
 
 
 class GroupMetrics(Instruments, title="Groups", labels=("state",)):
-    """The groups that this broker coordinates, by state."""
+    """The groups of the classic protocol that this broker coordinates, by state."""
 
     groups: int = gauge(
         "parley_groups",
         "Groups in this state.",
         "kafka.coordinator.group:type=GroupMetadataManager,name=NumGroups*",
+    )
+
+
+class ConsumerGroupMetrics(Instruments, title="Groups of the consumer protocol", labels=("state",)):
+    """The groups of the consumer protocol (KIP-848) that this broker coordinates, by state."""
+
+    consumer_groups: int = gauge(
+        "parley_consumer_groups",
+        "Groups of the consumer protocol in this state.",
+        "kafka.server:type=group-coordinator-metrics,name=consumer-group-count,state=*",
     )
 
 
@@ -558,6 +661,25 @@ class CoordinatorMetrics(Instruments, title="Coordinators", labels=("topic",)):
     )
 
 
+_AUTHORIZER = "kafka.server:type=authorizer-metrics,name={}"
+
+
+class AuthorizationMetrics(Instruments, title="Authorization"):
+    """What clients were allowed and denied. Without an authorizer everything is 0."""
+
+    allowed: int = counter(
+        "parley_authorization_allowed",
+        "Checks of operations that clients wanted to perform and may perform.",
+        _AUTHORIZER.format("authorization-allowed-rate-per-minute"),
+    )
+    denied: int = counter(
+        "parley_authorization_denied",
+        "Checks of operations that clients wanted to perform and may not perform. The audit log has them.",
+        _AUTHORIZER.format("authorization-denied-rate-per-minute"),
+    )
+    acls: int = gauge("parley_acls", "ACLs of the cluster.", _AUTHORIZER.format("acls-total-count"))
+
+
 class ProcessMetrics(Instruments, title="Process"):
     """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` of Prometheus' client."""
 
@@ -582,6 +704,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     TopicMetrics,
     RequestMetrics,
     ListenerMetrics,
+    ClientQuotaMetrics,
+    QuotaMetrics,
     LoadMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
@@ -601,9 +725,11 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     TransactionMetrics,
     MarkerMetrics,
     GroupMetrics,
+    ConsumerGroupMetrics,
     GroupOffsetMetrics,
     CoordinatorPartitionMetrics,
     CoordinatorMetrics,
+    AuthorizationMetrics,
     ProcessMetrics,
     ShortageMetrics,
 )

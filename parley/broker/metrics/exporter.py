@@ -5,7 +5,9 @@ Rules of this module:
 * It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
 * Its resources are limited: a few connections at a time, each for a few seconds even if its client is slow. When all
   places are taken, a new connection replaces the oldest one.
-* If the event loop does not respond in time, both pages return status 503 and say so.
+* If the event loop does not respond in time, both pages return status 503 and say so. Time in which the whole process
+  stands still (a suspended machine) does not count.
+* If there are users, ``/healthz`` shows its status to everyone and its facts to users only; all else needs a login.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import asyncio
 import json
 import logging
 import socket
+import ssl
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswer
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Event, Lock, Thread, Timer
@@ -26,10 +29,12 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 
+from parley.broker.metrics.access import AccessRules, MetricsAccess
 from parley.broker.metrics.collector import BrokerCollector
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics, Snapshot
 from parley.broker.runtime.clock import Clock
+from parley.protocol.security.passwords import basic_credentials
 from parley.storage.shortage import MEMORY
 
 _log = logging.getLogger(__name__)
@@ -46,6 +51,8 @@ ACCEPT_PAUSE_S = 0.1
 """The pause after a connection could not be accepted."""
 LOOP_TIMEOUT_S = 2.0
 """How long the event loop may take to respond before it counts as stuck."""
+LOOP_WAITS = 20
+"""That time is waited in so many parts: while the whole process stands still, only one of them passes."""
 
 T = TypeVar("T")
 
@@ -58,9 +65,21 @@ class Exporter:
     """Serves the metrics and the health of one broker until ``close``."""
 
     def __init__(
-        self, metrics: Metrics, health: Health, *, loop: asyncio.AbstractEventLoop, clock: Clock, host: str, port: int
+        self,
+        metrics: Metrics,
+        health: Health,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        host: str,
+        port: int,
+        access: MetricsAccess | None = None,
     ) -> None:
-        """Open the address. Raises OSError that names it. With port 0 it takes any free port, see ``port``."""
+        """Open the address. Raises OSError that names it. With port 0 it takes any free port, see ``port``.
+
+        ``access`` says what clients must do; None means nothing.
+        """
+        self._access = access
         self._metrics = metrics
         self._health = health
         self._loop = loop
@@ -72,7 +91,7 @@ class Exporter:
         GCCollector(registry=registry)
         self._prometheus = make_wsgi_app(registry)
         try:
-            self._server = _Server(host, port)
+            self._server = _Server(host, port, access)
         except OSError as error:
             kind = socket.gaierror if isinstance(error, socket.gaierror) else OSError
             reason = f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
@@ -88,27 +107,49 @@ class Exporter:
         self._thread.join()
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        match environ["PATH_INFO"]:
-            case "/metrics":
-                return self._answer_metrics(environ, start_response)
-            case "/healthz":
-                return self._answer_health(start_response)
-        start_response("404 Not Found", _PLAIN)
+        path = environ["PATH_INFO"]
+        is_user = self._is_user(environ, must_be=path != "/healthz")
+        if path == "/healthz":
+            return self._answer_health(start_response, is_user)
+        if not is_user:
+            start_response("401 Unauthorized", [*_plain(), ("WWW-Authenticate", 'Basic realm="parley"')])
+            return [b"A user of the metrics listener must log in.\n"]
+        if path == "/metrics":
+            return self._answer_metrics(environ, start_response)
+        start_response("404 Not Found", _plain())
         return [b"There are /metrics and /healthz.\n"]
+
+    def _is_user(self, environ: WSGIEnvironment, *, must_be: bool) -> bool:
+        """True if no login is demanded, or the client has sent the right name and password.
+
+        A client that has sent a wrong password waits, and so does one that ``must_be`` a user and is none: guessing
+        passwords takes time.
+        """
+        rules = AccessRules() if self._access is None else self._access.current()
+        if self._access is None or rules.users is None:
+            return True
+        login = environ.get("HTTP_AUTHORIZATION", "")
+        name, password = basic_credentials(login)
+        is_user = rules.users.verify(name, password)
+        if not is_user and (must_be or login):
+            if name:
+                self._access.refused(environ["REMOTE_ADDR"], "wrong user or password", user=name)
+            time.sleep(rules.refusal_delay_s)
+        return is_user
 
     def _answer_metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             answer: Iterable[bytes] = self._prometheus(environ, start_response)
         except LoopStuck as stuck:
-            start_response("503 Service Unavailable", _PLAIN)
+            start_response("503 Service Unavailable", _plain())
             return [f"{stuck}\n".encode()]
         except Exception:
             _log.exception("the metrics could not be collected")
-            start_response("500 Internal Server Error", _PLAIN)
+            start_response("500 Internal Server Error", _plain())
             return [b"The metrics could not be collected: see the broker's log.\n"]
         return answer
 
-    def _answer_health(self, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_health(self, start_response: StartResponse, has_facts: bool) -> Iterable[bytes]:
         fine, body = self._health.report()
         try:
             self._in_loop(lambda: None)
@@ -116,7 +157,7 @@ class Exporter:
             fine = False
             body.setdefault("problems", {})["event loop"] = str(stuck)
         start_response("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "application/json")])
-        return [json.dumps(body).encode() + b"\n"]
+        return [json.dumps(body if has_facts else {"status": body["status"]}).encode() + b"\n"]
 
     def _snapshot(self) -> Snapshot:
         asked = self._clock.monotonic()
@@ -141,15 +182,18 @@ class Exporter:
 
         try:
             self._loop.call_soon_threadsafe(run)
-            return answer.result(LOOP_TIMEOUT_S)
-        except NoAnswer:
-            answer.cancel()
-            raise LoopStuck(f"the event loop has not responded within {LOOP_TIMEOUT_S:g} s") from None
         except RuntimeError as closed:
             raise LoopStuck("the event loop is closed") from closed
+        for _ in range(LOOP_WAITS):
+            if wait([answer], LOOP_TIMEOUT_S / LOOP_WAITS).done:
+                return answer.result()
+        answer.cancel()
+        raise LoopStuck(f"the event loop has not responded within {LOOP_TIMEOUT_S:g} s")
 
 
-_PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
+def _plain() -> list[tuple[str, str]]:
+    """The headers of a text. ``wsgiref`` adds the length of the response to the list."""
+    return [("Content-Type", "text/plain; charset=utf-8")]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -157,7 +201,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     block_on_close = False
     request_queue_size = 16
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, access: MetricsAccess | None) -> None:
+        self._access = access
         self._free = BoundedSemaphore(CONNECTIONS_MAX)
         self._closed = Event()
         self._open: dict[socket.socket, Timer] = {}  # oldest first
@@ -185,6 +230,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             except (RuntimeError, MemoryError):  # no memory for a thread
                 MEMORY.make_room()
                 self.shutdown_request(request)
+            except Exception:
+                _log.exception("a connection to the metrics listener failed")
+                self.shutdown_request(request)
 
     def close(self) -> None:
         self._closed.set()
@@ -192,7 +240,34 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        """Return the connection with TLS, if clients must use it; the handshake follows in the connection's thread.
+
+        Raises OSError if the client has already disconnected.
+        """
+        tls = None if self._access is None else self._access.current().tls
+        if tls is None:
+            return connection
+        with connection:  # which is empty afterwards
+            return tls.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            assert self._access is not None
+            request.settimeout(READ_TIMEOUT_S)
+            try:
+                request.do_handshake()
+            except OSError as error:
+                reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or type(error).__name__
+                self._access.refused(client_address[0], f"TLS handshake failed: {reason}")
+                return
+        super().finish_request(request, client_address)
+
     def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            request = self._secured(request)
+        except OSError:
+            return
         if not self._free.acquire(blocking=False):
             self._cut_oldest()
             if not self._free.acquire(timeout=PLACE_TIMEOUT_S):
@@ -235,7 +310,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 def _cut(connection: socket.socket) -> None:
     """Shut down a connection; the thread that serves it then ends."""
     with suppress(OSError):  # it has already ended
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not the method of SSLSocket: it ends TLS first, and the thread would go on without it.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Request(WSGIRequestHandler):

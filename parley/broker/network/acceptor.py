@@ -18,7 +18,7 @@ from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
-ACCEPTED_AT_ONCE = 32
+ACCEPTED_AT_ONCE = 8
 """Connections accepted before the loop does other work."""
 SHORTAGE_PAUSE_S = 0.1
 """How long nothing is accepted after the process has run out of file descriptors or memory: idle connections close

@@ -32,6 +32,8 @@ class Limits:
     connection_rate: int = UNLIMITED
     by_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
     idle_s: float = 600.0
+    login_s: float = 30.0
+    """How long a client may take for the TLS handshake, and for its login."""
 
 
 def limits_of(config: BrokerConfig) -> Limits:
@@ -46,6 +48,7 @@ def limits_of(config: BrokerConfig) -> Limits:
         connections_per_ip_overrides={host.strip(): int(count) for host, _, count in overrides},
         connection_rate=config.max_connection_creation_rate,
         by_listener={each.name: _listener_limits(config, each.name) for each in config.bound},
+        login_s=config.connections_max_unauthenticated_ms / 1000,
         idle_s=math.inf if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms / 1000,
     )
 

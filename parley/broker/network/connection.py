@@ -22,13 +22,22 @@ from enum import IntEnum
 from typing import Any, Protocol, cast
 
 from parley.broker.network.configured_limits import Limits
-from parley.broker.network.dispatch import ConnectedClient, Disconnect, Dispatcher, MaybeResponse, RequestContext
+from parley.broker.network.dispatch import (
+    ConnectedClient,
+    Disconnect,
+    Dispatcher,
+    LoginFailed,
+    MaybeResponse,
+    RequestContext,
+    SessionExpired,
+)
 from parley.broker.network.load import Load
 from parley.broker.network.peers import is_broker
 from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.security.session import ClientSession
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
 from parley.storage.shortage import MEMORY
@@ -39,7 +48,14 @@ UNSENT_MAX = 256 << 10
 """Bytes of responses gathered before they are sent and the next request begins."""
 TURN_S = 0.005
 """How long the requests of one client are handled, in one read or several, before other connections get their turn."""
+LOGIN_USUAL_S = 2.0
+"""Honest clients authenticate in less. Slower ones are closed first if file descriptors run out."""
+RECEIVING_USUAL_S = 10.0
+"""How long a large request may take to arrive and to begin, whatever delays it, while others wait for its memory."""
+SLOW_BYTES_PER_S = 64 << 10
+"""The rate at which it must arrive if it takes longer."""
 PRODUCE_KEY = b"\x00\x00"
+_PRODUCE = 0
 _discarded = bytearray(4096)  # takes what arrives on a connection that is closing
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
 
@@ -96,6 +112,21 @@ class ConnectionOwner(Protocol):
     def report_closed(self, client: ConnectedClient, reason: str) -> None:
         """Count and log a connection that is closed because of what its client did."""
 
+    def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
+        """Set the client's session and count its login; ``again`` is True for a re-authentication.
+
+        Raises what the operator's rules for principals raise.
+        """
+
+    def login_failed(self, client: ConnectedClient, reason: str) -> None:
+        """Count and log a login that failed. Its connection is closed later, to slow down guessing."""
+
+    def session_expired(self) -> None:
+        """Count a connection that is closed because its client has not renewed its login."""
+
+    def muted(self, change: int) -> None:
+        """Note that there is one throttled connection more, or one less."""
+
 
 class _PendingResponse:
     """A response that cannot be sent yet, or waits behind one. ``parts`` is None until it is encoded."""
@@ -114,16 +145,20 @@ class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted connection. Its listener creates, counts and ends it."""
 
     __slots__ = (
+        "_began",
         "_client",
+        "_deadline",
         "_frames",
         "_is_identified",
         "_loop",
+        "_mute",
         "_out",
         "_owner",
         "_pending",
         "_reader",
         "_reading",
         "_reserved",
+        "_reserved_at",
         "_seen_sent",
         "_sender",
         "_starved",
@@ -141,9 +176,13 @@ class Connection(asyncio.BufferedProtocol):
         self._owner = owner
         self._client = client
         self._state = ConnectionState.OPEN
-        self._reader = FrameReader(owner.limits.request_bytes)
+        login = client.login
+        self._reader = FrameReader(owner.limits.request_bytes if login is None else login.rules.receive_bytes_max)
+        self._deadline: asyncio.TimerHandle | None = None  # of the login
+        self._began = 0.0  # when it began
         self._frames: deque[memoryview] = deque()
         self._pending: deque[_PendingResponse] = deque()
+        self._mute: asyncio.TimerHandle | None = None  # ends the throttling of the client
         self._out: list[Part] = []
         self._reading = True
         self._unsent = 0  # bytes in ``_out``
@@ -151,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
         self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
+        self._reserved_at = 0.0
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
         self._is_identified = False
@@ -172,6 +212,34 @@ class Connection(asyncio.BufferedProtocol):
         self._sender = self._make_sender()
         self.last_active = self._owner.monotonic()
         self._owner.connected(self)
+        self._client.on_throttle = self._throttle
+        if (login := self._client.login) is not None:
+            login.on_complete, login.on_refused = self._logged_in, self._login_refused
+            login.on_renewal = self._limit_login
+            self._limit_login()
+
+    def _limit_login(self) -> None:
+        self._began = self._owner.monotonic()
+        self._deadline = self._loop.call_later(self._owner.limits.login_s, self._login_too_slow)
+
+    def _logged_in(self, again: bool) -> None:
+        self._owner.logged_in(self._client, again=again)
+        self._end_login()
+        self._reader.limit(self._owner.limits.request_bytes)
+
+    def _login_refused(self, reason: str) -> None:
+        self._end_login()
+        self._owner.login_failed(self._client, reason)
+
+    def _end_login(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _login_too_slow(self) -> None:
+        assert self._client.login is not None
+        self._client.login.refuse(f"no login within {self._owner.limits.login_s:g} s")
+        self.close()
 
     def _make_sender(self) -> Sender:
         transport = self._transport
@@ -218,6 +286,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._step(ConnectionEvent.LOSE)
+        self._end_login()
+        self._client.on_throttle = None
+        self._end_throttling()
         self._frames.clear()
         self._sender.close()
         self._release(self._take_reserved())
@@ -237,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def _advance(self) -> None:
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
         frames = self._frames
-        reason = ""
+        ended: Disconnect | None = None
         try:
             if frames:
                 began = self._owner.monotonic()
@@ -251,17 +322,24 @@ class Connection(asyncio.BufferedProtocol):
                 if self._turn_left_s < 0:  # the loop may read the next request before it serves other connections
                     self._wait_for_turn()
         except Disconnect as disconnect:
-            reason = str(disconnect)
+            ended = disconnect
         self._send()
-        if reason:
-            self.close(reason)
+        if ended is not None:
+            self._end(ended)
         elif self._state is not _OPEN:
             self._close_if_drained()
-        elif (not frames and not self._starved and not self._sender.blocked) is not self._reading:
+        elif (
+            not frames
+            and not self._starved
+            and not self._sender.blocked
+            and (self._mute is None or self._reserved > 0)  # the rest of a large frame, and no more
+        ) is not self._reading:
             self._set_reading(not self._reading)
 
     def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
         if self._state is not _OPEN or self._sender.blocked:
+            return False
+        if self._mute is not None and len(frame) != self._reserved:
             return False
         pending = self._pending
         if pending and not (len(pending) < PIPELINED_MAX and pending[-1].pipelined and frame[:2] == PRODUCE_KEY):
@@ -307,14 +385,29 @@ class Connection(asyncio.BufferedProtocol):
     def _reserve(self) -> None:
         """Reserve memory for the large frame that has begun, or wait until there is some."""
         size = self._reader.large_frame_bytes
-        self._starved = not self._owner.load.reserve(size)
+        self._starved = not self._owner.load.reserve(size, self)
         if self._starved:
             self._wait_for_load()
         else:
-            self._reserved = size
+            self._reserved, self._reserved_at = size, self._owner.monotonic()
+
+    def close_if_slow(self) -> None:
+        """Close if the client is why the large request has not arrived or begun: other requests need its memory."""
+        took = self._owner.monotonic() - self._reserved_at
+        if took <= RECEIVING_USUAL_S:
+            return
+        if self._reading:
+            is_slow = self._reader.large_frame_received_bytes < took * SLOW_BYTES_PER_S
+        else:  # behind produce requests, or at the broker's limits, it is not the client's doing
+            waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
+            is_slow = self._mute is not None or self._sender.blocked or waits
+        if is_slow:
+            self.close("a request held memory for too long that others waited for")
 
     def _take_reserved(self) -> int:
         reserved, self._reserved = self._reserved, 0
+        if reserved:
+            self._owner.load.received(self)
         return reserved
 
     def _release(self, reserved: int) -> None:
@@ -349,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
             self._release(reserved)
 
     def _await(self, pending: _PendingResponse, future: asyncio.Future[Any]) -> None:
-        pending.pipelined = pending.context.api_key == 0
+        pending.pipelined = pending.context.api_key == _PRODUCE
         pending.future = future
         future.add_done_callback(lambda done: self._done(pending, done))
 
@@ -388,12 +481,20 @@ class Connection(asyncio.BufferedProtocol):
             now = dispatcher.monotonic()
             pending.parts = dispatcher.encode(pending.context, response, now)
         except Disconnect as disconnect:
-            self.close(str(disconnect))
+            self._send_last(pending, disconnect)
+            self._end(disconnect)
             return
         dispatcher.routes[pending.context.api_key].metrics.remote_seconds += now - pending.since
         pending.since = now
         self._collect(now)
         self._advance()
+
+    def _send_last(self, pending: _PendingResponse, disconnect: Disconnect) -> None:
+        """Send the response with which a connection ends, if there is one and no earlier response is missing."""
+        if disconnect.response is not None and self._pending and self._pending[0] is pending:
+            dispatcher = self._owner.dispatcher
+            self._gather(dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic()))
+            self._send()
 
     def _collect(self, now: float) -> None:
         """Take the responses that are ready, up to the first one that is not."""
@@ -425,12 +526,48 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
+    # --- Throttling ---
+
+    def _throttle(self, seconds: float) -> None:
+        """Read nothing from the client and begin none of its requests for this time, or longer if that holds already.
+
+        Requests in progress go on, and their responses are sent. So does a large request that holds memory already, if
+        it is the next one: others wait for that memory.
+        """
+        if self._state is _LOST:
+            return
+        if self._mute is not None and self._mute.when() >= self._loop.time() + seconds:
+            return
+        self._end_throttling()
+        self._mute = self._loop.call_later(seconds, self._unmute)
+        self._owner.muted(1)
+
+    def _unmute(self) -> None:
+        self._end_throttling()
+        self._advance()
+
+    def _end_throttling(self) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
+            self._owner.muted(-1)
+
     # --- The end ---
 
     @property
-    def is_closing(self) -> bool:
+    def is_closed(self) -> bool:
         """True if the transport is closing or has closed."""
         return self._state >= ConnectionState.CLOSING
+
+    @property
+    def session(self) -> ClientSession:
+        """What is known of the client."""
+        return self._client.session
+
+    @property
+    def is_slow_to_log_in(self) -> bool:
+        """True if the client must log in and has not done so within ``LOGIN_USUAL_S``."""
+        return self._deadline is not None and self._owner.monotonic() - self._began > LOGIN_USUAL_S
 
     @property
     def is_busy(self) -> bool:
@@ -453,6 +590,12 @@ class Connection(asyncio.BufferedProtocol):
         poll = select.poll()
         poll.register(plain.fileno(), _DISCONNECTED)
         return bool(poll.poll(0))
+
+    def _end(self, disconnect: Disconnect) -> None:
+        """Close now. Failed logins have been counted and logged."""
+        if isinstance(disconnect, SessionExpired):
+            self._owner.session_expired()
+        self.close("" if isinstance(disconnect, LoginFailed | SessionExpired) else str(disconnect))
 
     def close(self, reason: str = "") -> None:
         """Close now, and log the reason if there is one. What the socket has taken still arrives."""

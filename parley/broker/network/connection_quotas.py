@@ -3,27 +3,58 @@
 Rules of this module:
 
 * A connection from an address that has too many (``max.connections.per.ip``) is refused: accepted, and closed at once.
+  One from an address that opens them too fast (``connection_creation_rate``) is closed a little later.
 * Every other excess waits in the backlog until a connection ends or time has passed: ``max.connections`` of the broker
   or the listener, and ``max.connection.creation.rate`` of either.
 * The broker's limits do not hold up the inter-broker listener if there is another listener. For each connection on it
   beyond ``max.connections``, the connection that has been idle longest on another listener is closed.
-* Beyond what the process's limit of file descriptors allows (``descriptors_max``), the connections that have been idle
-  longest are closed, on any listener, except those of other brokers.
+* Beyond what the process's limit of file descriptors allows (``descriptors_max``), connections are closed on any
+  listener, except those of other brokers: first those of clients that are slow to log in, then those idle longest. If
+  there are no descriptors at all, those that wait to be closed for their address's rate come before them.
 """
 
 from __future__ import annotations
 
 import math
+import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Protocol
 
 from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerLimits
-from parley.broker.network.connection import Connection
+from parley.broker.network.throttled_sockets import ThrottledSockets
 
 EVICTED_SHARE = 50
 """One connection in this many is closed at a time, so that a flood of new ones costs one search in as many."""
+
+
+class Evictable(Protocol):
+    """A connection that may be closed to make room."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True if the client waits for something."""
+        ...
+
+    @property
+    def is_slow_to_log_in(self) -> bool:
+        """True if the client has not authenticated within a time that is enough for every honest client."""
+        ...
+
+    @property
+    def last_active(self) -> float:
+        """When the client sent something last, in monotonic seconds."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the connection is closing or has closed."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
 
 
 class ListenerConnections(Protocol):
@@ -42,13 +73,26 @@ class ListenerConnections(Protocol):
         """Close the connection that is idle longest."""
         ...
 
-    def evictable(self) -> list[Connection]:
+    def evictable(self) -> Sequence[Evictable]:
         """Return the connections that may be closed to make room."""
         ...
 
-    def evict(self, connection: Connection) -> None:
+    def evict(self, connection: Evictable) -> None:
         """Close one of them."""
         ...
+
+
+class HostRates(Protocol):
+    """How fast addresses may open connections (``connection_creation_rate``)."""
+
+    def open(self, host: str, now_s: float) -> float:
+        """Count a connection. Returns 0 if it may be served; else it does not count, and is closed after this time."""
+        ...
+
+
+def _worth(connection: Evictable) -> tuple[bool, bool, float]:
+    """The least is closed first."""
+    return not connection.is_slow_to_log_in, connection.is_busy, connection.last_active
 
 
 class ConnectionRate:
@@ -72,7 +116,8 @@ class ConnectionRate:
 class ConnectionQuotas:
     """Counts a broker's connections on all listeners, and delays or refuses those beyond the limits."""
 
-    def __init__(self, limits: Limits, inter_broker_listener: str = "") -> None:
+    def __init__(self, limits: Limits, inter_broker_listener: str = "", rates_by_host: HostRates | None = None) -> None:
+        """``rates_by_host`` are the quotas of addresses; None if there are none."""
         self.connections = 0
         self.descriptors_max = UNLIMITED
         """How many connections the process's limit of file descriptors allows."""
@@ -82,7 +127,9 @@ class ConnectionQuotas:
         self._listeners: dict[str, ListenerConnections] = {}
         self._rate = ConnectionRate()
         self._rates: dict[str, ConnectionRate] = {}
+        self._rates_by_host = rates_by_host
         self._waiting: list[Callable[[], None]] = []
+        self._throttled = ThrottledSockets()
 
     @property
     def limits(self) -> Limits:
@@ -114,6 +161,13 @@ class ConnectionQuotas:
     def _is_protected(self, listener: str) -> bool:
         return listener == self._inter_broker_listener and len(self._listeners) > 1
 
+    def throttle_s(self, host: str, now_s: float) -> float:
+        """Count that an address opens a connection. Returns 0 if it may.
+
+        Otherwise the connection must be closed after this time; it does not count, and ``enter`` must not be called.
+        """
+        return 0.0 if self._rates_by_host is None else self._rates_by_host.open(host, now_s)
+
     def enter(self, listener: str, host: str) -> str:
         """Count an accepted connection in; ``leave`` must follow. Returns why it is refused, "" if it is not."""
         self.connections += 1
@@ -133,16 +187,31 @@ class ConnectionQuotas:
     def keep_to_descriptors(self) -> None:
         """Close connections if there are more than ``descriptors_max``."""
         if self.connections > self.descriptors_max:
-            self.close_least_active(self.connections - self.descriptors_max)
+            self._evict(self.connections - self.descriptors_max)
+
+    def hold(self, sock: socket.socket, seconds: float) -> None:
+        """Close a socket that is not served (``throttle_s``) after this time, or earlier if descriptors are short."""
+        self._throttled.hold(sock, seconds, self.descriptors_max)
+
+    def close_held(self) -> None:
+        """Close the sockets that are not served. Idempotent."""
+        self._throttled.close()
 
     def close_least_active(self, count: int = 1) -> None:
-        """Close ``count`` connections, or a small share of all if that is more: idle ones first, by last activity.
+        """Release ``count`` descriptors: close sockets that are not served, and if they are too few, connections.
 
-        Connections of other brokers stay.
+        Of connections, a small share of all is closed if that is more. Clients that are slow to log in come first, then
+        idle ones, by last activity. Connections of other brokers stay.
         """
+        lacking = count - len(self._throttled)
+        self._throttled.close()
+        if lacking > 0:
+            self._evict(lacking)
+
+    def _evict(self, count: int) -> None:
         found = [(each, listener) for listener in self._listeners.values() for each in listener.evictable()]
         count = max(count, len(found) // EVICTED_SHARE)
-        for connection, listener in nsmallest(count, found, key=lambda pair: (pair[0].is_busy, pair[0].last_active)):
+        for connection, listener in nsmallest(count, found, key=lambda pair: _worth(pair[0])):
             listener.evict(connection)
 
     def leave(self, host: str) -> None:

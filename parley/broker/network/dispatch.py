@@ -15,16 +15,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, Protocol, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import RequestMetrics
 from parley.broker.network.sending import Part
+from parley.broker.runtime.timed_steps import TimedSteps
+from parley.broker.security.principal import Principal
+from parley.broker.security.sasl.login import Login, LoginState
+from parley.broker.security.session import ClientSession
 from parley.protocol.codec import decode_from, response_frame
 from parley.protocol.connection import RequestHeader, parse_request_header
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from parley.protocol.schema import Request, Response
 from parley.storage.shortage import MEMORY, reserve_for
 
@@ -33,12 +38,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ConnectedClient:
-    """The client at the other end of a connection, and the listener that accepted it."""
+    """The client at the other end of a connection. A login replaces ``session``.
 
-    client_host: str
+    ``login`` is None on listeners without SASL.
+    """
+
+    session: ClientSession
     client_port: int
-    listener: str
-    principal: str
+    login: Login | None = None
+    on_throttle: Callable[[float], None] | None = None
+    """Called with the seconds for which the client is not read from (KIP-219); None for clients without a connection
+    of their own, whose requests were forwarded."""
+
+    @property
+    def client_host(self) -> str:
+        """The client's address."""
+        return self.session.host
 
 
 @dataclass(slots=True)
@@ -49,13 +64,45 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str | None
-    client_host: str
-    client_port: int
-    listener: str
-    principal: str
+    client: ConnectedClient
     received_at: float
     size_bytes: int = 0
+    busy_s: float = 0.0
+    """How long the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
 
+    is_from_follower: bool = False
+    """True for a fetch of a replica; its handler says so."""
+
+    charge: Any = None
+    """What the client's quotas have counted of the request before it is done."""
+
+    def spent(self, seconds: float) -> None:
+        """Count time of the handler."""
+        self.busy_s += seconds
+
+    @property
+    def session(self) -> ClientSession:
+        """The identity of the client, and how it was authenticated."""
+        return self.client.session
+
+    @property
+    def principal(self) -> Principal:
+        """The identity of the client."""
+        return self.client.session.principal
+
+    @property
+    def client_host(self) -> str:
+        """The client's address."""
+        return self.client.session.host
+
+    @property
+    def listener(self) -> str:
+        """The listener that accepted the connection."""
+        return self.client.session.listener
+
+
+RAW: Final = -1
+"""The API version of a token without a header (after SaslHandshake v0)."""
 
 MaybeResponse = Response | None
 """None if the client expects no response (a produce request with ``acks=0``)."""
@@ -72,8 +119,51 @@ close the connection.
 """
 
 
+class Throttling(Protocol):
+    """Client quotas, as far as the dispatcher knows them."""
+
+    @property
+    def is_active(self) -> bool:
+        """False if no client has a quota: then nothing else is called."""
+
+    def received(self, context: RequestContext, now_s: float) -> float:
+        """Count a request that waits before it is done. Returns for how many seconds its client is throttled."""
+
+    def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
+        """Count a request that is done. Returns the response, and for how many seconds its client is throttled."""
+
+
+class _Unlimited:
+    is_active = False
+
+    def received(self, context: RequestContext, now_s: float) -> float:
+        return 0.0
+
+    def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
+        return response, 0.0
+
+
+UNLIMITED: Final = _Unlimited()
+"""No client has a quota."""
+
+
 class Disconnect(Exception):
-    """The connection must be closed without a response. The text says why, for the log."""
+    """The connection must be closed, usually without a response. The text says why, for the log."""
+
+    response: Response | None = None
+    """Sent before the connection is closed."""
+
+
+class LoginFailed(Disconnect):
+    """The connection must be closed because the client could not log in."""
+
+    def __init__(self, reason: str, response: Response | None = None) -> None:
+        super().__init__(reason)
+        self.response = response
+
+
+class SessionExpired(Disconnect):
+    """The connection must be closed because the client has not renewed its login in time (KIP-368)."""
 
 
 class Route:
@@ -96,9 +186,12 @@ class Route:
 class Dispatcher:
     """The table of routes, and the decoding and encoding around each handler."""
 
-    def __init__(self, routes: Mapping[int, Handler], *, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, routes: Mapping[int, Handler], *, monotonic: Callable[[], float], throttling: Throttling = UNLIMITED
+    ) -> None:
         self.routes = {api_key: Route(api_key, handler) for api_key, handler in sorted(routes.items())}
         self.monotonic = monotonic
+        self._throttling = throttling
         self.only: tuple[bytes, ...] | None = None
         """The keys of the APIs whose requests begin, as in a request's first two bytes; the others wait. None: all."""
         self._failures = FailureLog(_log)
@@ -119,13 +212,20 @@ class Dispatcher:
         Raises Disconnect if the protocol has no response for the request.
         """
         try:
+            login = client.login
+            if login is not None and login.state is LoginState.RAW_TOKENS:
+                return self._raw_token(client, frame, received_at)
             header = parse_request_header(frame)
             route = self.routes.get(header.api_key)
             if route is None:
                 raise Disconnect(f"API key {header.api_key} is not served here")
             version = header.api_version
             if not route.min_version <= version <= route.max_version:
+                if login is not None and login.state is not LoginState.COMPLETE and not login.may_ask_for_versions:
+                    check_login(login, route, received_at)
                 return self._unsupported(client, header, route, received_at)
+            if login is not None:
+                check_login(login, route, received_at)
             # Bytes after the request are ignored, as in Kafka: librdkafka 2.16 asks for all topics (Metadata v13) with
             # an array count of the old form, which reads as a request for all topics and three more bytes.
             request, _ = decode_from(route.request, version, frame, header.body_offset)
@@ -145,10 +245,7 @@ class Dispatcher:
             version,
             header.correlation_id,
             header.client_id,
-            client.client_host,
-            client.client_port,
-            client.listener,
-            client.principal,
+            client,
             received_at,
             size,
         )
@@ -163,13 +260,18 @@ class Dispatcher:
         metrics.request_bytes += size
         metrics.queue_seconds += began - received_at
         metrics.local_seconds += ended - began
+        context.busy_s = ended - began
         if response is None or isinstance(response, Response):
             return context, self.encode(context, response, ended)
+        if self._throttling.is_active:
+            self._received(context, ended)
         return context, response
 
     async def work(self, context: RequestContext, work: Awaitable[MaybeResponse]) -> MaybeResponse | Disconnect:
         """Await a handler that is a coroutine. Returns an error response if it raises, or the ``Disconnect`` that it
         raised."""
+        if self._throttling.is_active:
+            work = TimedSteps(work, self.monotonic, context.spent)
         try:
             try:
                 return await work
@@ -185,8 +287,12 @@ class Dispatcher:
         """
         metrics = self.routes[context.api_key].metrics
         metrics.total_time.observe(int((now - context.received_at) * 1e6))
+        if self._throttling.is_active:
+            response = self._charge(context, response, now)
         if response is None:
             return []
+        if context.api_version == RAW:
+            return _raw_frame(response)
         try:
             parts = response_frame(response, context.api_version, context.correlation_id)
         except Exception as error:  # this version cannot express the handler's response
@@ -198,6 +304,26 @@ class Dispatcher:
         for part in parts:
             metrics.response_bytes += len(part)
         return cast("list[Part]", parts)
+
+    def _received(self, context: RequestContext, now: float) -> None:
+        """Count a request that waits, and throttle its client if it exceeds its quotas."""
+        try:
+            throttle_s = self._throttling.received(context, now)
+        except Exception as error:
+            self._failures.report("a request was not counted for quotas", error, now, client=context.client_id)
+            return
+        _throttle(context, throttle_s)
+
+    def _charge(self, context: RequestContext, response: MaybeResponse, now: float) -> MaybeResponse:
+        """Count the request for the client's quotas, and throttle the client if it exceeds them."""
+        try:
+            response, throttle_s = self._throttling.charge(context, response, now)
+        except Exception as error:  # the response is worth more than the count
+            self._failures.report("a request was not counted for quotas", error, now, client=context.client_id)
+            return response
+        self.routes[context.api_key].metrics.throttle_seconds += throttle_s
+        _throttle(context, throttle_s)
+        return response
 
     def failure(self, context: RequestContext, error: BaseException) -> Response:
         """Return the response that reports ``error``. An error that is not the protocol's is logged.
@@ -217,6 +343,18 @@ class Dispatcher:
             raise Disconnect(f"the broker has run out of {reserve.name}")  # clients repeat the request
         return error_response(route.response, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
+    def _raw_token(
+        self, client: ConnectedClient, frame: memoryview, received_at: float
+    ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
+        """Handle a frame that is a token of a login (after SaslHandshake v0)."""
+        route = self.routes[SaslAuthenticateRequest.API_KEY]
+        context = RequestContext(route.api_key, RAW, 0, None, client, received_at, len(frame))
+        route.metrics.requests += 1
+        response = route.handler(context, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
+        if isinstance(response, Response):
+            return context, self.encode(context, response, self.monotonic())
+        return context, response
+
     def _unsupported(
         self, client: ConnectedClient, header: RequestHeader, route: Route, received_at: float
     ) -> tuple[RequestContext, list[Part]]:
@@ -225,22 +363,35 @@ class Dispatcher:
         if header.api_key != ApiVersionsRequest.API_KEY:
             raise Disconnect(f"version {header.api_version} of {route.name} is not among {versions}")
         route.metrics.requests += 1
-        context = RequestContext(
-            header.api_key,
-            0,
-            header.correlation_id,
-            header.client_id,
-            client.client_host,
-            client.client_port,
-            client.listener,
-            client.principal,
-            received_at,
-        )
+        context = RequestContext(header.api_key, 0, header.correlation_id, header.client_id, client, received_at)
         supported = ApiVersionsResponse.ApiVersion(
             api_key=route.api_key, min_version=route.min_version, max_version=route.max_version
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
         return context, self.encode(context, response, received_at)
+
+
+def _throttle(context: RequestContext, seconds: float) -> None:
+    if seconds > 0 and context.client.on_throttle is not None:
+        context.client.on_throttle(seconds)
+
+
+def check_login(login: Login, route: Route, now: float) -> None:
+    """Raise LoginFailed if the client must log in before it sends a request of this API, or SessionExpired."""
+    if login.state is LoginState.COMPLETE:
+        if login.has_expired(now) and route.api_key != SaslHandshakeRequest.API_KEY:
+            raise SessionExpired("the session has expired, and the client has not authenticated again")
+    elif route.api_key == ApiVersionsRequest.API_KEY and login.may_ask_for_versions:
+        login.versions()
+    elif route.api_key not in (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY):
+        login.refuse(f"{route.name} instead of the next step of the login")
+        raise LoginFailed(f"{route.name} instead of the next step of the login")
+
+
+def _raw_frame(response: Response) -> list[Part]:
+    """Return the frame of a token without a header."""
+    assert isinstance(response, SaslAuthenticateResponse)
+    return [len(response.auth_bytes).to_bytes(4, "big") + response.auth_bytes]
 
 
 def error_response(response: type[Response], code: ErrorCode, message: str) -> Response:

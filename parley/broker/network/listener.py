@@ -14,22 +14,57 @@ import logging
 import math
 import socket
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from parley.broker.metrics import ListenerMetrics
 from parley.broker.network.acceptor import Acceptor
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection import Connection
-from parley.broker.network.connection_quotas import ConnectionQuotas
+from parley.broker.network.connection_quotas import ConnectionQuotas, Evictable
 from parley.broker.network.dispatch import ConnectedClient, Dispatcher
+from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.load import Load
+from parley.broker.network.tls_channel import RECEIVE_BYTES, TlsChannel
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.security.principal import Principal
+from parley.broker.security.sasl.login import SHOWN_NAME_MAX, Login, LoginRules
+from parley.broker.security.session import ClientSession, anonymous
+from parley.broker.security.tls.server import ServerTls
 from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
 CLOSED_LOGGED_PER_SECOND = 10
 """Closed connections that are logged one by one; the rest of a second is counted."""
+
+
+class Security(Protocol):
+    """What a listener demands of its clients at the moment. Connections keep what held when they were accepted."""
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The TLS of new connections; None without."""
+
+    @property
+    def login_rules(self) -> LoginRules | None:
+        """The rules of new clients' SASL logins; None without."""
+
+    def identified(self, session: ClientSession) -> ClientSession:
+        """Return the session with the principal that the operator's rules give it. Raises what those raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenToAll:
+    tls: None = None
+    login_rules: None = None
+
+    def identified(self, session: ClientSession) -> ClientSession:
+        return session
+
+
+OPEN_TO_ALL: Final = _OpenToAll()
+"""Neither TLS nor SASL (``PLAINTEXT``)."""
 
 
 class Listener:
@@ -45,17 +80,31 @@ class Listener:
         quotas: ConnectionQuotas,
         tasks: TaskSet,
         monotonic: Callable[[], float],
+        security: Security = OPEN_TO_ALL,
+        handshakes: Handshakes | None = None,
+        is_broker: Callable[[ClientSession], bool] = lambda session: True,
     ) -> None:
+        """``security`` says what clients must prove. The listeners of a broker share ``handshakes``.
+
+        ``is_broker`` is asked about clients that call themselves brokers: connections of brokers are not evicted.
+        """
         self.name = name
         self.dispatcher = dispatcher
         self.limits = limits
         self.load = load
         self.tasks = tasks
         self.monotonic = monotonic
+        self.security = security
+        self._handshakes = handshakes or Handshakes(None)
+        self._is_broker = is_broker
+        self._channels: dict[TlsChannel, ConnectedClient] = {}  # whose handshakes are not over
+        self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES)) if security.tls is not None else memoryview(b"")
         self.metrics = ListenerMetrics()
         self.port = 0
         """The bound port, once started."""
         self.quotas = quotas
+        self.throttled_connections = 0
+        """The connections that are not read from because their client is throttled."""
         self._connections: dict[Connection, None] = {}  # in the order of their arrival
         self._entered = 0
         self._acceptor: Acceptor | None = None
@@ -80,7 +129,13 @@ class Listener:
             name=self.name,
         )
         self._acceptor.start(backlog)
+        self._note_certificate()
         self._watch_idle()
+
+    def _note_certificate(self) -> None:
+        tls = self.security.tls
+        self.metrics.certificate_expires_at = 0.0 if tls is None else tls.expires_at
+        self.metrics.revocation_lists_expire_at = 0.0 if tls is None else tls.lists_expire_at
 
     def _wait_s(self) -> float:
         assert self._acceptor is not None
@@ -91,29 +146,61 @@ class Listener:
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         host = str(address[0]).removeprefix("::ffff:")  # a listener for both families shows IPv4 clients so
-        client = ConnectedClient(host, int(address[1]), self.name, "User:ANONYMOUS")
+        throttle_s = self.quotas.throttle_s(host, self.monotonic())
+        if throttle_s > 0:
+            self.quotas.hold(sock, throttle_s)
+            self.metrics.rate_closed += 1
+            return
+        client = self._client(anonymous(host, self.name), int(address[1]))
         self.metrics.accepted += 1
         self._entered += 1
         refusal = self.quotas.enter(self.name, host)
         if refusal:
             self.metrics.refused += 1
-            self._log(client, refusal)
+            self._log("connection closed", client, refusal)
             sock.close()
             self._leave(client)
         else:
             self.tasks.start(self._connect(sock, client), name=f"connection of {host}")
 
+    def _client(self, session: ClientSession, port: int) -> ConnectedClient:
+        rules = self.security.login_rules
+        if rules is None:
+            return ConnectedClient(session, port)
+        return ConnectedClient(session, port, Login(rules, session, lambda: self.security.login_rules))
+
     async def _connect(self, sock: socket.socket, client: ConnectedClient) -> None:
+        if self.security.tls is not None:
+            await self._connect_channel(sock, client, self.security.tls)
+            return
         connection = Connection(self, client)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
         except (OSError, MemoryError) as error:  # usually the client has disconnected already
             if (reserve := reserve_for(error)) is not None:
                 reserve.make_room()
-            self._log(client, str(error) or repr(error))
+            self._log("connection closed", client, str(error) or repr(error))
             sock.close()
             if connection not in self._connections:
                 self._leave(client)
+
+    async def _connect_channel(self, sock: socket.socket, client: ConnectedClient, tls: ServerTls) -> None:
+        channel = TlsChannel(
+            self,
+            tls,
+            buffer=self._receive_buffer,
+            handshakes=self._handshakes,
+            handshake_s=self.limits.login_s,
+        )
+        self._channels[channel] = client
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: channel, sock)
+        except (OSError, MemoryError) as error:
+            if (reserve := reserve_for(error)) is not None:
+                reserve.make_room()
+            self._log("connection closed", client, str(error) or repr(error))
+            sock.close()
+            self.ended(channel)
 
     def _leave(self, client: ConnectedClient) -> None:
         self._entered -= 1
@@ -128,12 +215,15 @@ class Listener:
         """Close the listening socket; open connections stay."""
         if self._acceptor is not None:
             self._acceptor.close()
+        self.quotas.close_held()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
     async def close(self, grace_s: float) -> None:
         """Stop accepting. Connections may send their pending responses within ``grace_s``, and are then cut."""
         self.stop_accepting()
+        for channel in tuple(self._channels):
+            channel.abort()
         for connection in tuple(self._connections):
             connection.drain()
         if self._connections:
@@ -148,6 +238,31 @@ class Listener:
                 for connection in tuple(self._connections):
                     connection.abort()
                 await self._all_closed.wait()
+
+    # --- ChannelOwner ---
+
+    def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
+        """Return the connection of a client whose TLS handshake has succeeded.
+
+        Raises what ``principal.builder.class`` raises.
+        """
+        client = self._channels[channel]
+        if client.login is None:
+            client.session = self.security.identified(replace(client.session, principal=principal))
+            self.metrics.authentications += 1
+        del self._channels[channel]
+        return Connection(self, client)
+
+    def handshake_failed(self, channel: TlsChannel, reason: str) -> None:
+        """Count and log a TLS handshake that failed."""
+        self.metrics.failed_authentications += 1
+        self._log("authentication failed", self._channels[channel], reason)
+
+    def ended(self, channel: TlsChannel) -> None:
+        """Forget a channel that has ended before it had a connection."""
+        client = self._channels.pop(channel, None)
+        if client is not None:
+            self._leave(client)
 
     # --- ConnectionOwner ---
 
@@ -164,12 +279,45 @@ class Listener:
         if not self._connections:
             self._all_closed.set()
 
+    def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
+        """Identify the client and count its login; ``again`` is True for a re-authentication.
+
+        Raises what ``principal.builder.class`` raises.
+        """
+        login = client.login
+        assert login is not None, "a client without a login does not log in"
+        client.session = self.security.identified(login.session)
+        if again:
+            self.metrics.reauthentications += 1
+        else:
+            self.metrics.authentications += 1
+            if not login.can_reauthenticate and client.session.expires_at is not None:
+                self.metrics.authentications_without_reauthentication += 1
+
+    def login_failed(self, client: ConnectedClient, reason: str) -> None:
+        """Count and log a login that failed. Its connection is closed later, to slow down guessing."""
+        login = client.login
+        if login is not None and login.is_reauthentication:
+            self.metrics.failed_reauthentications += 1
+        else:
+            self.metrics.failed_authentications += 1
+        facts = {} if login is None else {"mechanism": login.mechanism, "user": login.user[:SHOWN_NAME_MAX]}
+        self._log("authentication failed", client, reason, **facts)
+
+    def session_expired(self) -> None:
+        """Count a connection that is closed because its client has not renewed its login."""
+        self.metrics.expired += 1
+
+    def muted(self, change: int) -> None:
+        """Count a throttled connection in or out."""
+        self.throttled_connections += change
+
     def report_closed(self, client: ConnectedClient, reason: str) -> None:
         """Count and log a connection that is closed because of what its client did."""
         self.metrics.killed += 1
-        self._log(client, reason)
+        self._log("connection closed", client, reason)
 
-    def _log(self, client: ConnectedClient, reason: str) -> None:
+    def _log(self, event: str, client: ConnectedClient, reason: str, **facts: str) -> None:
         now = self.monotonic()
         if now - self._logged_since >= 1:
             if self._logged > CLOSED_LOGGED_PER_SECOND:
@@ -177,8 +325,8 @@ class Listener:
             self._logged, self._logged_since = 0, now
         self._logged += 1
         if self._logged <= CLOSED_LOGGED_PER_SECOND:
-            facts = {"listener": self.name, "peer": f"{client.client_host}:{client.client_port}", "reason": reason}
-            _log.warning("connection closed", extra=facts)
+            peer = f"{client.client_host}:{client.client_port}"
+            _log.warning(event, extra={"listener": self.name, "peer": peer, "reason": reason, **facts})
 
     # --- Idle connections ---
 
@@ -193,13 +341,17 @@ class Listener:
             self.metrics.idle_closed += 1
             min(idle, key=lambda each: each.last_active).close()
 
-    def evictable(self) -> list[Connection]:
+    def evictable(self) -> list[Evictable]:
         """The connections that may be closed to make room: those of clients, not of other brokers."""
-        return [each for each in self._connections if not each.is_peer]
+        return [*self._channels, *(each for each in self._connections if not self._is_spared(each))]
 
-    def evict(self, connection: Connection) -> None:
+    def _is_spared(self, connection: Connection) -> bool:
+        """True if the client calls itself a broker, and may do what brokers do."""
+        return connection.is_peer and not connection.is_slow_to_log_in and self._is_broker(connection.session)
+
+    def evict(self, connection: Evictable) -> None:
         """Close a connection because the process needs its file descriptor. Idempotent."""
-        if not connection.is_closing:
+        if not connection.is_closed:
             self.metrics.evicted += 1
             connection.abort()
 
@@ -213,6 +365,7 @@ class Listener:
             if connection.is_idle(before):
                 self.metrics.idle_closed += 1
                 connection.close()
+        self._note_certificate()
         self._watch_idle()
 
 

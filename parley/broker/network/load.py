@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 SHARE_S: Final = 0.05
 """How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
 session and fetch from its leaders, however many clients flood it with requests."""
+CHECK_S: Final = 1.0
+"""The interval at which slow large requests are looked for while others wait for their memory."""
 
 
 class Turns:
@@ -51,13 +53,21 @@ class Turns:
                 self._schedule()
 
 
+class Receiver(Protocol):
+    """A connection that holds memory for a large request that has not begun to be handled."""
+
+    def close_if_slow(self) -> None:
+        """Close if the request arrives too slowly, or waits for too long: other requests need the memory."""
+
+
 class Load:
     """The broker's current load, compared with its limits.
 
     ``queued.max.requests`` bounds the requests being worked on, without those that only wait for an event. At the limit
     no connection begins a request. ``queued.max.request.bytes`` bounds the bytes of large requests that are received or
     worked on; the number of requests bounds the small ones. A connection whose large request would exceed it stops
-    reading, unless no other request holds memory. Waiting connections resume when a request ends. While
+    reading, unless no other request holds memory. Waiting connections resume when a request ends. While one waits,
+    those that hold memory and are slow are closed: a client cannot keep memory by sending half a request. While
     ``lacks_memory`` is set, large requests come one at a time.
     """
 
@@ -65,6 +75,9 @@ class Load:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._waiting: list[Callable[[], None]] = []
+        self._receivers: set[Receiver] = set()
+        self._is_short = False  # a request waits for memory
+        self._watch: asyncio.TimerHandle | None = None
         self.turns = Turns()
         self.lacks_memory = False
         self.requests_in_progress = 0
@@ -84,13 +97,36 @@ class Load:
         self.requests_in_progress -= 1
         self._ease()
 
-    def reserve(self, size: int) -> bool:
-        """Reserve memory for a large request. Returns False if it must wait."""
+    def reserve(self, size: int, receiver: Receiver) -> bool:
+        """Reserve memory for a large request. Returns False if it must wait.
+
+        Until ``received``, the receiver may have to give the memory back.
+        """
         held = self.request_bytes_held
         if held and (self.lacks_memory or 0 <= self._bytes_max < held + size):
+            self._is_short = True
+            self._watch_receivers()
             return False
         self.request_bytes_held = held + size
+        self._receivers.add(receiver)
         return True
+
+    def received(self, receiver: Receiver) -> None:
+        """Note that a large request begins to be handled, or never will. Its memory is released later."""
+        self._receivers.discard(receiver)
+
+    def _watch_receivers(self) -> None:
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(CHECK_S, self._check_receivers)
+
+    def _check_receivers(self) -> None:
+        self._watch = None
+        if not self._is_short:
+            return
+        for receiver in tuple(self._receivers):
+            receiver.close_if_slow()
+        if self._is_short:
+            self._watch_receivers()
 
     def release(self, size: int) -> None:
         """Give back reserved memory."""
@@ -103,6 +139,7 @@ class Load:
         self._waiting.append(eased)
 
     def _ease(self) -> None:
+        self._is_short = False  # those that still lack memory say so again
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for eased in waiting:

@@ -8,15 +8,19 @@ request waits behind them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import Endpoint
-from parley.protocol.client import Client
+from parley.broker.security.inter_broker_security import InterBrokerSecurity
+from parley.protocol.client import Address, Client, NotAuthenticated
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import Link
 from parley.protocol.schema import Request, Struct
 
 LAST_WORD_S = 1.0
@@ -32,6 +36,8 @@ UNREACHABLE = (
 
 _CLIENT_ID = "broker-"
 
+_log = logging.getLogger(__name__)
+
 Local = Callable[[], Awaitable[Any] | None]
 """Handles a request on this broker if it is the controller; returns None if it is not."""
 
@@ -41,20 +47,54 @@ def is_broker(client_id: str | None) -> bool:
     return client_id is not None and client_id.startswith(_CLIENT_ID)
 
 
+class _PeerClient(Client):
+    """A client of another broker, secured as the configuration says when it connects.
+
+    To a broker, a refusal is a broker that cannot be reached: it tries again, as an operator may be replacing
+    certificates or passwords one broker at a time.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, source: InterBrokerSecurity, refusals: GrowingInterval, **limits: Any
+    ) -> None:
+        super().__init__([(endpoint.host, endpoint.port)], **limits)
+        self._source = source
+        self._refusals = refusals
+
+    async def _connect(self, address: Address) -> Link:
+        if not self._source.is_plaintext:
+            self.security = await asyncio.to_thread(self._source.current)
+        try:
+            return await super()._connect(address)
+        except NotAuthenticated as error:
+            if self._refusals.is_due():
+                _log.error("another broker and this one do not accept each other", extra={"reason": error.message})
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, error.message) from error
+
+
 class Peers:
     """Clients for the other brokers, by broker id and purpose."""
 
     def __init__(
-        self, broker_id: int, metadata: Metadata, listener: str, *, timeout_s: float, connect_timeout_s: float
+        self,
+        broker_id: int,
+        metadata: Metadata,
+        listener: str,
+        security: InterBrokerSecurity,
+        *,
+        timeout_s: float,
+        connect_timeout_s: float,
     ) -> None:
         """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) bounds a request without
         a timeout of its own; ``connect_timeout_s`` bounds the connecting."""
         self._metadata = metadata
         self._listener = listener
+        self._security = security
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._client_id = f"{_CLIENT_ID}{broker_id}"
         self._clients: dict[tuple[int, str], tuple[Endpoint, Client]] = {}
+        self._refusals = GrowingInterval(lambda: asyncio.get_running_loop().time())
         self._closing: set[asyncio.Future[None]] = set()
 
     def endpoint(self, broker_id: int) -> Endpoint:
@@ -83,12 +123,24 @@ class Peers:
     def client_at(self, endpoint: Endpoint, purpose: str = "") -> Client:
         """Return a new client for an address. The caller must close it."""
         name = f"{self._client_id}-{purpose}" if purpose else self._client_id
-        return Client(
-            [(endpoint.host, endpoint.port)],
+        return _PeerClient(
+            endpoint,
+            self._security,
+            self._refusals,
             client_id=name,
             timeout=self._timeout_s,
             connect_timeout=self._connect_timeout_s,
         )
+
+    async def hold(self, endpoint: Endpoint) -> None:
+        """Keep a connection to a broker open. Returns when it has ended, or if it cannot be made."""
+        client = self.client_at(endpoint, "watch")
+        try:
+            await client.hold()
+        except KafkaError:
+            pass
+        finally:
+            await client.close()
 
     async def ask(
         self,

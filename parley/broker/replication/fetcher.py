@@ -30,6 +30,8 @@ from parley.broker.replication.follower_decisions import (
     Append,
     AskForRange,
     Backoff,
+    Removal,
+    StartOver,
     Truncate,
     TruncateFully,
     position_of,
@@ -170,6 +172,7 @@ class Fetcher:
                 continue
             self._request_succeeded()
             await self._take_all(response)
+            self._start_over_where_needed()
 
     async def _fetch(self) -> FetchResponse:
         config = self._parts.config()
@@ -250,7 +253,7 @@ class Fetcher:
             match step_for(followed.partition.log, data):
                 case Append():
                     return self._append(followed, data)
-                case (Truncate() | TruncateFully()) as step:
+                case (Truncate() | TruncateFully() | StartOver()) as step:
                     self._truncate_soon(followed, step)
                 case AskForRange():
                     self._leave_out(followed, FollowEvent.ASK_RANGE)
@@ -361,11 +364,19 @@ class Fetcher:
 
     # --- Truncation ---
 
-    def _truncate_soon(self, followed: FollowedPartition, step: Truncate | TruncateFully) -> None:
+    def _start_over_where_needed(self) -> None:
+        """Begin to remove the logs that must be fetched again. Call this while no fetch is under way."""
+        for followed in list(self._followed.values()):
+            partition = followed.partition
+            if partition.before_start_over is not None and followed.state is _FETCHING and followed.is_current:
+                step = StartOver(partition.log.log_start_offset, tombstones_removed_up_to=0)
+                self._truncate_soon(followed, step)
+
+    def _truncate_soon(self, followed: FollowedPartition, step: Removal) -> None:
         self._leave_out(followed, FollowEvent.TRUNCATE)
         self._parts.tasks.start(self._truncate(followed, step), name=f"truncation of {followed.partition!r}")
 
-    async def _truncate(self, followed: FollowedPartition, step: Truncate | TruncateFully) -> None:
+    async def _truncate(self, followed: FollowedPartition, step: Removal) -> None:
         partition = followed.partition
         if followed.state is FollowState.LEFT:
             return
@@ -374,8 +385,8 @@ class Fetcher:
             return
         try:
             await self._parts.truncations.truncate(partition, step)
-        except TruncationRefused:
-            self._back_off(followed, "the leader lacks committed records", is_expected=True)
+        except TruncationRefused as error:
+            self._back_off(followed, str(error), is_expected=True)
         except KafkaError as error:
             self._back_off(followed, str(error))
         else:

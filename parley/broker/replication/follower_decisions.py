@@ -4,6 +4,9 @@ A follower's log is a prefix of its leader's log, or it is truncated until it is
 follower's last record. If that epoch ends elsewhere in the leader's log, the leader returns an epoch and offset at
 which the logs may still agree (KIP-595); the follower truncates and fetches again. So nothing is truncated merely
 because it is above a high watermark: records that a dead leader had replicated survive a restart of its followers.
+
+A follower that has not fetched tombstones which compaction has removed from the leader's log would keep what they
+delete. It fetches the log from the beginning (docs/storage.md, "Replicas that were away").
 """
 
 from __future__ import annotations
@@ -66,6 +69,17 @@ class TruncateFully:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """The leader has removed tombstones that this log has not fetched: remove everything, and fetch from ``offset``.
+
+    The copy of the leader's log may then lack tombstones below ``tombstones_removed_up_to``, as the leader's does.
+    """
+
+    offset: int
+    tombstones_removed_up_to: int
+
+
 class Loss(Enum):
     """Whether a truncation removes committed records, and why."""
 
@@ -79,7 +93,8 @@ class AskForRange:
     """This log's end is outside of the leader's log: ask where that begins and ends (``step_for_range``)."""
 
 
-Step = Append | Truncate | TruncateFully | AskForRange | Backoff
+Removal = Truncate | TruncateFully | StartOver
+Step = Append | Removal | AskForRange | Backoff
 
 _APPEND = Append()
 _ASK_FOR_RANGE = AskForRange()
@@ -106,6 +121,9 @@ def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
         return Backoff.METADATA if code in _UNTIL_METADATA else Backoff.LEADER
     diverging = data.diverging_epoch
     if diverging.epoch == NO_EPOCH:
+        removed_up_to = data.snapshot_id.end_offset
+        if removed_up_to > log.log_end_offset and removed_up_to > log.tombstones_removed_up_to:
+            return StartOver(data.log_start_offset, removed_up_to)
         return _APPEND
     own_epoch, own_end = log.end_offset_for_epoch(diverging.epoch)
     return Truncate(truncation_offset(own_epoch, own_end, diverging.epoch, diverging.end_offset, log.log_end_offset))

@@ -5,6 +5,9 @@ Rules of this module:
 * A leader hands over first, if another live member of the ISR can lead. If none can, it heals its log as the leader.
 * A range is fetched from one replica at a time, checked (``range_fetch``), and put in place by the log, which checks
   the batches again. Nothing outside of the range changes.
+* A replica that was compacted otherwise heals nothing if a deleted key could come back. If only such replicas have a
+  range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR too small, and the
+  fetcher removes the log. A leader hands over first.
 * If no live replica has a range, the records around it stay readable, and fetches into it get CORRUPT_MESSAGE. The
   replicas are asked again after growing pauses, and at once when a broker registers.
 """
@@ -33,9 +36,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest, HandOverLeadershipResponse
 from parley.protocol.records.batch_header import headers
 from parley.storage.damage import DamagedRange
-from parley.storage.log import Log
 from parley.storage.log_manager import LogManager
-from parley.storage.mending import Mending
+from parley.storage.mending import CompactedOtherwise, Mending
 
 _log = logging.getLogger(__name__)
 
@@ -54,13 +56,18 @@ class _Refused(NamedTuple):
     """A damaged range that no live replica has, and the reason that each of them gave."""
 
     damage: DamagedRange
-    reasons: Mapping[int, str]
+    reasons: Mapping[int, KafkaError]
 
     @property
     def facts(self) -> dict[str, object]:
         """The range and the reasons, for the log."""
         replicas = "; ".join(f"broker {replica}: {reason}" for replica, reason in self.reasons.items())
         return {**facts_of(self.damage), "replicas": replicas or "no other replica is alive"}
+
+    @property
+    def is_compacted_otherwise(self) -> bool:
+        """True if another replica has the records, but was compacted otherwise."""
+        return any(isinstance(reason, CompactedOtherwise) for reason in self.reasons.values())
 
 
 def facts_of(damage: DamagedRange) -> dict[str, object]:
@@ -113,7 +120,7 @@ class Healing:
         """Heal the log of a partition, which has just been opened, if it is damaged now or later."""
         loop = asyncio.get_running_loop()
 
-        def found(log: Log, damage: DamagedRange) -> None:  # in any thread
+        def found(damage: DamagedRange) -> None:  # in any thread
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._begin, partition)
 
@@ -156,8 +163,11 @@ class Healing:
             return
         partition.unhealed = tuple(each.damage for each in refused)
         if not partition.log.damage:
+            partition.before_start_over = None
             damaged.step(HealEvent.HEAL)
             return
+        starts_over = any(each.is_compacted_otherwise for each in refused) and self._may_start_over(partition)
+        partition.before_start_over = partial(self._leave_in_sync, partition) if starts_over else None
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
         if interrupted and damaged.interruptions.is_due():
@@ -180,12 +190,8 @@ class Healing:
         the log is healed by its leader then."""
         damaged.handed_over_s = self._monotonic()
         partition = damaged.partition
-        topic = HandOverLeadershipRequest.Topic(topic_id=partition.topic_id, partitions=[partition.index])
-        request = HandOverLeadershipRequest(broker_id=self._broker_id, broker_epoch=self._epoch(), topics=[topic])
         try:
-            response: HandOverLeadershipResponse = await self._ask_controller(request)
-            if response.error_code:
-                raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+            await self._report(partition, starts_over=False)
         except KafkaError as error:
             _log.warning("a leader with a damaged log cannot hand over", extra={**damaged.facts, "reason": str(error)})
             return
@@ -193,6 +199,37 @@ class Healing:
             self.counts.handed_over += 1
             facts = {**damaged.facts, "leader": partition.state.leader}
             _log.warning("a leader with a damaged log has handed over", extra=facts)
+
+    def _may_start_over(self, partition: Partition) -> bool:
+        """Return True if the replica follows, and the ISR is large enough without it. The controller decides."""
+        state = partition.state
+        others = self._metadata.image.live_broker_ids() & set(state.isr) - {self._broker_id}
+        min_isr = min(partition.log.config.min_insync_replicas, len(state.replicas))
+        return state.leader in others and len(others) >= min_isr
+
+    async def _leave_in_sync(self, partition: Partition) -> None:
+        """Ask the controller to take this replica out of the ISR and the ELR, and wait for the metadata to say so.
+
+        The fetcher checks it. Raises ``KafkaError``.
+        """
+        if self._broker_id in (*partition.state.isr, *partition.state.elr):
+            if not self._may_start_over(partition):
+                partition.before_start_over = None  # until the next attempt to heal finds that it may
+                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the ISR would be too small without the replica")
+            await self._report(partition, starts_over=True)
+            await self._metadata.until(
+                lambda image: self._broker_id not in (*partition.state.isr, *partition.state.elr), HAND_OVER_S
+            )
+
+    async def _report(self, partition: Partition, *, starts_over: bool) -> None:
+        """Report to the controller that a log is damaged. Raises ``KafkaError``."""
+        topic = HandOverLeadershipRequest.Topic(topic_id=partition.topic_id, partitions=[partition.index])
+        request = HandOverLeadershipRequest(
+            broker_id=self._broker_id, broker_epoch=self._epoch(), topics=[topic], starts_over=starts_over
+        )
+        response: HandOverLeadershipResponse = await self._ask_controller(request)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
 
     # --- Fetching ---
 
@@ -221,18 +258,18 @@ class Healing:
                 refused[damage] = _Refused(damage, reasons)
         return list(refused.values()), interrupted
 
-    async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, str] | None:
+    async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, KafkaError] | None:
         """Replace a range with the records of the first replica that has them. Returns why none has, by broker id.
 
         Raises ``HealingInterrupted``.
         """
-        reasons: dict[int, str] = {}
+        reasons: dict[int, KafkaError] = {}
         for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
             try:
                 async with self._logs.compaction_paused(partition.log):
                     await self._fetch(partition, source, damage)
             except KafkaError as error:
-                reasons[source] = str(error)
+                reasons[source] = error
             else:
                 return None
         return reasons
@@ -260,6 +297,7 @@ class Healing:
                     max_bytes=self._config().replica_fetch_max_bytes,
                     has_gaps=log.config.compact,
                 )
+                mending.lacks_tombstones |= fetched.lacks_tombstones
                 with _of_this_broker():
                     await run(_add, mending, fetched)
                 fetched_bytes += len(fetched.data)

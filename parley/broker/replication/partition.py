@@ -13,7 +13,7 @@ Rules of this module:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -28,6 +28,7 @@ from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.checkpoints import INT64_MAX
 from parley.storage.damage import DamagedRange
 from parley.storage.log import AppendInfo, Log, LogRead, Origin
 from parley.storage.log_config import NEVER, LogConfig
@@ -35,6 +36,8 @@ from parley.storage.log_integrity import DamagedOffset
 
 _log = logging.getLogger(__name__)
 
+CATCHING_UP_S = 60.0
+"""How long after its last fetch a follower counts as one that is catching up."""
 LOW_WATERMARK = "low watermark"
 """(partition, LOW_WATERMARK) is the key, in the produce purgatory, of requests that wait for the low watermark."""
 
@@ -94,6 +97,7 @@ class Partition:
         "_proposed_isr",
         "_purgatories",
         "_why_no_log",
+        "before_start_over",
         "broker_id",
         "counters",
         "epoch_start_offset",
@@ -143,6 +147,9 @@ class Partition:
         self._deferred: PartitionState | None = None  # to be applied after the truncation
         self.unhealed: tuple[DamagedRange, ...] = ()
         """The damaged ranges of the log that no other live replica has. ``Healing`` assigns them."""
+        self.before_start_over: Callable[[], Awaitable[None]] | None = None
+        """Set if this replica must fetch its log again from the beginning. Its fetcher stops fetching, calls it, which
+        takes the replica out of the ISR and the ELR, and removes the log. ``Healing`` assigns it."""
         self.state = state
         self._apply(state)
 
@@ -216,6 +223,7 @@ class Partition:
     def opened(self, log: Log) -> None:
         """Take the opened log, and begin to lead if this broker is the leader."""
         self._log = log
+        log.tombstones_needed_from = self._tombstones_needed_from
         if self._is_behind_log(self.state):
             self.is_leader = False
             facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
@@ -246,6 +254,7 @@ class Partition:
     def _begin_leader_epoch(self, log: Log) -> None:
         self.epoch_start_offset = log.log_end_offset
         log.leader_epochs.assign(self.leader_epoch, self.epoch_start_offset)
+        log.begin_leading()
         self._isr_policy.leader_epoch_began(self)
 
     @property
@@ -413,6 +422,15 @@ class Partition:
         if log_start_offset != began:
             self.notify_low_watermark()
 
+    def _tombstones_needed_from(self, now_s: float) -> int:
+        """Return the smallest offset that a follower is fetching from. Any thread may call this.
+
+        Compaction keeps the tombstones from there on, or a follower that takes longer than ``delete.retention.ms`` to
+        catch up would have to start over again and again.
+        """
+        fetching = [each for each in self.followers.values() if now_s - each.last_fetched_s <= CATCHING_UP_S]
+        return min((each.log_end_offset for each in fetching), default=INT64_MAX)
+
     def follower_session_ended(self, clock: FetchClock) -> None:
         """Note that the session of this clock no longer fetches the partition, as when the follower's disk has failed.
 
@@ -511,6 +529,7 @@ class Partition:
         """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
+        log.tombstones_needed_from = self._tombstones_needed_from
         self._log = log
 
     def begin_truncation(self) -> None:

@@ -3,7 +3,9 @@
 Rules of this module:
 
 * The other replica serves the range as it serves a consumer: it may lead or follow, and sends nothing above its high
-  watermark. Both brokers must know the same leader epoch, so a replica that has not heard of a new leader is refused.
+  watermark. As to a follower, it tells up to which offset compaction has removed tombstones, if that is above the
+  offset of the fetch. Both brokers must know the same leader epoch, so a replica that has not heard of a new leader is
+  refused.
 * Every batch is checked before it may be put in place: its checksum, that it continues the batch before it, and that
   its leader epoch is the one that this replica's leader-epoch cache has for its offset. So a replica whose log has
   diverged from this one heals nothing.
@@ -24,6 +26,8 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 
 CONSUMER = -1
 """The replica id of a request that a leader or a follower serves, up to the high watermark."""
+THROTTLES_MAX = 10
+"""How often the other replica may put off a fetch: without an authorizer, quotas of consumers hold for brokers, too."""
 
 
 class Ask(Protocol):
@@ -37,6 +41,8 @@ class FetchedBatches(NamedTuple):
 
     data: memoryview
     next_offset: int
+    lacks_tombstones: bool = False
+    """True if compaction may have removed tombstones behind the first offset."""
 
 
 async def fetch_batches(
@@ -52,22 +58,27 @@ async def fetch_batches(
         partition=partition.index,
         current_leader_epoch=partition.leader_epoch,
         fetch_offset=offset,
+        log_start_offset=partition.log.log_start_offset,
         partition_max_bytes=max_bytes,
     )
-    response: FetchResponse = await ask(
-        FetchRequest(
-            replica_state=FetchRequest.ReplicaState(replica_id=CONSUMER),
-            max_wait_ms=0,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            topics=[FetchRequest.FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
-        )
+    request = FetchRequest(
+        replica_state=FetchRequest.ReplicaState(replica_id=CONSUMER),
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[FetchRequest.FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
     )
+    response: FetchResponse = await ask(request)
+    for _ in range(THROTTLES_MAX):
+        if not response.throttle_time_ms or response.error_code or response.responses:
+            break
+        response = await ask(request)  # the client of the other broker waits before it sends
     data = _only_partition(response)
     if not data.records:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed there yet")
     records = cast("Buffer", data.records)  # in a decoded response: one buffer
-    return checked_batches(records, offset, last_offset, partition.log.leader_epochs, has_gaps=has_gaps)
+    batches = checked_batches(records, offset, last_offset, partition.log.leader_epochs, has_gaps=has_gaps)
+    return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
 
 
 def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:

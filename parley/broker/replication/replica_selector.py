@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from parley.broker.config import ConfigError, Problem
+from parley.broker.security.principal import Principal
 
 _KEY = "replica.selector.class"
 
@@ -33,7 +34,7 @@ class ConsumerView:
     rack: str
     client_id: str | None
     host: str
-    principal: str
+    principal: Principal
     listener: str
 
 

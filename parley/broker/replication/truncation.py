@@ -8,6 +8,10 @@ committed records. Then the truncation is logged at ``error``, and:
   the removed records (``parley.storage.cut_files``).
 * Otherwise the follower refuses, and keeps its log. It stays outside of the ISR until another replica leads, or the
   operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
+
+A follower that starts over loses nothing: its leader has all that it has, compacted further. It must not be in the ISR
+or the ELR. A follower whose damaged log must be fetched again leaves them first, while no fetch is under way for which
+the leader could add it again.
 """
 
 from __future__ import annotations
@@ -20,7 +24,14 @@ from functools import partial
 from parley.broker.config import BrokerConfig
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metrics import TruncationMetrics
-from parley.broker.replication.follower_decisions import Loss, Truncate, TruncateFully, loss_by
+from parley.broker.replication.follower_decisions import (
+    Loss,
+    Removal,
+    StartOver,
+    Truncate,
+    TruncateFully,
+    loss_by,
+)
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.sentinels import NO_EPOCH
@@ -36,7 +47,7 @@ REMEDY = (
 
 
 class TruncationRefused(Exception):
-    """The leader lacks committed records that this replica has, and nothing explains that."""
+    """The log keeps records that may be needed. The text says why."""
 
 
 class Truncations:
@@ -49,7 +60,7 @@ class Truncations:
         """For each partition the leader epoch of the last refusal, and when it is logged again."""
         self.metrics = TruncationMetrics()
 
-    async def truncate(self, partition: Partition, step: Truncate | TruncateFully) -> None:
+    async def truncate(self, partition: Partition, step: Removal) -> None:
         """Truncate a follower's log.
 
         Raises TruncationRefused; KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
@@ -64,6 +75,9 @@ class Truncations:
             "high_watermark": log.high_watermark,
             "offset": step.offset,
         }
+        if isinstance(step, StartOver):
+            await self._start_over(partition, step, facts)
+            return
         loss = loss_by(step, log, state.unclean_epoch)
         if loss is Loss.NONE:
             _log.info("a log is truncated to agree with its leader's", extra=facts)
@@ -72,6 +86,21 @@ class Truncations:
             self._refuse(partition, facts)
         else:
             await self._remove_committed(partition, step, facts)
+
+    async def _start_over(self, partition: Partition, step: StartOver, facts: dict[str, object]) -> None:
+        leave = partition.before_start_over
+        if leave is not None:
+            await leave()
+        if partition.is_leader or partition.broker_id in (*partition.state.isr, *partition.state.elr):
+            raise TruncationRefused("members of the ISR and the ELR keep their logs")
+        if partition.log.log_end_offset > partition.log.log_start_offset:
+            self.metrics.started_over += 1
+            why = "it lacks tombstones that its leader has removed"
+            if leave is not None:
+                why = "its log is damaged, and no other replica was compacted in the same way"
+            _log.warning("a replica starts over: %s", why, extra=facts)
+        await self._partitions.truncate(partition, partial(_start_over, step=step))
+        partition.before_start_over = None
 
     def _refuse(self, partition: Partition, facts: dict[str, object]) -> None:
         epoch = partition.state.leader_epoch
@@ -86,7 +115,7 @@ class Truncations:
                 "a replica stops following: its leader lacks committed records that the replica has",
                 extra={**facts, "remedy": REMEDY},
             )
-        raise TruncationRefused
+        raise TruncationRefused("the leader lacks committed records")
 
     async def _remove_committed(
         self, partition: Partition, step: Truncate | TruncateFully, facts: dict[str, object]
@@ -105,6 +134,10 @@ class Truncations:
         self.metrics.records += count
         facts = {**facts, "committed_records": count, "kept": str(kept[0].path), "complete": kept[0].is_complete}
         _log.error("committed records were removed from a log to agree with its leader's", extra=facts)
+
+
+def _start_over(log: Log, step: StartOver) -> None:
+    log.truncate_fully_and_start_at(step.offset, tombstones_removed_up_to=step.tombstones_removed_up_to)
 
 
 def _truncate(log: Log, step: Truncate | TruncateFully) -> None:

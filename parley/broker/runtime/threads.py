@@ -6,10 +6,12 @@ With a single executor, maintenance on a slow disk would occupy the threads that
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-READS, RECORDS, UPKEEP, COMPACTION = 8, 4, 4, 16
+READS, RECORDS, UPKEEP, GROUPS, COMPACTION = 8, 4, 4, 1, 16
+HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left to the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 
 
@@ -23,6 +25,10 @@ class Threads:
     """Decompressing, compressing and converting records, which uses the CPU."""
     upkeep: Executor | None = None
     """Maintenance of the logs: opening, recovery, flushing, deletion, checkpoints."""
+    handshakes: Executor | None = None
+    """TLS handshakes, which use the CPU."""
+    groups: Executor | None = None
+    """Slow work of the group coordinator: assignments, and regular expressions, whose cost clients decide."""
     compaction: Executor | None = None
     """The workers of the log cleaner. Each occupies a thread for as long as the compaction of a log takes."""
 
@@ -33,12 +39,14 @@ class Threads:
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),
             upkeep=ThreadPoolExecutor(max(UPKEEP, recovering), "upkeep"),
+            handshakes=ThreadPoolExecutor(HANDSHAKES, "handshakes"),
+            groups=ThreadPoolExecutor(GROUPS, "groups"),
             compaction=ThreadPoolExecutor(COMPACTION, "compaction"),
         )
 
     async def close(self) -> None:
         """Wait for the work in progress, and end the threads."""
-        every = (self.reads, self.records, self.upkeep, self.compaction)
+        every = (self.reads, self.records, self.upkeep, self.handshakes, self.groups, self.compaction)
         executors = [each for each in every if each is not None]
 
         def shut_down() -> None:

@@ -4,7 +4,8 @@
 2. ``store`` opens the coordination store and settles which broker of which cluster this is.
 3. ``logs`` opens the logs in the data directories.
 4. ``composition`` makes the parts of the broker and connects them.
-5. ``serving`` makes the request handlers (``routes``) and accepts connections; most requests wait.
+5. ``registration`` reads the users that log in. ``serving`` makes the request handlers (``routes``) and accepts
+   connections; most requests wait.
 6. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
 7. ``serving`` begins the requests that wait.
 

@@ -6,7 +6,7 @@ defines the order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -16,12 +16,14 @@ from parley.broker.api.transactional.markers import TransactionMarkers
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.controller.delegation_tokens import remove_expired_periodically
 from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy, RulesOf
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
 from parley.broker.controller.report_requests import ReportRequests
 from parley.broker.controller.unclean_recovery import UncleanRecovery
-from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.consumer.assignors.registry import load_assignors
+from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator
 from parley.broker.coordinators.internal_topic import InternalTopic
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, highest_producer_id
@@ -33,14 +35,20 @@ from parley.broker.membership.identity import BROKER_IDS, Identity
 from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.features import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.configured_limits import limits_of
 from parley.broker.network.connection_quotas import ConnectionQuotas
+from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
+from parley.broker.quotas.callback import load_callback
+from parley.broker.quotas.connection_rates import ConnectionRates
+from parley.broker.quotas.enforcement import QuotaEnforcement
+from parley.broker.quotas.rates import Windows
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.healing import Healing
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -51,6 +59,15 @@ from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.replication.replica_reports import ReplicaReports
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.threads import COMPACTION
+from parley.broker.security.audit import AuditLog
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.authorizer import AclAuthorizer, load_authorizer
+from parley.broker.security.broker_listeners import BrokerListeners
+from parley.broker.security.inter_broker_security import InterBrokerSecurity
+from parley.broker.security.operations import Operation
+from parley.broker.security.principal import parse_super_users
+from parley.broker.security.resources import ResourceType as Securable
+from parley.broker.security.stored_credentials import StoredCredentials
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import OpenedLogs
@@ -71,6 +88,8 @@ class Parts:
     """The parts of one broker, except for its network side (``parley.broker.startup.serving``)."""
 
     identity: Identity
+    authorization: Authorization
+    broker_listeners: BrokerListeners
     store_move: StoreMoveParticipant
     store_move_driver: StoreMoveDriver
     logs: LogManager
@@ -82,7 +101,9 @@ class Parts:
     partitions: HostedPartitions
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    credentials: StoredCredentials
     connection_quotas: ConnectionQuotas
+    quotas: QuotaEnforcement
     load: Load
     peers: Peers
     metadata_fetches: Purgatory
@@ -117,9 +138,11 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         broker_id,
         metadata,
         static.inter_broker_listener,
+        InterBrokerSecurity(config),
         timeout_s=static.request_timeout_ms / 1000,
         connect_timeout_s=static.socket_connection_setup_timeout_ms / 1000,
     )
+    broker_listeners = BrokerListeners(static.inter_broker_listener, metadata)
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
     joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
@@ -133,7 +156,8 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
 
     producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications = Verifications()
-    groups = _group_coordinator(environment, config, metadata, partitions, purgatories)
+    authorization = authorization_of(static, clock.monotonic, broker_listeners)
+    groups = _group_coordinator(environment, config, metadata, partitions, purgatories, authorization)
     markers = TransactionMarkers(
         partitions,
         purgatories.produce,
@@ -145,8 +169,11 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     )
     # What these two ask of the controller, they ask again: a lost response must not hold them up for longer.
     ask_controller = partial(peers.ask_controller, timeout_s=static.session_timeout_ms / 1000)
+    quotas = _quotas(environment, authorization)
     parts = Parts(
         identity=joined.identity,
+        authorization=authorization,
+        broker_listeners=broker_listeners,
         store_move=joined.store_move,
         store_move_driver=joined.store_move_driver,
         logs=opened.manager,
@@ -160,7 +187,9 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         transactions=_transaction_coordinator(
             environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids, lifecycle
         ),
-        connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener),
+        credentials=StoredCredentials(metadata, static, clock.wall_ms),
+        connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener, connection_rates(static, quotas)),
+        quotas=quotas,
         load=Load(limits.queued_requests, limits.queued_bytes),
         peers=peers,
         metadata_fetches=metadata_fetches,
@@ -216,8 +245,8 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     opened.manager.compaction_paused = parts.log_cleaner.paused
     _connect(
         parts,
-        InternalTopicSubscriber(broker_id, parts.groups.runtime),
-        InternalTopicSubscriber(broker_id, parts.transactions.runtime),
+        InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.groups.runtime),
+        InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.transactions.runtime),
     )
     return parts
 
@@ -240,6 +269,10 @@ def _connect(parts: Parts, offsets_topic: InternalTopicSubscriber, transactions_
         parts.recovery.apply,
     ):
         parts.metadata.subscribe(subscriber)
+    authorizer = parts.authorization.authorizer
+    if isinstance(authorizer, AclAuthorizer):
+        parts.metadata.subscribe(authorizer.apply)
+    parts.metadata.subscribe(parts.quotas.apply)
     parts.config.subscribe(lambda config: limit_connections(parts.connection_quotas, config))
     parts.config.subscribe(parts.fetchers.reconfigure)
     parts.partitions.call_when_opened(parts.fetchers.assign)
@@ -247,6 +280,40 @@ def _connect(parts: Parts, offsets_topic: InternalTopicSubscriber, transactions_
     parts.partitions.call_when_opened(parts.healing.watch)
     parts.partitions.call_when_lost(parts.offline_replicas.report)
     parts.partitions.set_isr_policy(parts.isr)
+
+
+def authorization_of(
+    config: BrokerConfig, monotonic: Callable[[], float], broker_listeners: BrokerListeners
+) -> Authorization:
+    """Return the authorization that the configuration asks for. Raises ConfigError if its class cannot be loaded."""
+    authorizer = load_authorizer(
+        config.authorizer_class_name or "",
+        super_users=parse_super_users(config.super_users or ""),
+        allow_if_no_acl=config.allow_everyone_if_no_acl_found,
+        configs=config.given,
+    )
+    return Authorization(authorizer, AuditLog(monotonic), broker_listeners=broker_listeners)
+
+
+def _quotas(environment: Environment, authorization: Authorization) -> QuotaEnforcement:
+    """Return the quotas of clients, none yet. Raises ConfigError if the operator's callback cannot be loaded."""
+    config = environment.config
+    callback = load_callback(config.client_quota_callback_class or "", config.given)
+    if callback is not None:
+        environment.undo.callback(callback.close)
+    return QuotaEnforcement(
+        authorization,
+        windows=Windows(config.quota_window_num, config.quota_window_size_seconds),
+        controller_windows=Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds),
+        monotonic=environment.clock.monotonic,
+        callback=callback,
+    )
+
+
+def connection_rates(config: BrokerConfig, quotas: QuotaEnforcement) -> ConnectionRates:
+    """Return the rates at which addresses open connections."""
+    windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
+    return ConnectionRates(windows, lambda host: quotas.quotas.connection_rate(host))
 
 
 def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
@@ -312,11 +379,22 @@ def _group_coordinator(
     metadata: Metadata,
     partitions: HostedPartitions,
     purgatories: Purgatories,
+    authorization: Authorization,
 ) -> GroupCoordinator:
     wall_ms = environment.clock.wall_ms
     topic = InternalTopic(OFFSETS_TOPIC, partitions, purgatories.produce, wall_ms)
     partition_count = partial(_partition_count, metadata, OFFSETS_TOPIC)
-    return GroupCoordinator(config, topic, partition_count, wall_ms, environment.tasks, environment.rng)
+
+    def visible(context: RequestContext, names: Iterable[str]) -> set[str]:
+        return authorization.allowed(context, Operation.DESCRIBE, Securable.TOPIC, names, is_probe=True)
+
+    need = ConsumerGroupsNeed(
+        image=lambda: metadata.image,
+        assignors=load_assignors(environment.config.group_consumer_assignors),
+        visible=visible,
+        executor=environment.threads.groups,
+    )
+    return GroupCoordinator(config, topic, partition_count, wall_ms, environment.tasks, environment.rng, need)
 
 
 def _transaction_coordinator(
@@ -336,7 +414,7 @@ def _transaction_coordinator(
     def write_markers(broker: int, request: WriteTxnMarkersRequest) -> Awaitable[WriteTxnMarkersResponse]:
         return markers.write(request) if broker == broker_id else peers.ask(broker, request, purpose="markers")
 
-    sender = MarkerSender(metadata, write_markers, environment.tasks)
+    sender = MarkerSender(broker_id, metadata, write_markers, environment.tasks)
     topic = InternalTopic(TRANSACTIONS_TOPIC, partitions, purgatories.produce, wall_ms)
 
     def empty_shard(partition: int) -> TransactionShard:
@@ -388,9 +466,11 @@ def _lifecycle(
             incarnation_id=UUID(int=rng.getrandbits(128), version=4),
             endpoints=bound.endpoints,
             rack=static.broker_rack,
+            features=SUPPORTED_FEATURES,
             previous_epoch=opened.manager.previous_broker_epoch,
             kept_epoch=joined.epochs.known.broker_epoch,
             log_dirs=opened.manager.online_ids(),
+            inter_broker_listener=static.inter_broker_listener,
         ),
         metadata,
         publisher,
@@ -405,6 +485,7 @@ def _lifecycle(
         duties=(
             lambda controller: rebalance_leaders_periodically(controller, config, rules),
             lambda controller: reconcile_leaders_periodically(controller, config, rules),
+            lambda controller: remove_expired_periodically(controller, config, environment.clock.wall_ms),
             recovery.run,
         ),
         monotonic=environment.clock.monotonic,

@@ -18,8 +18,11 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
+    AuthorizationMetrics,
     CleanerMetrics,
+    ClientQuotaMetrics,
     ClusterMetrics,
+    ConsumerGroupMetrics,
     CoordinatorMetrics,
     CoordinatorPartitionMetrics,
     DamageMetrics,
@@ -36,6 +39,7 @@ from parley.broker.metrics import (
     Metrics,
     ProducerMetrics,
     PurgatoryMetrics,
+    QuotaMetrics,
     ReplicaMetrics,
     RequestMetrics,
     TransactionMetrics,
@@ -47,10 +51,13 @@ from parley.broker.metrics.registry import Labelled
 from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
 from parley.broker.network.load import Load
+from parley.broker.quotas.enforcement import QuotaEnforcement
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.healing import Healing, HealingCounts
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.authorizer import AclAuthorizer
 from parley.storage.log_cleaner import LogCleaner
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber
@@ -84,6 +91,8 @@ class Observed:
     config: Callable[[], BrokerConfig]
     wall_ms: Callable[[], int]
     log_cleaner: LogCleaner
+    authorization: Authorization
+    quotas: QuotaEnforcement
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -92,6 +101,8 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
     metrics.watch(RequestMetrics, lambda: [((route.name,), route.metrics) for route in broker.requests.values()])
     metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in broker.listeners])
+    metrics.watch(ClientQuotaMetrics, broker.quotas.metrics)
+    metrics.watch(QuotaMetrics, lambda: [((), quota_metrics(broker.listeners, broker.quotas))])
     metrics.watch(LoadMetrics, lambda: [((), broker.load)])
     metrics.watch(
         PurgatoryMetrics,
@@ -113,11 +124,31 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(CleanerMetrics, lambda: [((), cleaner_metrics(broker.log_cleaner))])
     metrics.watch(UncleanableMetrics, lambda: uncleanable_metrics(broker.logs, broker.log_cleaner))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
+    metrics.watch(ConsumerGroupMetrics, lambda: consumer_group_metrics(broker.groups))
     metrics.watch(GroupOffsetMetrics, lambda: [((), broker.groups.metrics())])
     metrics.watch(CoordinatorPartitionMetrics, lambda: coordinator_partitions(broker.runtimes))
     metrics.watch(CoordinatorMetrics, lambda: [((each.topic,), each.metrics()) for each in broker.runtimes])
     metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
     metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
+    metrics.watch(AuthorizationMetrics, lambda: [((), authorization_metrics(broker.authorization))])
+
+
+def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> QuotaMetrics:
+    """Count the throttled connections, and the time of requests that are exempt."""
+    return QuotaMetrics(
+        throttled_connections=sum(listener.throttled_connections for listener in listeners),
+        exempt_seconds=quotas.exempt_seconds,
+    )
+
+
+def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
+    """Count what clients were allowed and denied, and the ACLs."""
+    audit, authorizer = authorization.audit, authorization.authorizer
+    return AuthorizationMetrics(
+        allowed=0 if audit is None else audit.allowed,
+        denied=0 if audit is None else audit.denied,
+        acls=len(authorizer.index) if isinstance(authorizer, AclAuthorizer) else 0,
+    )
 
 
 def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) -> ReplicaMetrics:
@@ -234,6 +265,12 @@ def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
     """The number of groups in each state."""
     for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)
+
+
+def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+    """The number of groups of the consumer protocol in each state."""
+    for state, count in groups.consumer_counts_by_state().items():
+        yield (state.value,), ConsumerGroupMetrics(consumer_groups=count)
 
 
 def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labelled]:

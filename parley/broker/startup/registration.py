@@ -1,4 +1,7 @@
-"""Sixth phase of a start: become a member of the cluster, and adopt the topics found on disk if the cluster is new."""
+"""Two phases of a start: read the users that log in to it; become a member of the cluster.
+
+If the cluster is new, it adopts the topics found on disk.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
-from parley.broker.controller.stored_metadata import BROKERS
+from parley.broker.controller.stored_metadata import BROKERS, DELEGATION_TOKENS, SCRAM, SECRETS, read_image
 from parley.broker.membership.known_stores import with_advice
 from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.encoding import registration_from_bytes
@@ -42,6 +45,21 @@ async def report_missing_directories(parts: Parts) -> None:
             "their replicas are fetched again from other brokers",
             extra={"missing": ",".join(missing), "new": ",".join(new)},
         )
+
+
+async def read_credentials(environment: Environment, parts: Parts) -> None:
+    """Read from the store the credentials that clients log in with before this broker knows the cluster's metadata.
+
+    Clients take a refused login for final. So no listener accepts connections before this. Raises CoordinationError.
+    """
+    if not any(listener.is_sasl for listener in environment.config.bound):
+        return
+    environment.health.starting("reading the users of the cluster")
+    stored = {}
+    for prefix in (SCRAM, DELEGATION_TOKENS, SECRETS):
+        async for entry in parts.lifecycle.store.entries(prefix):
+            stored[entry.key] = entry.value
+    parts.credentials.stored = read_image(parts.identity.cluster_id, stored)
 
 
 async def register(environment: Environment, parts: Parts) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from parley.broker.api.acls import AclsApi
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.assign_replicas import AssignReplicasApi
+from parley.broker.api.authorization.guards import between_brokers, guarded
 from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
+from parley.broker.api.client_quotas import ClientQuotasApi
 from parley.broker.api.configs import ConfigsApi
+from parley.broker.api.consumer_groups import ConsumerGroupsApi
+from parley.broker.api.delegation_tokens import DelegationTokensApi
 from parley.broker.api.delete_records import DeleteRecordsApi
 from parley.broker.api.describe_cluster import DescribeClusterApi
 from parley.broker.api.elect_leaders import ElectLeadersApi
+from parley.broker.api.envelopes import EnvelopesApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY, CoordinatorKind, FindCoordinatorApi
-from parley.broker.api.forwarding import Forwarding
+from parley.broker.api.forwarding import FORWARDED, Forwarding
 from parley.broker.api.group_offsets import GroupOffsetsApi
 from parley.broker.api.groups import GroupsApi
 from parley.broker.api.log_dirs import LogDirsApi
@@ -23,10 +30,13 @@ from parley.broker.api.log_verification import LogVerificationApi
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.api.offsets import OffsetsApi
 from parley.broker.api.outages import Outages
+from parley.broker.api.own_security import OwnSecurity
 from parley.broker.api.produce import ProduceApi
 from parley.broker.api.producers import ProducersApi
 from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.api.replica_log_info import ReplicaLogInfoApi
+from parley.broker.api.sasl import SaslApi
+from parley.broker.api.scram_users import ScramUsersApi
 from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
@@ -34,6 +44,7 @@ from parley.broker.api.transactional.offset_commits import TransactionalOffsetsA
 from parley.broker.api.transactional.producing import ProducerTransactions
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.api.transactions import TransactionsApi
+from parley.broker.api.update_features import UpdateFeaturesApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -41,6 +52,7 @@ from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
+from parley.broker.security.listener_security import ListenerSecurity
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 
@@ -54,20 +66,38 @@ class Api(Protocol):
     def routes(self) -> dict[int, Handler]: ...
 
 
-def routes(environment: Environment, parts: Parts) -> dict[int, Handler]:
+def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSecurity]) -> dict[int, Handler]:
     """Make every request handler, by API key. Requests for the controller are forwarded to it."""
+    administration = _administration(environment, parts)
+    auto_creation = TopicAutoCreation(
+        administration, parts.metadata, parts.peers, parts.config, parts.partitions.opened
+    )
     apis: tuple[Api, ...] = (
-        ApiVersionsApi(lambda: handlers),
-        *_record_apis(environment, parts),
-        *_topic_and_group_apis(environment, parts),
+        ApiVersionsApi(lambda: handlers, lambda: parts.metadata.image.features),
+        *_record_apis(environment, parts, auto_creation),
+        *_topic_and_group_apis(environment, parts, administration, auto_creation),
         *_cluster_apis(parts),
+        _tokens_api(environment, parts),
+        SaslApi(environment.tasks, environment.clock.monotonic, environment.clock.wall_ms),
     )
     handlers = {key: handler for api in apis for key, handler in api.routes().items()}
-    lifecycle = parts.lifecycle
-    return Forwarding(lifecycle.controller, parts.peers, parts.store_move, lifecycle.store_error).around(handlers)
+    lifecycle, authorization = parts.lifecycle, parts.authorization
+    for_clients = guarded(handlers, authorization, parts.metadata)
+    in_envelopes = {key: handler for key, handler in for_clients.items() if key in FORWARDED}
+    handlers |= EnvelopesApi(lifecycle.controller, in_envelopes).routes()
+    forwarding = Forwarding(
+        lifecycle.controller,
+        parts.peers,
+        parts.store_move,
+        lifecycle.store_error,
+        uses_envelopes=lambda: authorization.is_enforced or parts.quotas.is_active,
+    )
+    own_security = OwnSecurity(parts.identity.broker_id, parts.config, security, environment.threads.upkeep)
+    served = guarded(own_security.around(forwarding.around(handlers)), authorization, parts.metadata)
+    return between_brokers(served, parts.broker_listeners)
 
 
-def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
+def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAutoCreation) -> tuple[Api, ...]:
     """Records and offsets of the partitions that this broker leads, and its log directories."""
     static, clock, threads = environment.config, environment.clock, environment.threads
     config, metadata, partitions, purgatories = parts.config, parts.metadata, parts.partitions, parts.purgatories
@@ -79,9 +109,9 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
         partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories
     )
     log_dir_moves.start()
-    transactions = TransactionsApi(parts.transactions, metadata)
+    transactions = TransactionsApi(parts.transactions, metadata, auto_creation)
     coordinator_requests = CoordinatorRequests(
-        parts.identity.broker_id, metadata, parts.peers, transactions.add_for_brokers, environment.tasks
+        parts.identity.broker_id, metadata, parts.peers, transactions, environment.tasks
     )
     verifying = Verifying(parts.verifications, coordinator_requests, config)
     return (
@@ -96,6 +126,8 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             selector=load_selector(static.replica_selector_class),
             throttle=leader_throttle(parts.identity.broker_id, config, clock.monotonic),
             may_be_superseded=may_be_superseded,
+            authorization=parts.authorization,
+            quotas=parts.quotas,
         ),
         LogDirsApi(partitions, parts.logs, log_dir_moves, threads),
         LogVerificationApi(partitions, parts.scrubber, clock.wall_ms),
@@ -117,35 +149,40 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
     )
 
 
-def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
-    """Topics, configurations and consumer groups."""
-    broker_id, config, metadata, partitions = parts.identity.broker_id, parts.config, parts.metadata, parts.partitions
-    publisher, silence = parts.publisher, parts.lifecycle.silence
-
+def _administration(environment: Environment, parts: Parts) -> Administration:
     async def until_usable() -> None:
         """Wait until new partitions can be used at this broker and at those that follow the controller."""
-        await partitions.opened()
-        await publisher.until_applied(APPLIED_MAX_S)
+        await parts.partitions.opened()
+        await parts.publisher.until_applied(APPLIED_MAX_S)
 
-    def is_in_touch() -> bool:
-        return publisher.is_open or silence.is_in_touch
-
-    administration = Administration(
-        broker_id,
+    return Administration(
+        parts.identity.broker_id,
         parts.lifecycle.controller,
-        metadata,
-        config,
+        parts.metadata,
+        parts.config,
         environment.rng,
         until_usable,
         parts.rules,
     )
-    auto_creation = TopicAutoCreation(administration, metadata, parts.peers, config, partitions.opened)
+
+
+def _topic_and_group_apis(
+    environment: Environment, parts: Parts, administration: Administration, auto_creation: TopicAutoCreation
+) -> tuple[Api, ...]:
+    """Topics, configurations and consumer groups."""
+    broker_id, config, metadata, partitions = parts.identity.broker_id, parts.config, parts.metadata, parts.partitions
+    publisher, silence = parts.publisher, parts.lifecycle.silence
+
+    def is_in_touch() -> bool:
+        return publisher.is_open or silence.is_in_touch
+
     outages = Outages(metadata, parts.peers.lost_at, is_in_touch)
     metadata.subscribe(outages.apply)
     return (
         ConfigsApi(broker_id, administration, metadata, config),
         GroupOffsetsApi(parts.groups, metadata, config, environment.clock.wall_ms),
         GroupsApi(parts.groups, config),
+        ConsumerGroupsApi(parts.groups, metadata),
         FindCoordinatorApi(
             metadata,
             auto_creation,
@@ -154,8 +191,29 @@ def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, 
                 TRANSACTION_KEY: CoordinatorKind(TRANSACTIONS_TOPIC, parts.transactions.runtime.until_loaded),
             },
         ),
-        MetadataApi(metadata, auto_creation, outages, lacks_log=partitions.lacks_log, opened=partitions.opened),
-        TopicsApi(administration, metadata, config),
+        MetadataApi(
+            metadata,
+            auto_creation,
+            outages,
+            authorization=parts.authorization,
+            lacks_log=partitions.lacks_log,
+            opened=partitions.opened,
+            quota_of=parts.quotas.mutations,
+        ),
+        TopicsApi(administration, metadata, config, parts.quotas.mutations),
+    )
+
+
+def _tokens_api(environment: Environment, parts: Parts) -> Api:
+    """Delegation tokens."""
+    return DelegationTokensApi(
+        parts.lifecycle.controller,
+        parts.metadata,
+        parts.authorization,
+        parts.publisher,
+        parts.peers,
+        environment.config,
+        environment.clock.wall_ms,
     )
 
 
@@ -166,7 +224,11 @@ def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
         AlterPartitionApi(controller, metadata, parts.rules),
         AssignReplicasApi(controller),
         BrokerLifecycleApi(controller, parts.rules),
-        DescribeClusterApi(metadata),
+        DescribeClusterApi(metadata, parts.authorization),
+        AclsApi(controller, metadata, parts.authorization, parts.publisher),
+        ScramUsersApi(controller, metadata, parts.publisher),
+        ClientQuotasApi(controller, metadata, parts.publisher),
+        UpdateFeaturesApi(controller, parts.publisher),
         StoreMoveApi(parts.store_move, parts.store_move_driver),
         ElectLeadersApi(controller, parts.recovery, parts.rules),
         FetchMetadataApi(metadata, parts.publisher, parts.metadata_fetches, parts.lifecycle.silence),

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parley.broker.network.dispatch import Dispatcher
+from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.listener import Listener
+from parley.broker.security.listener_security import ListenerSecurity
+from parley.broker.security.reload import SecurityReload
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
@@ -19,6 +22,7 @@ from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest
+from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 if TYPE_CHECKING:
     from parley.broker.metrics.exporter import Exporter
@@ -27,7 +31,12 @@ STOP_GRACE_S = 5.0
 """How long a stop waits for requests in progress, and for clients to read their responses."""
 
 
-SERVED_FIRST = (ApiVersionsRequest.API_KEY, GetReplicaLogInfoRequest.API_KEY)
+SERVED_FIRST = (
+    ApiVersionsRequest.API_KEY,
+    SaslHandshakeRequest.API_KEY,
+    SaslAuthenticateRequest.API_KEY,
+    GetReplicaLogInfoRequest.API_KEY,
+)
 """The APIs that a broker serves before it is registered."""
 
 
@@ -52,11 +61,18 @@ class Serving:
 async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listening:
     """Accept connections, and let all requests wait except those that come before a registration.
 
-    Raises OSError if a listener cannot be opened.
+    Raises OSError if a listener cannot be opened, and ConfigError if its security cannot.
     """
     environment.health.starting("accepting connections")
-    dispatcher = Dispatcher(routes(environment, parts), monotonic=environment.clock.monotonic)
+    security = await _security(environment, parts)
+    for each in security.values():
+        environment.undo.callback(each.close)
+    handlers = routes(environment, parts, tuple(security.values()))
+    dispatcher = Dispatcher(handlers, monotonic=environment.clock.monotonic, throttling=parts.quotas)
     dispatcher.serve_only(SERVED_FIRST)
+    reload = SecurityReload(tuple(security.values()), parts.config, environment.threads.upkeep)
+    environment.tasks.start(reload.run(), name="reload of listeners' security")
+    handshakes = Handshakes(environment.threads.handshakes)
     listeners = tuple(
         Listener(
             name,
@@ -66,6 +82,9 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
             quotas=parts.connection_quotas,
             tasks=environment.tasks,
             monotonic=environment.clock.monotonic,
+            security=security[name],
+            handshakes=handshakes,
+            is_broker=parts.authorization.is_broker,
         )
         for name in bound.sockets
     )
@@ -73,6 +92,16 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
         environment.undo.push_async_callback(listener.close, 0)
         await listener.start(sock, backlog=environment.config.socket_listen_backlog_size)
     return Listening(dispatcher, listeners)
+
+
+async def _security(environment: Environment, parts: Parts) -> dict[str, ListenerSecurity]:
+    """Read what each listener demands of its clients. Raises ConfigError if a listener cannot be opened."""
+    config, wall_ms = environment.config, environment.clock.wall_ms
+
+    def read() -> dict[str, ListenerSecurity]:
+        return {each.name: ListenerSecurity(each, config, parts.credentials, wall_ms) for each in config.bound}
+
+    return await asyncio.get_running_loop().run_in_executor(environment.threads.upkeep, read)
 
 
 async def serve(environment: Environment, parts: Parts, listening: Listening) -> Serving:
@@ -101,10 +130,12 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             config=parts.config,
             wall_ms=environment.clock.wall_ms,
             log_cleaner=parts.log_cleaner,
+            authorization=parts.authorization,
+            quotas=parts.quotas,
         ),
     )
     environment.health.starting("opening metrics.listener")
-    serving = Serving(listening.dispatcher, listening.listeners, _export_metrics(environment))
+    serving = Serving(listening.dispatcher, listening.listeners, await _export_metrics(environment, parts))
 
     async def close() -> None:
         await close_listeners(parts, serving)
@@ -116,16 +147,25 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
     return serving
 
 
-def _export_metrics(environment: Environment) -> Exporter | None:
+async def _export_metrics(environment: Environment, parts: Parts) -> Exporter | None:
+    """Serve ``metrics.listener``. Raises OSError or ConfigError if it cannot be opened."""
     address = environment.config.metrics_address
     if address is None:
         return None
+    from parley.broker.metrics.access import MetricsAccess
     from parley.broker.metrics.exporter import Exporter  # imports prometheus_client, which is slow
 
     loop = asyncio.get_running_loop()
+    access = await loop.run_in_executor(environment.threads.upkeep, MetricsAccess, parts.config)
     host, port = address
     exporter = Exporter(
-        environment.metrics, environment.health, loop=loop, clock=environment.clock, host=host, port=port
+        environment.metrics,
+        environment.health,
+        loop=loop,
+        clock=environment.clock,
+        host=host,
+        port=port,
+        access=access,
     )
     environment.undo.push_async_callback(loop.run_in_executor, None, exporter.close)
     return exporter

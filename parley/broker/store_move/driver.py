@@ -15,6 +15,7 @@ import logging
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
+from typing import Final
 
 from parley.broker.runtime.states import step
 from parley.broker.runtime.tasks import TaskSet
@@ -76,6 +77,9 @@ class _Request:
     move: str
 
 
+GIVEN_UP: Final = "given up"
+
+
 class StoreMoveDriver:
     """Carries out moves while this broker is the controller."""
 
@@ -85,10 +89,8 @@ class StoreMoveDriver:
         self._rng = rng
         self._state = DriverState.OUT_OF_OFFICE
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
-        self._driving: asyncio.Task[None] | None = None
+        self._driving: asyncio.Task[str | None] | None = None
         self._progress = Progress("", "none")
-        self._failure: Progress | None = None
-        """The failure of a move that is ending; reported when another may begin."""
 
     def _on(self, event: DriverEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
@@ -154,18 +156,20 @@ class StoreMoveDriver:
         """
         await self._give_up_left_over()
         self._requests = asyncio.Queue()
-        self._progress, self._failure = Progress("", "none"), None
+        self._progress = Progress("", "none")
         self._on(DriverEvent.TERM_BEGAN)
         tasks = TaskSet()
         try:
             while True:
                 request = await self._requests.get()
                 self._on(DriverEvent.MOVE_BEGAN)
-                self._driving = tasks.start(self._move(request, session, members), name="move to another store")
-                await asyncio.wait({self._driving})
+                driving = tasks.start(self._move(request, session, members), name="move to another store")
+                self._driving = driving
+                await asyncio.wait({driving})
                 self._driving = None
                 self._on(DriverEvent.MOVE_ENDED)
-                self._report_failure()
+                if (reason := _failure_of(driving)) is not None:
+                    self._progress = Progress(request.move, "failed", self._progress.step, reason)
         finally:
             self._on(DriverEvent.TERM_ENDED)
             self._driving = None
@@ -177,14 +181,19 @@ class StoreMoveDriver:
         if await give_up_left_over(self._participant.store, note):
             _log.warning("a move to another store is given up: the controller has changed")
 
-    async def _move(self, request: _Request, session: Session, members: Expected) -> None:
+    async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
+        """Carry out a move. Returns why the cluster has not moved; None if the new store is in charge.
+
+        Then the controller that is elected in the new store reports the end.
+        """
+
         def on_step(step: Step, detail: str) -> None:
             _log.info("moving to another store", extra={"move": request.move, "step": step.value, "detail": detail})
             self._progress = Progress(request.move, "under way", step.value, detail)
 
         target: Backend | None = None
         migration: Migration | None = None
-        reason = "given up"
+        reason: str | None = GIVEN_UP
         try:
             target = await self._backend_at(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
@@ -202,17 +211,21 @@ class StoreMoveDriver:
             await migration.run()
         except (CoordinationError, TimeoutError) as error:
             reason = str(error) or "the new store does not respond"
+        except asyncio.CancelledError:
+            if migration is None or not migration.is_committed:
+                raise
         finally:
-            self._conclude(request.move, migration, reason)
+            if migration is not None and migration.is_committed:
+                reason = None
+            else:
+                _log.warning(
+                    "the cluster has not moved to another store", extra={"move": request.move, "reason": reason}
+                )
             if target is not None:
                 await target.close()
+        return reason
 
-    def _report_failure(self) -> None:
-        if self._failure is not None:
-            self._progress, self._failure = self._failure, None
 
-    def _conclude(self, move: str, migration: Migration | None, reason: str) -> None:
-        if migration is not None and migration.is_committed:
-            return  # the controller that is elected in the new store reports the end
-        self._failure = Progress(move, "failed", self._progress.step, reason)
-        _log.warning("the cluster has not moved to another store", extra={"move": move, "reason": reason})
+def _failure_of(move: asyncio.Task[str | None]) -> str | None:
+    """Why a move that has ended has failed; None if it has not. Reported when another may begin."""
+    return GIVEN_UP if move.cancelled() or move.exception() is not None else move.result()

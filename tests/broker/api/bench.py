@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics import Metrics
-from parley.broker.network.dispatch import RequestContext
+from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.security.session import anonymous
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
@@ -49,6 +50,9 @@ class Logs:
         directory.mkdir(exist_ok=True)
         rng = random.Random(1)
         return Log.open(directory, topic, partition, config, now_ms=lambda: NOW_MS, random=rng, topic_id=topic_id)
+
+    async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
+        cut(log)
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> None:
         self.deleted.append((topic, partition))
@@ -150,4 +154,4 @@ def at(seconds: float) -> FetchClock:
 
 
 def context(version: int, *, client_id: str = "test", api_key: int = 1) -> RequestContext:
-    return RequestContext(api_key, version, 1, client_id, "127.0.0.1", 1, "PLAINTEXT", "User:ANONYMOUS", 0.0)
+    return RequestContext(api_key, version, 1, client_id, ConnectedClient(anonymous("127.0.0.1", "PLAINTEXT"), 1), 0.0)

@@ -11,10 +11,13 @@ import pytest
 from parley.broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
 from parley.broker.api.outages import Outages
 from parley.broker.controller.topics import NewTopic, TopicOutcome
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
+from parley.broker.quotas.entities import QuotaEntity
 from parley.protocol.codec import encode
-from parley.protocol.errors import ErrorCode
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataRequest
 from tests.broker.api.bench import BROKER, OTHER, Bench, context
+from tests.broker.quotas.test_enforcement import enforcing
 
 
 class Creation:
@@ -43,6 +46,30 @@ async def test_a_request_creates_a_limited_number_of_topics(tmp_path: Path) -> N
         codes = [topic.error_code for topic in answer.topics]
         absent = len(names) - known
         assert codes == [ErrorCode.NONE] * known + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * absent
+    await bench.tasks.close()
+
+
+async def test_topics_that_a_request_creates_count_for_the_quota_of_the_client(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    class Refusing(Creation):
+        async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+            await super().create_for_client(topics[:3])
+            made = [TopicOutcome(topic.name, bench.metadata.image.topics[topic.name]) for topic in topics[:3]]
+            return [*made, TopicOutcome("no", error=KafkaError(ErrorCode.POLICY_VIOLATION))]
+
+    quotas = enforcing({QuotaEntity(client_id="test"): {"controller_mutation_rate": 0.1}})
+    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
+    api = MetadataApi(bench.metadata, Refusing(bench), outages, quota_of=quotas.mutations)
+    names = ["a", "b", OFFSETS_TOPIC, "no"]
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+    assert (await api.metadata(context(12), request)).throttle_time_ms == 9000, "2 partitions, and 1.1 tokens"
+    ((_, numbers),) = quotas.metrics()
+    assert numbers.used == 2
+    request.allow_auto_topic_creation = False
+    assert (await api.metadata(context(12), request)).throttle_time_ms == 0
     await bench.tasks.close()
 
 

@@ -40,6 +40,8 @@ class ProduceBench(Bench):
         self.verification_enabled = True
         self.asks_again_ms = 60_000
         self.asked: list[tuple[str, int, int, list[tuple[str, int]], bool]] = []
+        self.coordinates = False
+        """True if this broker's own coordinator verifies at once."""
         self.refusals: list[Errors] = []
         """What the transaction coordinator refuses, request by request; nothing after that."""
         self.api = ProduceApi(
@@ -65,6 +67,15 @@ class ProduceBench(Bench):
         """Respond as the transaction coordinator."""
         self.asked.append((transactional_id, producer_id, epoch, list(partitions), adds))
         await self.idle()
+        return self.refusals.pop(0) if self.refusals else {}
+
+    def verify_at_once(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[tuple[str, int]]
+    ) -> Errors | None:
+        """Respond as a transaction coordinator of this broker; None if it has to wait."""
+        if not self.coordinates:
+            return None
+        self.asked.append((transactional_id, producer_id, epoch, list(partitions), False))
         return self.refusals.pop(0) if self.refusals else {}
 
     async def produce(self, *sent: Any, **options: Any) -> list[Outcome]:
@@ -493,6 +504,23 @@ async def test_a_transaction_that_ends_during_the_verification_is_not_begun_agai
     bench.refusals = [{}, {("t", 0): ErrorCode.TRANSACTION_ABORTABLE}]
     assert (await marker_during_verification(bench, 9)).error_code == ErrorCode.INVALID_TXN_STATE
     assert bench.partition("t").log.last_stable_offset == 1
+
+
+async def test_a_coordinator_here_verifies_while_the_request_is_handled(bench: ProduceBench) -> None:
+    await bench.create("t", 2)
+    bench.coordinates = True
+    response = bench.begin(("t", 0, in_transaction()), acks=1, transactional_id="x")
+    assert isinstance(response, ProduceResponse)
+    assert [outcome.error_code for outcome in outcomes(response)] == [ErrorCode.NONE]
+    assert bench.asked == [("x", 7, 0, [("t", 0)], False)]
+    bench.refusals = [{("t", 1): ErrorCode.TRANSACTION_ABORTABLE}]
+    refused = bench.begin(("t", 1, in_transaction()), acks=1, transactional_id="x")
+    assert [outcome.error_code for outcome in outcomes(refused)] == [ErrorCode.INVALID_TXN_STATE]
+    assert not bench.stored("t", 1)
+    assert bench.verifications.metrics.failures == 1
+    added = bench.begin(("t", 1, in_transaction()), acks=1, transactional_id="x", version=12)
+    assert not isinstance(added, ProduceResponse), "adding stores a record first"
+    assert [outcome.error_code for outcome in outcomes(await added)] == [ErrorCode.NONE]
 
 
 async def test_the_marker_of_the_transaction_before_does_not_disturb_the_next_one(bench: ProduceBench) -> None:

@@ -43,6 +43,7 @@ DYNAMIC_HERE = {
     "log.message.timestamp.difference.max.ms": "dynamic in Kafka until 3.9, gone in 4.0",
     "log.scrub.interval.ms": "Parley's own",
     "log.scrub.max.bytes.per.second": "Parley's own",
+    "ssl.crl.location": "Parley's own",
     "transactional.ids.max.per.partition": "Parley's own",
     "unclean.recovery.strategy": "planned for Kafka by KIP-966",
 }
@@ -59,19 +60,19 @@ class Theirs(NamedTuple):
 
 
 @cache
-def definitions(version: str, kind: str) -> dict[str, Theirs]:
-    rows = (line.split("\t") for line in run_java(PROGRAM, "definitions", version=version).splitlines())
-    return {
-        name: Theirs(type_, default, allowed, internal == "true")
-        for what, name, type_, default, allowed, internal in rows
-        if what == kind
-    }
+def definitions(version: str) -> dict[str, dict[str, Theirs]]:
+    """Return the keys of brokers and those of topics in a release of Kafka."""
+    found: dict[str, dict[str, Theirs]] = {"broker": {}, "topic": {}}
+    for line in run_java(PROGRAM, "definitions", version=version).splitlines():
+        kind, name, type_, default, allowed, internal = line.split("\t")
+        found[kind][name] = Theirs(type_, default, allowed, internal == "true")
+    return found
 
 
 @cache
 def newest(kind: str) -> dict[str, Theirs]:
     """Every key that 3.9 or 4.3 has, as the later of them defines it."""
-    return {**definitions(KAFKA_3, kind), **definitions(KAFKA_4, kind)}
+    return {**definitions(KAFKA_3)[kind], **definitions(KAFKA_4)[kind]}
 
 
 OURS: dict[str, dict[str, Key[Any]]] = {"broker": dict(BrokerConfig.KEYS), "topic": dict(TopicConfig.KEYS)}

@@ -98,10 +98,18 @@ def test_the_session_timeout_goes_by_the_key_that_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("", None), ("127.0.0.1:9100", ("127.0.0.1", 9100)), ("[::1]:0", ("::1", 0)), ("localhost:1", ("localhost", 1))],
+    [
+        ("", None),
+        ("127.0.0.1:9100", ("127.0.0.1", 9100)),
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:1", ("localhost", 1)),
+        ("http://a:1", ("a", 1)),
+        ("https://[::]:1", ("::", 1)),
+    ],
 )
 def test_the_metrics_listener_is_a_host_and_a_port(text: str, address: object) -> None:
     assert config(metrics_listener=text).metrics_address == address
+    assert config(metrics_listener=text).metrics_is_tls is text.startswith("https:")
 
 
 # ---- complaints ---------------------------------------------------------------------------------------------------
@@ -151,9 +159,33 @@ def test_all_bad_values_are_reported_at_once() -> None:
         ({"listener.name.plaintext.max.connections": "0"}, "max.connections"),
         ({"max.connection.creation.rate": "0"}, "max.connection.creation.rate"),
         ({"queued.max.request.bytes": "1000"}, "queued.max.request.bytes"),
-        ({"authorizer.class.name": "kafka.security.auth.SimpleAclAuthorizer"}, "authorizer.class.name"),
-        ({"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}, "listeners"),
-        ({"listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093"}, "listeners"),
+        ({"super.users": "User:admin;alice"}, "super.users"),
+        ({"listeners": "PLAINTEXT://:9092,SSL://:9093"}, "ssl.keystore.location"),
+        (
+            {
+                "listeners": "SSL://:9093,X://:1",
+                "listener.security.protocol.map": "X:SSL,SSL:SSL",
+                "security.inter.broker.protocol": "SSL",
+                "listener.name.x.ssl.keystore.location": "x.pem",
+            },
+            "ssl.keystore.location",
+        ),
+        (
+            {
+                "listeners": "SASL_PLAINTEXT://:9093",
+                "security.inter.broker.protocol": "SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+            },
+            "sasl.mechanism.inter.broker.protocol",
+        ),
+        (
+            {
+                "listeners": "SASL_PLAINTEXT://:9093",
+                "security.inter.broker.protocol": "SASL_PLAINTEXT",
+                "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+            },
+            "sasl.mechanism.inter.broker.protocol",
+        ),
         ({"metrics.listener": "9100"}, "metrics.listener"),
         ({"max.connections.per.ip.overrides": "host"}, "max.connections.per.ip.overrides"),
         ({"listener.name.plaintext.max.connections": "-3"}, "listener.name.plaintext.max.connections"),
@@ -348,21 +380,22 @@ def test_a_dynamic_retention_counts_before_a_static_one_in_hours() -> None:
 # ---- all keys -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(BrokerConfig.KEYS))
-def test_every_key_is_whole(name: str) -> None:
-    key: Any = BrokerConfig.KEYS[name]
-    assert key.doc.endswith(".")
-    assert "  " not in key.doc
-    assert not key.ignored or key.ignored.endswith(".")
-    text = key.text(key.default)
-    if text is not None:
-        assert key.parse(text) == key.default
+def test_every_key_is_whole() -> None:
+    key: Any
+    for name, key in BrokerConfig.KEYS.items():
+        assert key.doc.endswith("."), name
+        assert "  " not in key.doc, name
+        assert not key.ignored or key.ignored.endswith("."), name
+        text = key.text(key.default)
+        if text is not None:
+            assert key.parse(text) == key.default, name
 
 
-@pytest.mark.parametrize("name", [name for name in BrokerConfig.KEYS if name.endswith((".ms", ".bytes", ".seconds"))])
-def test_every_key_with_a_unit_in_its_name_has_that_unit(name: str) -> None:
-    unit = {"ms": "ms", "bytes": "bytes", "seconds": "s"}[name.rpartition(".")[2]]
-    assert BrokerConfig.KEYS[name].unit == unit
+def test_every_key_with_a_unit_in_its_name_has_that_unit() -> None:
+    units = {"ms": "ms", "bytes": "bytes", "seconds": "s"}
+    for name, key in BrokerConfig.KEYS.items():
+        last = name.rpartition(".")[2]
+        assert last not in units or key.unit == units[last], name
 
 
 def test_importing_the_configuration_imports_little() -> None:
@@ -380,3 +413,22 @@ def test_importing_the_configuration_imports_little() -> None:
     code = f"import parley.broker.config, sys; print(*({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_texts_of_a_listener_and_a_mechanism() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "ssl.key.password": "a",
+            "listener.name.plaintext.ssl.key.password": "b",
+            "sasl.jaas.config": "of no listener",
+            "listener.name.plaintext.scram-sha-256.sasl.jaas.config": "c",
+            "listener.name.plaintext.plain.sasl.jaas.config": "d",
+            "listener.name.other.plain.sasl.jaas.config": "e",
+        }
+    )
+    scram = config.texts_for_listener("PLAINTEXT", "SCRAM-SHA-256")
+    assert scram["ssl.key.password"] == "b"
+    assert scram["sasl.jaas.config"] == "c"
+    assert "sasl.jaas.config" not in config.texts_for_listener("PLAINTEXT", "OAUTHBEARER")
+    other = config.texts_for_listener("other", "PLAIN")
+    assert (other["ssl.key.password"], other["sasl.jaas.config"]) == ("a", "e")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from parley.broker.config.dynamic_changes import EntryChange, Operation
+from parley.broker.config.sealed_passwords import PREFIX
 from parley.broker.controller.configs import ConfigChange, alter_configs
 from parley.broker.metadata.changes import ConfigReplaced
 from parley.broker.metadata.types import ConfigResource, ResourceType
@@ -27,7 +30,7 @@ def test_any_registered_broker_may_be_configured(broker: str, error: ErrorCode) 
     decision = alter_configs(
         image_with(fenced=[5]),
         [ConfigChange(resource, replacement={"log.cleaner.threads": "2"})],
-        validate=lambda *_: None,
+        validate=lambda _, entries: entries,
         current_list=lambda *_: [],
     )
     outcome = decision.result[0].error
@@ -39,9 +42,45 @@ def test_the_configuration_of_an_unregistered_broker_can_be_removed() -> None:
     resource = ConfigResource(ResourceType.BROKER, "9")
     image = image_with().with_changes([ConfigReplaced(resource, {"log.cleaner.threads": "2"})])
     decision = alter_configs(
-        image, [ConfigChange(resource, replacement={})], validate=lambda *_: None, current_list=lambda *_: []
+        image, [ConfigChange(resource, replacement={})], validate=lambda _, entries: entries, current_list=lambda *_: []
     )
     assert decision.changes == (ConfigReplaced(resource, {}),)
+
+
+SEALED = f"{PREFIX}4096:AAAA:AAAA:AAAA"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replacement": {"a": SEALED}},
+        {"changes": (EntryChange("a", Operation.SET, SEALED),)},
+        {"changes": (EntryChange("a", Operation.APPEND, f"{SEALED},b"),)},
+        {"changes": (EntryChange("other", Operation.SET, SEALED + "A"),)},
+    ],
+)
+def test_a_client_cannot_set_what_looks_like_an_encrypted_password(change: dict[str, Any]) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "")
+    image = image_with().with_changes([ConfigReplaced(resource, {"other": SEALED})])
+    decision = alter_configs(
+        image,
+        [ConfigChange(resource, **change)],
+        validate=lambda _, entries: entries,
+        current_list=lambda *_: [],
+    )
+    error = decision.result[0].error
+    assert error is not None
+    assert error.code is ErrorCode.INVALID_CONFIG
+    assert not decision.changes
+    assert SEALED not in error.message
+
+
+def test_what_the_brokers_have_encrypted_stays() -> None:
+    resource = ConfigResource(ResourceType.BROKER, "")
+    image = image_with().with_changes([ConfigReplaced(resource, {"other": SEALED})])
+    change = ConfigChange(resource, changes=(EntryChange("a", Operation.SET, "1"),))
+    decision = alter_configs(image, [change], validate=lambda _, entries: entries, current_list=lambda *_: [])
+    assert decision.changes == (ConfigReplaced(resource, {"other": SEALED, "a": "1"}),)
 
 
 def test_the_changes_of_one_resource_are_all_made_in_order() -> None:
@@ -57,7 +96,7 @@ def test_the_changes_of_one_resource_are_all_made_in_order() -> None:
     decision = alter_configs(
         image,
         [ConfigChange(resource, changes=changes)],
-        validate=lambda *_: None,
+        validate=lambda _, entries: entries,
         current_list=lambda *_: ["x", "y"],
     )
     assert decision.changes == (ConfigReplaced(resource, {"b": "3", "list": "x,y,z", "other": "x", "c": "4"}),)

@@ -71,6 +71,33 @@ def test_all_partitions_are_distrusted_and_the_directories_of_brokers_that_are_a
     assert [after.brokers[number].log_dirs for number in (1, 2, 3)] == [(DIRECTORY,), (), ()]
 
 
+def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_set_back() -> None:
+    """The first member has seen epoch 7 of some partition. The other one, which joins later, has seen epoch 9."""
+    before = image(STATE, replace(STATE, leader_epoch=8))
+    after = before.with_changes(distrust_all(before, {UUID(int=1)}, 7).changes)
+    assert [state.leader_epoch for state in after.topics["t"].partitions] == [8, 9]
+    late = replace(broker(2, 7, incarnation=22), seen_leader_epoch=9)
+    after = after.with_changes(register_broker(after, late, report(22, log(5), log(5)), rules).changes)
+    assert [state.leader_epoch for state in after.topics["t"].partitions] == [10, 10]
+    assert after.brokers[2].seen_leader_epoch == -1, "only a registration on its way to the controller has it"
+
+
+def test_a_partition_with_a_leader_keeps_its_epoch_whatever_a_broker_has_seen_of_others() -> None:
+    before = image(STATE)
+    joining = replace(broker(2, 7, incarnation=22), seen_leader_epoch=90)
+    after = before.with_changes(register_broker(before, joining, report(22, log(5)), rules).changes)
+    assert after.topics["t"].partitions[0].leader_epoch == 5
+
+
+def test_a_recovery_of_another_cause_keeps_its_candidates_whatever_a_joining_broker_has_seen() -> None:
+    """Replica 1 was eligible last. Replica 2 is stale and must not be chosen instead."""
+    waiting = replace(STATE, isr=(), elr=(), leader=NO_LEADER, last_known_elr=(1,))
+    before = image(waiting)
+    joining = replace(broker(2, 7, incarnation=22), seen_leader_epoch=50)
+    after = before.with_changes(register_broker(before, joining, report(22, log(5)), rules).changes)
+    assert after.topics["t"].partitions == (replace(waiting, leader_epoch=51, partition_epoch=41),)
+
+
 def test_a_broker_whose_log_knows_a_higher_epoch_brings_down_that_partition_only() -> None:
     before = image(STATE, STATE)
     joining = broker(2, 7, incarnation=22)

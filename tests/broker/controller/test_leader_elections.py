@@ -17,6 +17,7 @@ from parley.broker.controller.leader_elections import (
     needing_election,
     rebalance_to_preferred,
     reconcile_leaders,
+    remove_damaged_replicas,
 )
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -171,6 +172,32 @@ def test_a_leader_with_a_damaged_log_hands_over_and_stays_in_the_isr() -> None:
 def test_a_damaged_log_moves_no_leadership_that_no_other_broker_can_take(state: PartitionState) -> None:
     image = image_with(state, fenced=[4])
     assert elect_other_leaders(image, 1, epoch_of(1), [(TOPIC_ID, 0)], balanced).changes == ()
+
+
+def test_a_damaged_replica_that_starts_over_leaves_the_isr_and_the_elr() -> None:
+    in_isr = PartitionState((1, 2, 3), (1, 3, 2), 2, leader_epoch=5, partition_epoch=7)
+    in_elr = PartitionState((1, 2, 3), (2, 3), 2, leader_epoch=5, partition_epoch=7, elr=(1,))
+    for state in (in_isr, in_elr):
+        image = image_with(state)
+        decision = remove_damaged_replicas(image, 1, epoch_of(1), [(TOPIC_ID, 0), (UUID(int=1), 0)], min_isr_2)
+        after = image.with_changes(decision.changes).partition(TOPIC, 0)
+        assert after is not None
+        assert (after.leader, after.leader_epoch, set(after.isr), after.elr) == (2, 5, {2, 3}, ())
+        assert after.partition_epoch == 8
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PartitionState((1, 2, 3), (1, 2, 3), 1),  # it leads
+        PartitionState((1, 2, 3), (1, 2), 2),  # the ISR would be too small
+        PartitionState((1, 2, 4), (1, 2, 4), 2),  # the third member is fenced
+        PartitionState((1, 2, 3), (2,), 2, elr=(1, 3)),
+    ],
+)
+def test_a_damaged_replica_stays_if_the_isr_would_be_too_small(state: PartitionState) -> None:
+    image = image_with(state, fenced=[4])
+    assert remove_damaged_replicas(image, 1, epoch_of(1), [(TOPIC_ID, 0)], min_isr_2).changes == ()
 
 
 def test_a_broker_that_has_registered_again_since_hands_nothing_over() -> None:

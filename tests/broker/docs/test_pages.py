@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig, TopicConfig
+from parley.broker.config.group_config import GroupConfig
 from parley.broker.config.retired import RETIRED
 from parley.broker.docs.pages import PAGES
 from parley.broker.docs.what_works import UNSERVED
@@ -24,7 +25,7 @@ def test_the_page_is_current(path: str) -> None:
 def test_every_key_is_on_the_page() -> None:
     page = PAGES["docs/configuration.md"]()
     headings = [line.removeprefix("### ").strip("`") for line in page.splitlines() if line.startswith("### ")]
-    assert sorted(headings) == sorted([*BrokerConfig.KEYS, *TopicConfig.KEYS])
+    assert sorted(headings) == sorted([*BrokerConfig.KEYS, *TopicConfig.KEYS, *GroupConfig.KEYS])
     assert all(f"`{name.removesuffix('.')}" in page for name in RETIRED)
 
 

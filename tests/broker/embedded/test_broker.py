@@ -88,7 +88,7 @@ def test_values_are_written_as_in_python() -> None:
         ({"num.partitions": None}, r"num\.partitions=None .* leave"),
         ({"num.partitions": b"3"}, r"num\.partitions=b'3' .* use a text"),
         ({1: "x"}, "the key 1 .* server.properties"),
-        ("server.properties", "read_properties"),
+        ("server.properties", "read_configuration"),
     ],
 )
 def test_illegal_properties(given: Any, said: str) -> None:

@@ -215,6 +215,7 @@ def lasting_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerLifecycle, "_session_ttl_ms", ttl_ms, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lasting_sessions")
 async def test_a_broker_that_requests_no_metadata_is_fenced() -> None:
     # With controlled shutdown, a broker without metadata would wait to be fenced when it stops.
@@ -312,6 +313,7 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
         assert await create(others[0], "after", factor=2) == ErrorCode.NONE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lasting_sessions")
 async def test_a_request_to_a_silent_controller_is_repeated_to_the_next_one() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
@@ -347,6 +349,7 @@ async def test_metadata_is_followed_again_after_a_failure_in_this_broker(monkeyp
         await everywhere(cluster, lambda image: "after" in image.topics)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lasting_sessions")
 async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
@@ -434,6 +437,7 @@ async def test_a_clean_stop_hands_over_leadership_before_anything_is_closed() ->
         assert {state.leader for state in last.metadata.image.topics["t"].partitions} == {last.identity.broker_id}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_controller", [True, False])
 async def test_a_stop_does_not_wait_for_a_store_that_is_down(
     is_controller: bool, caplog: pytest.LogCaptureFixture
@@ -457,6 +461,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_down(
     assert "the coordination store responds again" in caplog.text
 
 
+@pytest.mark.slow
 async def test_all_brokers_come_back_in_any_order() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         assert await create(servers(cluster)[0], "t") == ErrorCode.NONE

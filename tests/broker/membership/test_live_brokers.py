@@ -14,7 +14,7 @@ from parley.broker.controller.broker_reports import BrokerReport, Replica
 from parley.broker.controller.controller import Outranked
 from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.controller.unclean_recovery import UncleanRecovery
-from parley.broker.membership import live_brokers
+from parley.broker.membership import dead_process_detection, live_brokers
 from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_to_bytes
@@ -36,12 +36,17 @@ class MetadataPublisher:
     followers: ClassVar[dict[int, Any]] = {}
 
 
+async def hold(endpoint: Endpoint) -> None:
+    """No broker can be reached."""
+
+
 def live(metadata: Metadata, controller: Any, request: Any = None) -> LiveBrokers:
     return LiveBrokers(
         1,
         controller,
         metadata,
         MetadataPublisher(),  # type: ignore[arg-type]
+        hold=hold,
         listener="PLAINTEXT",
         rules=lambda *_: ElectionRules(),
         recovery=UncleanRecovery(metadata, request, lambda *_: ElectionRules()),
@@ -132,7 +137,7 @@ async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_th
         submitted.append(decide)
         return True
 
-    async def until_gone(endpoint: Endpoint) -> None:
+    async def until_gone(*_: object) -> None:
         """The process of broker 3 has ended."""
 
     monkeypatch.setattr(live_brokers, "until_gone", until_gone)
@@ -144,3 +149,20 @@ async def test_no_broker_is_fenced_before_the_members_have_been_compared_with_th
     with pytest.raises(Outranked):
         await members.run(Group(newer), 0.0)  # type: ignore[arg-type]
     assert submitted == []
+
+
+async def test_a_broker_is_gone_once_its_machine_refuses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Endpoint] = []
+    refuses = iter((False, False, True))
+
+    async def keep(endpoint: Endpoint) -> None:
+        held.append(endpoint)
+
+    async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
+        return next(refuses)
+
+    monkeypatch.setattr(dead_process_detection, "is_gone", is_gone)
+    monkeypatch.setattr(dead_process_detection, "RETRY_S", 0.001)
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 1)
+    await dead_process_detection.until_gone(endpoint, keep)
+    assert held == [endpoint] * 3

@@ -35,7 +35,7 @@ from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 
 SEEN = Term(5, 2, 41)
-MEMBER = BrokerRegistration(2, 1, UUID(int=2), (), seen=SEEN)
+MEMBER = BrokerRegistration(2, 1, UUID(int=2), (), seen=SEEN, seen_leader_epoch=11)
 
 
 def changing(change: Change) -> Any:
@@ -73,7 +73,8 @@ async def test_the_store_keeps_the_sign_until_the_partitions_have_been_distruste
         metrics = UncleanRecovery(metadata, None, lambda *_: ElectionRules()).metrics  # type: ignore[arg-type]
         set_back = StoreSetBack(controller, metrics)
         await set_back.check_members([MEMBER])
-        assert metadata.image.topics["t"].partitions[0].leader == NO_LEADER
+        (state,) = metadata.image.topics["t"].partitions
+        assert (state.leader, state.leader_epoch) == (NO_LEADER, 12)
         assert metrics.set_backs == 1
         await controller.submit(counted("2"))
         assert not await is_contradicted()

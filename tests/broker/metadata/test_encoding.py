@@ -22,7 +22,7 @@ from parley.broker.metadata.changes import (
 )
 from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes, state_from_json, state_to_json
 from parley.broker.metadata.types import PartitionState
-from tests.broker.metadata.test_image import entries, registrations, resources, states, topics
+from tests.broker.metadata.test_image import entries, registrations, resources, security_changes, states, topics
 
 changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(ControllerElected, st.integers(), st.integers()),
@@ -34,6 +34,7 @@ changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(PartitionsAdded, st.text(), st.lists(states).map(tuple)),
     st.builds(PartitionChanged, st.text(), st.integers(0), states),
     st.builds(ConfigReplaced, resources, entries),
+    security_changes,
 )
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.controller.stored_metadata import PREFIXES, read_image, writes_for
 from parley.broker.metadata.changes import (
+    AclBucketReplaced,
     BrokerRegistered,
     Change,
+    ClientQuotasReplaced,
+    ClusterSecretSet,
     ConfigReplaced,
+    DelegationTokenReplaced,
     DeletedTopicsReplaced,
+    FeatureLevelsReplaced,
     PartitionChanged,
     PartitionsAdded,
+    ScramUserReplaced,
     TopicCreated,
     TopicDeleted,
 )
+from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.image import DELETED_TOPICS_KEPT, MetadataImage
 from parley.broker.metadata.types import (
     BrokerRegistration,
@@ -27,7 +35,15 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
+from parley.broker.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
+from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.operations import Operation
+from parley.broker.security.principal import user
+from parley.broker.security.resources import ResourceType as ResourceKind
+from parley.protocol.security.scram import ScramCredential
 
+ALICE = user("alice")
 ids = st.integers(0, 5)
 states = st.builds(
     PartitionState,
@@ -67,9 +83,62 @@ registrations = st.builds(
     previous_epoch=st.integers(-1, 2),
     kept_epoch=st.integers(-1, 2),
     log_dirs=st.lists(st.uuids(), max_size=2).map(tuple),
+    inter_broker_listener=st.sampled_from(("", "INTERNAL")),
 )
 resources = st.builds(ConfigResource, st.sampled_from(ResourceType), st.sampled_from(["", "a", "x/y", "="]))
 entries = st.dictionaries(st.sampled_from(["k", "l"]), st.text(max_size=3))
+
+
+principals = st.sampled_from(["alice", "long " * 60, "a/b", "="]).map(user)
+bindings = st.builds(
+    AclBinding,
+    st.builds(
+        ResourcePattern,
+        st.sampled_from([ResourceKind.TOPIC, ResourceKind.USER]),
+        st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+        st.text(min_size=1, max_size=3),
+    ),
+    principals.map(str),
+    st.sampled_from(["*", "10.0.0.0/8"]),
+    st.sampled_from(Operation),
+    st.sampled_from(PermissionType),
+)
+credentials = st.builds(ScramCredential, st.binary(max_size=3), st.integers(1), st.binary(), st.binary())
+tokens = st.builds(
+    DelegationToken,
+    st.just("t"),
+    principals,
+    principals,
+    st.lists(principals, max_size=2).map(tuple),
+    st.integers(),
+    st.integers(),
+    st.integers(),
+)
+ENTITIES = (
+    QuotaEntity(user="alice"),
+    QuotaEntity(user=DEFAULT),
+    QuotaEntity(user="alice", client_id="a,user=b/é"),
+    QuotaEntity(client_id=DEFAULT),
+    QuotaEntity(client_id="x" * 300),
+    QuotaEntity(ip="::1"),
+)
+security_changes: st.SearchStrategy[Change] = st.one_of(
+    st.builds(AclBucketReplaced, st.integers(0, 2), st.frozensets(bindings, max_size=3)),
+    st.builds(
+        ScramUserReplaced,
+        principals.map(lambda principal: principal.name),
+        st.dictionaries(st.sampled_from(["SCRAM-SHA-256", "SCRAM-SHA-512"]), credentials),
+    ),
+    st.builds(DelegationTokenReplaced, st.just("t"), st.none() | tokens),
+    st.builds(
+        ClientQuotasReplaced, st.sampled_from(ENTITIES), st.dictionaries(st.sampled_from(QuotaKey), st.floats(1))
+    ),
+    st.builds(
+        FeatureLevelsReplaced,
+        st.builds(FeatureLevels, st.integers(1, 5), st.fixed_dictionaries({"transaction.version": st.integers(0, 2)})),
+    ),
+    st.builds(ClusterSecretSet, st.just("s"), st.binary(min_size=1)),
+)
 
 
 @st.composite
@@ -79,6 +148,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     changes += [BrokerRegistered(r) for r in draw(st.lists(registrations, max_size=3))]
     changes += [ConfigReplaced(draw(resources), draw(entries)) for _ in range(draw(st.integers(0, 3)))]
     changes.append(DeletedTopicsReplaced(tuple(draw(st.lists(st.uuids(), max_size=3)))))
+    changes += draw(st.lists(security_changes, max_size=4))
     return MetadataImage("cluster", controller_id=1, controller_epoch=7).with_changes(changes)
 
 
@@ -89,6 +159,7 @@ def test_changes_since_leads_from_one_image_to_the_other(one: MetadataImage, oth
     assert reached.configs == other.configs
     assert reached.brokers == other.brokers
     assert reached.deleted_topics == other.deleted_topics
+    assert _security(reached) == _security(other)
     assert set(reached.topic_names.values()) >= set(other.topics)
     assert other.changes_since(reached) == ()
 
@@ -109,6 +180,28 @@ def test_the_store_holds_the_image(one: MetadataImage, other: MetadataImage) -> 
         read = read_image("cluster", stored)
         assert (read.topics, read.configs, read.brokers) == (after.topics, after.configs, after.brokers)
         assert read.deleted_topics == after.deleted_topics
+        assert _security(read) == _security(after)
+        assert read.secrets.items() >= after.secrets.items()
+
+
+def _security(image: MetadataImage) -> tuple[object, ...]:
+    return image.acls, image.scram_users, image.delegation_tokens, image.client_quotas, image.features
+
+
+def test_older_controllers_cannot_read_metadata_with_acls_quotas_or_levels() -> None:
+    """They take the requirement for a configuration of an unknown type, and do not take office."""
+    empty = MetadataImage("c")
+    after = empty.with_changes([DelegationTokenReplaced("t", DelegationToken("t", ALICE, ALICE, (), 1, 2, 3))])
+    writes = writes_for(after.changes_since(empty), after, empty)
+    assert next(iter(writes)).startswith("configs/requires/security")
+    limited = after.with_changes([ClientQuotasReplaced(ENTITIES[0], {QuotaKey.REQUEST_PERCENTAGE: 50.0})])
+    writes = writes_for(limited.changes_since(after), limited, after)
+    assert next(iter(writes)).startswith("configs/requires/client-quotas")
+    levelled = limited.with_changes([FeatureLevelsReplaced(FeatureLevels(1, {"transaction.version": 1}))])
+    writes = writes_for(levelled.changes_since(limited), levelled, limited)
+    assert next(iter(writes)).startswith("configs/requires/feature-levels")
+    with pytest.raises(ValueError, match="newer version of Parley"):
+        read_image("c", {"configs/requires/something-new": b"{}"})
 
 
 def test_partitions_added_are_seen_as_added() -> None:

@@ -7,8 +7,9 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, wait
 from http.client import HTTPConnection, HTTPException
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,6 +19,7 @@ from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
 from parley.broker.runtime.clock import SYSTEM_CLOCK
+from tests.broker.metrics.conftest import PATIENCE_S
 
 
 class Served(NamedTuple):
@@ -33,7 +35,7 @@ class Served(NamedTuple):
 
 
 def _get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -118,6 +120,20 @@ async def test_a_stuck_loop_is_reported(served: Served, monkeypatch: pytest.Monk
     assert "has not responded" in text
 
 
+async def test_a_process_that_stood_still_has_no_stuck_loop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP and SIGCONT: the time of the thread is over before the loop could run."""
+    waits: list[float] = []
+
+    def first_one_passes_at_once(futures: list[Future[Any]], timeout: float) -> Any:
+        waits.append(timeout)
+        return wait([], 0) if len(waits) == 1 else wait(futures, timeout)
+
+    monkeypatch.setattr(exporter_module, "wait", first_one_passes_at_once)
+    served.health.ready()
+    assert (await served.get("/healthz"))[0] == 200
+    assert len(waits) > 1
+
+
 async def test_a_failing_source_costs_its_own_numbers_alone(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     class Halting(RequestMetrics):
         @property
@@ -183,7 +199,7 @@ async def test_a_connection_has_a_deadline(served: Served, monkeypatch: pytest.M
     monkeypatch.setattr(exporter_module, "CONNECTION_S", 0.2)
 
     def trickle() -> bool:
-        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
             for _ in range(1000):
                 try:
                     sock.sendall(b"G")
@@ -200,24 +216,26 @@ async def test_a_connection_has_a_deadline(served: Served, monkeypatch: pytest.M
 
 
 async def test_connections_are_bounded_and_silent_ones_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter_module._Request, "timeout", 0.2)
     address = ("127.0.0.1", served.exporter.port)
 
     def silent() -> list[bytes]:
-        sockets = [socket.create_connection(address, timeout=20) for _ in range(exporter_module.CONNECTIONS_MAX + 3)]
+        count = exporter_module.CONNECTIONS_MAX + 3
+        sockets = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(count)]
         try:
             return [sock.recv(1) for sock in sockets]
         finally:
             for sock in sockets:
                 sock.close()
 
-    assert set(await asyncio.to_thread(silent)) == {b""}
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter_module._Request, "timeout", 0.2)
+        assert set(await asyncio.to_thread(silent)) == {b""}
     assert (await served.get("/metrics"))[0] == 200
 
 
 async def test_garbage_on_the_port_is_refused(served: Served) -> None:
     def send(garbage: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
             sock.sendall(garbage)
             sock.shutdown(socket.SHUT_WR)
             return sock.recv(12)
@@ -237,11 +255,11 @@ async def test_an_address_in_use_is_named(served: Served) -> None:
 
 
 async def test_nothing_is_left_after_closing() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     exporter = Exporter(
         Metrics(), Health(), loop=asyncio.get_running_loop(), clock=SYSTEM_CLOCK, host="127.0.0.1", port=0
     )
+    (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "metrics"]
     exporter.close()
-    assert threading.active_count() == before
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", exporter.port))
+    assert not thread.is_alive()
+    assert exporter._server.fileno() == -1, "its socket is closed"

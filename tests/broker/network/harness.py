@@ -10,34 +10,60 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.sasl import SaslApi
 from parley.broker.network.configured_limits import Limits
-from parley.broker.network.connection_quotas import ConnectionQuotas
-from parley.broker.network.dispatch import Dispatcher, Handler
-from parley.broker.network.listener import Listener, bind
+from parley.broker.network.connection_quotas import ConnectionQuotas, HostRates
+from parley.broker.network.dispatch import UNLIMITED, Dispatcher, Handler, Throttling
+from parley.broker.network.listener import OPEN_TO_ALL, Listener, Security, bind
 from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.security.session import ClientSession
 from parley.protocol.codec import decode, request_frame
 from parley.protocol.messages import APIS
+from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.schema import Request
+
+
+class Unchanged:
+    """Leaves principals as they are: a part of a listener's security."""
+
+    def identified(self, session: ClientSession) -> ClientSession:
+        return session
+
+
+WALL_MS = 1_700_000_000_000
+"""The time of day during these tests."""
 
 
 @asynccontextmanager
 async def serving(
-    routes: Mapping[int, Handler], *, monotonic: Callable[[], float] = time.monotonic, **limits: Any
+    routes: Mapping[int, Handler],
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    security: Security = OPEN_TO_ALL,
+    is_broker: Callable[[ClientSession], bool] = lambda session: True,
+    throttling: Throttling = UNLIMITED,
+    rates_by_host: HostRates | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Listener]:
-    """Start a listener that serves ``routes`` and ApiVersions, optionally with the test's own clock."""
-    api_versions = ApiVersionsApi(lambda: dispatcher.routes)
-    dispatcher = Dispatcher({**api_versions.routes(), **routes}, monotonic=time.monotonic)
-    bounds = Limits(**limits)
+    """Start a listener that serves ``routes``, ApiVersions and logins, optionally with the test's own clock."""
     tasks = TaskSet()
+    api_versions = ApiVersionsApi(lambda: dispatcher.routes)
+    sasl = SaslApi(tasks, monotonic, lambda: WALL_MS)
+    dispatcher = Dispatcher(
+        {**api_versions.routes(), **sasl.routes(), **routes}, monotonic=time.monotonic, throttling=throttling
+    )
+    bounds = Limits(**limits)
     listener = Listener(
         "PLAINTEXT",
         dispatcher,
         limits=bounds,
         load=Load(bounds.queued_requests, bounds.queued_bytes),
-        quotas=ConnectionQuotas(bounds),
+        quotas=ConnectionQuotas(bounds, rates_by_host=rates_by_host),
         tasks=tasks,
         monotonic=monotonic,
+        security=security,
+        is_broker=is_broker,
     )
     await listener.start(bind("127.0.0.1", 0), backlog=2000)
     try:
@@ -64,6 +90,12 @@ async def eventually(condition: Callable[[], bool]) -> None:
     """Let the loop run until ``condition`` holds, or the test times out."""
     while not condition():  # noqa: ASYNC110  the event happens in the kernel
         await asyncio.sleep(0.001)
+
+
+def produce(acks: int = 1, records: bytes = b"") -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
 
 
 class RawClient:

@@ -33,18 +33,12 @@ from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
 from parley.storage.shortage import MEMORY
-from tests.broker.network.harness import Clock, RawClient, eventually, serving
+from tests.broker.network.harness import Clock, RawClient, eventually, produce, serving
 from tests.support.descriptors import descriptors_left
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 VERSIONS_0 = ApiVersionsRequest()
 METADATA = MetadataRequest(topics=[])
-
-
-def produce(acks: int = 1, records: bytes = b"") -> ProduceRequest:
-    data = ProduceRequest.PartitionProduceData(index=0, records=records)
-    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
-    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
 
 
 def fetch() -> FetchRequest:
@@ -77,7 +71,7 @@ async def test_answers_api_versions_with_what_is_routed() -> None:
     async with serving({0: lambda context, request: None, 3: lambda context, request: None}) as listener:
         client = await RawClient.connect(listener)
         answer = await client.ask(VERSIONS_3, 3)
-        assert [key.api_key for key in answer.api_keys] == [0, 3, 18]
+        assert [key.api_key for key in answer.api_keys] == [0, 3, 17, 18, 36]
         assert answer.error_code == 0
         await client.close()
 
@@ -588,6 +582,51 @@ async def test_memory_for_a_request_that_never_comes_is_given_back() -> None:
         await eventually(lambda: listener.load.request_bytes_held == 1_400_000)
         await waiting.close()
         await eventually(lambda: not listener.load.request_bytes_held)
+
+
+async def test_a_request_that_does_not_arrive_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("parley.broker.network.connection.RECEIVING_USUAL_S", 0.0)
+    monkeypatch.setattr("parley.broker.network.load.CHECK_S", 0.01)
+    monkeypatch.setattr("parley.broker.network.connection.SLOW_BYTES_PER_S", 1 << 40)
+    answer = ProduceResponse(responses=[])
+    async with serving({0: lambda context, request: answer}, queued_bytes=2_000_000) as listener:
+        stopped = await RawClient.connect(listener)
+        stopped.writer.write(struct.pack(">i", 1_500_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load.request_bytes_held == 1_500_000)
+        other = await RawClient.connect(listener)
+        await other.ask(produce(records=b"x" * 1_000_000), 7)
+        assert await stopped.is_closed()
+        assert listener.load.request_bytes_held == 0
+        await stopped.close()
+        await other.close()
+    assert [record.__dict__["reason"][:28] for record in caplog.records] == ["a request held memory for to"]
+
+
+async def test_requests_that_wait_for_memory_may_be_slow_while_nobody_holds_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request whose handler works has been received: it is not the client that is slow."""
+    monkeypatch.setattr("parley.broker.network.connection.RECEIVING_USUAL_S", 0.0)
+    monkeypatch.setattr("parley.broker.network.load.CHECK_S", 0.01)
+    go_on, checked = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def work(context: RequestContext, request: ProduceRequest) -> ProduceResponse:
+        await go_on.wait()
+        return ProduceResponse(responses=[])
+
+    async with serving({0: work}, queued_bytes=1_500_000) as listener:
+        check = listener.load._check_receivers
+        monkeypatch.setattr(listener.load, "_check_receivers", lambda: (check(), checked.release()))
+        clients = [await RawClient.connect(listener) for _ in range(2)]
+        sending = [asyncio.ensure_future(client.ask(produce(records=b"x" * 1_000_000), 7)) for client in clients]
+        for _ in range(3):
+            await checked.acquire()
+        go_on.set()
+        await asyncio.gather(*sending)
+        for client in clients:
+            await client.close()
 
 
 async def test_a_peer_that_takes_nothing_is_idle() -> None:

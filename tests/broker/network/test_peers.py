@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from parley.broker.config import BrokerConfig
 from parley.broker.metadata.changes import ControllerElected, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network import peers
 from parley.broker.network.peers import Peers
+from parley.broker.security.inter_broker_security import InterBrokerSecurity
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest
 
@@ -23,7 +25,8 @@ class Frozen(Peers):
     """Brokers that accept requests and never respond, unless ``last_word`` is set."""
 
     def __init__(self, metadata: Metadata) -> None:
-        super().__init__(3, metadata, "PLAINTEXT", timeout_s=3600.0, connect_timeout_s=3600.0)
+        security = InterBrokerSecurity(lambda: BrokerConfig.from_properties({}))
+        super().__init__(3, metadata, "PLAINTEXT", security, timeout_s=3600.0, connect_timeout_s=3600.0)
         self.asked = asyncio.Event()
         self.last_word: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -59,6 +59,7 @@ from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
+from parley.broker.security.inter_broker_security import InterBrokerSecurity
 from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest
 from parley.protocol.messages.replication import AlterPartitionRequest
 from parley.protocol.records.batch import build, records
@@ -135,7 +136,9 @@ class Node:
         self.partitions = HostedPartitions(
             self.id, self.logs, lambda _, topic: config_of(topic), self.purgatories, self.tasks, self.metrics
         )
-        self.peers = Peers(self.id, self.metadata, NAME, timeout_s=5, connect_timeout_s=5)
+        self.peers = Peers(
+            self.id, self.metadata, NAME, InterBrokerSecurity(self.config), timeout_s=5, connect_timeout_s=5
+        )
         self.fetchers = ReplicaFetchers(
             self.id,
             self.partitions,

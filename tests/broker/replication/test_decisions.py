@@ -10,9 +10,11 @@ import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_decisions import (
+    Append,
     AskForRange,
     Backoff,
     Loss,
+    StartOver,
     Step,
     Truncate,
     TruncateFully,
@@ -64,6 +66,29 @@ def test_a_follower_s_step_after_an_error(code: ErrorCode, step: Step) -> None:
     log: Any = None  # an error says nothing about it
     failed = FetchResponse.PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=None)
     assert step_for(log, failed) == step
+
+
+@pytest.mark.parametrize(
+    ("removed_up_to", "known", "step"),
+    [
+        (-1, 0, Append()),
+        (100, 0, Append()),  # all of them were fetched
+        (101, 0, StartOver(7, 101)),
+        (101, 100, StartOver(7, 101)),
+        (101, 101, Append()),  # fetched since they were removed
+        (101, 200, Append()),
+    ],
+)
+def test_a_follower_starts_over_if_it_lacks_removed_tombstones(removed_up_to: int, known: int, step: Step) -> None:
+    log: Any = SimpleNamespace(log_end_offset=100, tombstones_removed_up_to=known)
+    data = FetchResponse.PartitionData(
+        partition_index=0,
+        high_watermark=300,
+        log_start_offset=7,
+        snapshot_id=FetchResponse.SnapshotId(end_offset=removed_up_to, epoch=3),
+        records=b"",
+    )
+    assert step_for(log, data) == step
 
 
 def test_back_into_the_leader_s_range() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,15 @@ import pytest
 from parley.broker.logging import growing_interval
 from parley.broker.replication.partition import Isolation
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.storage.damage import DamagedRange
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.mending import Mending
 from parley.storage.segment import LOG_SUFFIX
 from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
+from tests.storage.compactions import compacted, table
 
 SMALL = LogConfig(segment_bytes=4096, min_insync_replicas=1)
 """Each segment holds a few batches."""
@@ -222,7 +227,7 @@ async def test_a_range_that_cannot_be_replaced_does_not_keep_the_others_from_bei
         await cluster.start(2)
         node = cluster[2]
         log = node.log("t")
-        log.on_damage = lambda log, damage: None  # heal once all damage is known
+        log.on_damage = lambda damage: None  # heal once all damage is known
         await verify(log)
         first, _ = log.damage
         bad.append(first)
@@ -243,3 +248,90 @@ async def test_a_range_that_cannot_be_replaced_does_not_keep_the_others_from_bei
         bad.clear()
         damaged.wakeup.set()
         await whole(node)
+
+
+COMPACTED = LogConfig(
+    segment_bytes=4096, min_insync_replicas=1, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000
+)
+
+
+async def compacted_otherwise(cluster: Nodes, replicas: list[int], config: LogConfig) -> dict[bytes, bytes]:
+    """Write keys, and delete some. Compaction removes tombstones from the first replica, and the last is damaged where
+    they were. Returns what is not deleted."""
+    await cluster.create("t", replicas, config=config)
+    leader, last = cluster[replicas[0]], replicas[-1]
+
+    def put(key: int, value: bytes | None) -> None:
+        data = build([Record(0, now_ms(), b"%03d" % key, value)])
+        leader.partition("t").append(data, acks=1, now_ms=now_ms())
+
+    for key in range(40):
+        put(key, b"v" * 300)
+    for key in range(20):
+        put(key, None)
+    for key in range(40, 60):
+        put(key, b"w" * 300)
+    await eventually(lambda: all(cluster[each].log("t").high_watermark == 80 for each in replicas))
+    log = leader.log("t")
+    await asyncio.to_thread(compacted, log, now_ms=now_ms())
+    put(60, b"w" * 300)
+    await eventually(lambda: all(cluster[each].log("t").high_watermark == 81 for each in replicas))
+    log.roll()
+    await asyncio.to_thread(compacted, log, now_ms=now_ms() + 10_000)
+    assert log.tombstones_removed_up_to == 60
+    await cluster[last].stop()
+    victim = max(path for path in segment_files(cluster[last]) if int(path.stem) <= 45)
+    flip(victim, victim.stat().st_size // 4)
+    await cluster.start(last)
+    return table(log)
+
+
+async def test_a_follower_that_was_compacted_otherwise_fetches_its_log_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader has removed tombstones that the follower needs for values that it still has."""
+    async with nodes(tmp_path, 2) as cluster:
+        expected = await compacted_otherwise(cluster, [1, 2], COMPACTED)
+        node = cluster[2]
+        node.log("t").on_damage = lambda damage: None  # heal once all damage is known
+        await verify(node.log("t"))
+        assert node.log("t").damage
+        node.healing.watch(node.partition("t"))
+        await eventually(lambda: not node.log("t").damage and set(cluster.state("t").isr) == {1, 2})
+        await eventually(lambda: node.log("t").high_watermark == 81)
+        assert table(node.log("t")) == expected
+        assert node.log("t").tombstones_removed_up_to == 60
+        assert node.fetchers.truncations.metrics.started_over == 1
+        assert any("a replica starts over: its log is damaged" in record.getMessage() for record in caplog.records)
+
+
+async def refuse() -> None:
+    raise KafkaError(ErrorCode.NOT_CONTROLLER)
+
+
+async def test_a_member_of_a_small_isr_keeps_its_damaged_log(tmp_path: Path) -> None:
+    """Everything but the damage is as safe as before. It fetches its log again as soon as the ISR may be smaller."""
+    async with nodes(tmp_path, 2) as cluster:
+        expected = await compacted_otherwise(cluster, [1, 2], replace(COMPACTED, min_insync_replicas=2))
+        node = cluster[2]
+        await verify(node.log("t"))
+        (damage,) = node.log("t").damage
+        await eventually(lambda: node.partition("t").has_no_copy(damage))
+        assert node.partition("t").before_start_over is None
+        assert node.log("t").damage == (damage,)
+        assert set(cluster.state("t").isr) == {1, 2}
+
+        # The ISR was larger when the healing decided to start over.
+        node.partition("t").before_start_over = partial(node.healing._leave_in_sync, node.partition("t"))
+        await eventually(lambda: node.partition("t").before_start_over is None)
+        assert node.log("t").damage == (damage,)
+        assert set(cluster.state("t").isr) == {1, 2}
+        node.partition("t").before_start_over = refuse
+        cluster.fence(1, fenced=False)  # a registration makes it try again at once
+        await eventually(lambda: node.partition("t").before_start_over is None)
+
+        cluster.configs["t"] = node.log("t").config = COMPACTED
+        cluster.fence(1, fenced=False)
+        await eventually(lambda: not node.log("t").damage and 2 in cluster.state("t").isr)
+        await eventually(lambda: node.log("t").high_watermark == 81)
+        assert table(node.log("t")) == expected

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parley.broker.logging import growing_interval
 from parley.broker.replication.isr_maintenance import NAMED_MAX
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import AlterPartitionResponse
@@ -16,19 +18,22 @@ from tests.broker.replication.bench import batch, eventually, nodes, now_ms, val
 
 
 async def test_a_follower_that_stops_leaves_the_isr_and_joins_again(tmp_path: Path) -> None:
-    async with nodes(tmp_path, 3, replica_lag_time_max_ms="400") as cluster:
+    hour_s = 3600
+    async with nodes(tmp_path, 3, replica_lag_time_max_ms=str(hour_s * 1000)) as cluster:
         await cluster.create("t", [1, 2, 3])
         leader = cluster[1].partition("t")
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
         await eventually(lambda: leader.high_watermark == 1)
         await cluster[3].stop()
         leader.append(batch(b"b"), acks=-1, now_ms=now_ms())
-        await eventually(lambda: cluster.state("t").isr == (1, 2))
-        assert leader.high_watermark == 2
-        assert cluster[1].in_sync.changes.shrinks == 1
+        await eventually(lambda: leader.followers[2].log_end_offset == 2)
+        cluster[1].in_sync._check_all(leader, time.monotonic() + 2 * hour_s)  # the search in two hours
+        await eventually(lambda: leader.high_watermark == 2)
+        assert cluster.state("t").isr == (1, 2)
+        await eventually(lambda: cluster[1].in_sync.changes.shrinks == 1)
         await cluster.start(3)
         await eventually(lambda: cluster.state("t").isr == (1, 2, 3))
-        assert cluster[1].in_sync.changes.expands == 1
+        await eventually(lambda: cluster[1].in_sync.changes.expands == 1)
         assert values_of(cluster[3].log("t")) == [b"a", b"b"]
 
 
@@ -115,8 +120,9 @@ async def test_a_refused_isr_is_withdrawn(tmp_path: Path) -> None:
 
 
 async def test_a_proposal_is_sent_until_the_controller_responds_and_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(growing_interval, "FIRST_PAUSE_S", 3600.0)  # longer than this test takes anywhere
     caplog.set_level(logging.INFO, "parley.broker.replication.isr_maintenance")
     async with nodes(tmp_path, 2) as cluster:
         decide, failures = cluster[1].controller, [ErrorCode.NOT_CONTROLLER] * 3

@@ -17,8 +17,10 @@ from parley.broker.runtime.purgatory import Delayed
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.checkpoints import INT64_MAX
 from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
+from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
 
@@ -266,6 +268,30 @@ async def test_the_high_watermark_no_longer_waits_for_a_follower_that_has_fallen
     assert partition.high_watermark == 0
     partition.include_in_high_watermark(OTHER, is_close=False)
     assert partition.high_watermark == 3
+
+
+async def test_compaction_keeps_the_tombstones_that_a_follower_has_yet_to_fetch(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER, 3))
+    bench.write("t", 9)
+    partition = bench.partition("t")
+    needed_from = partition.log.tombstones_needed_from
+    assert needed_from(100.0) == INT64_MAX, "no follower fetches"
+    partition.follower_fetched(OTHER, 4, 0, at(100.0))
+    partition.follower_fetched(3, 9, 0, at(150.0))
+    assert needed_from(150.0) == 4
+    assert needed_from(160.1) == 9, "a broker that does not fetch holds up nothing"
+    bench.alter("t", leader=OTHER)
+    assert needed_from(160.1) == INT64_MAX
+
+
+async def test_an_unfinished_copy_that_leads_appends_records_with_tombstones_of_its_own(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", leader=OTHER)
+    log = bench.partition("t").log
+    log.truncate_fully_and_start_at(0, tombstones_removed_up_to=1000)
+    bench.alter("t", leader=BROKER)
+    assert log.tombstones_removed_up_to == 0
+    assert RemovedTombstones(log.directory / CHECKPOINT).up_to == 0
 
 
 async def test_the_high_watermark_advances_when_fewer_replicas_are_required(bench: Bench) -> None:

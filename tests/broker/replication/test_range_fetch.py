@@ -95,6 +95,7 @@ class OpenPartition(Partition):
     """A partition whose log consists of its leader epochs."""
 
     leader_epochs: LeaderEpochCache
+    log_start_offset = 4
 
     @property
     def log(self) -> Any:
@@ -124,6 +125,17 @@ async def test_a_fetch_names_the_leader_epoch_and_no_replica(partition: Partitio
     (asked,) = request.topics[0].partitions
     assert request.replica_state.replica_id == -1
     assert (asked.current_leader_epoch, asked.fetch_offset, asked.partition_max_bytes) == (3, 10, 1000)
+    assert asked.log_start_offset == 4  # so that the other replica names the tombstones that it has removed
+
+
+@pytest.mark.parametrize(("removed_up_to", "lacks_tombstones"), [(-1, False), (11, True)])
+async def test_the_other_replica_tells_if_it_lacks_tombstones(
+    partition: Partition, removed_up_to: int, lacks_tombstones: bool
+) -> None:
+    snapshot_id = FetchResponse.SnapshotId(end_offset=removed_up_to)
+    source = Source(records=batch(10, 5), snapshot_id=snapshot_id)
+    taken = await fetch_batches(source, partition, 10, 19, max_bytes=1000, has_gaps=True)
+    assert taken.lacks_tombstones is lacks_tombstones
 
 
 @pytest.mark.parametrize(
@@ -139,3 +151,21 @@ async def test_a_replica_without_the_records_is_an_error(
     with pytest.raises(KafkaError) as raised:
         await fetch_batches(Source(**data), partition, 10, 19, max_bytes=1000, has_gaps=False)
     assert raised.value.code == code
+
+
+async def test_a_fetch_that_is_throttled_is_sent_again(partition: Partition) -> None:
+    source, put_off = Source(records=batch(10, 5)), [FetchResponse(responses=[], throttle_time_ms=1)] * 2
+
+    async def ask(request: Request) -> Any:
+        return put_off.pop() if put_off else await source(request)
+
+    taken = await fetch_batches(ask, partition, 10, 19, max_bytes=1000, has_gaps=False)
+    assert (taken.next_offset, put_off) == (15, [])
+
+
+async def test_a_fetch_is_not_put_off_for_ever(partition: Partition) -> None:
+    async def ask(request: Request) -> Any:
+        return FetchResponse(responses=[], throttle_time_ms=1)
+
+    with pytest.raises(KafkaError):
+        await fetch_batches(ask, partition, 10, 19, max_bytes=1000, has_gaps=False)

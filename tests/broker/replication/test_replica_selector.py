@@ -10,6 +10,7 @@ import pytest
 from parley.broker.config import ConfigError
 from parley.broker.replication import ConsumerView, RackAwareReplicaSelector, ReplicaView
 from parley.broker.replication.replica_selector import load_selector
+from parley.broker.security.principal import ANONYMOUS
 from parley.protocol.messages.fetch import FetchRequest
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms
 
@@ -17,7 +18,7 @@ KAFKAS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def consumer(rack: str) -> ConsumerView:
-    return ConsumerView(rack, "client", "127.0.0.1", "User:ANONYMOUS", "PLAINTEXT")
+    return ConsumerView(rack, "client", "127.0.0.1", ANONYMOUS, "PLAINTEXT")
 
 
 def test_the_replica_furthest_ahead_in_the_consumers_rack_is_selected() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.replication.follower_decisions import Truncate
+from parley.broker.replication.follower_decisions import StartOver, Truncate
 from parley.broker.replication.truncation import TruncationRefused, Truncations
 from tests.broker.api.bench import OTHER, Bench
 
@@ -40,4 +40,30 @@ async def test_a_refusal_of_a_deleted_topic_does_not_silence_that_of_its_success
         logging.ERROR
     ] * 2
     assert list(truncations._refusals) == [bench.partition("t")]
+    await bench.tasks.close()
+
+
+async def test_a_replica_that_lacks_removed_tombstones_gives_up_its_committed_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its leader has them, as far as compaction has kept them."""
+    bench = Bench(tmp_path)
+    truncations = Truncations(bench.partitions, lambda: BrokerConfig.from_properties({}))
+    await bench.create("t")
+    bench.write("t")
+    log = bench.partition("t").log
+    log.high_watermark = 1
+    bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(OTHER,))
+    for changes in ({"isr": (1, OTHER)}, {"isr": (OTHER,), "elr": (1,)}):
+        bench.alter("t", **changes)
+        with pytest.raises(TruncationRefused, match="keep their logs"):
+            await truncations.truncate(bench.partition("t"), StartOver(5, 7))
+    bench.alter("t", isr=(OTHER,), elr=())
+    for removed_up_to in (7, 9):
+        await truncations.truncate(bench.partition("t"), StartOver(5, removed_up_to))
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+        assert log.tombstones_removed_up_to == removed_up_to
+    assert [line.levelno for line in caplog.records if "a replica starts over" in line.message] == [logging.WARNING], (
+        "an empty log loses nothing"
+    )
     await bench.tasks.close()

@@ -229,15 +229,23 @@ async def test_the_watch_itself_ends_with_the_broker(monkeypatch: pytest.MonkeyP
     assert broker.load.lacks_memory
 
 
-def test_large_requests_come_one_at_a_time_while_memory_is_short() -> None:
-    load = Load(500, -1)
+class Receiving:
+    """A connection that receives a large request."""
+
+    def close_if_slow(self) -> None:
+        raise AssertionError("no second has passed")
+
+
+async def test_large_requests_come_one_at_a_time_while_memory_is_short() -> None:
+    load, receiver = Load(500, -1), Receiving()
     load.lacks_memory = True
-    assert load.reserve(1 << 20)
-    assert not load.reserve(1)
+    assert load.reserve(1 << 20, receiver)
+    assert not load.reserve(1, receiver)
+    load.received(receiver)
     load.release(1 << 20)
-    assert load.reserve(1 << 20)
+    assert load.reserve(1 << 20, receiver)
     load.lacks_memory = False
-    assert load.reserve(1 << 20)
+    assert load.reserve(1 << 20, receiver)
 
 
 def test_the_table_has_no_way_from_enough_to_the_end_of_patience() -> None:

@@ -29,11 +29,11 @@ async def test_hanging_maintenance_leaves_the_threads_of_clients_free(tmp_path: 
 
 
 async def test_closing_ends_the_threads() -> None:
-    threads = Threads.made(1)
-    names = []
-    for executor in (threads.reads, threads.records, threads.upkeep):
+    executors = Threads.made(1)
+    threads = []
+    for executor in (executors.reads, executors.records, executors.upkeep):
         assert executor is not None
-        names.append(executor.submit(lambda: threading.current_thread().name).result())
-    assert [name.rpartition("_")[0] for name in names] == ["reads", "records", "upkeep"]
-    await threads.close()
-    assert not {thread.name for thread in threading.enumerate()} & set(names)
+        threads.append(executor.submit(threading.current_thread).result())
+    assert [thread.name.rpartition("_")[0] for thread in threads] == ["reads", "records", "upkeep"]
+    await executors.close()
+    assert not any(thread.is_alive() for thread in threads)

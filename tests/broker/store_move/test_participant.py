@@ -38,6 +38,7 @@ from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 
 _names = itertools.count()
+PATIENCE_S = 240
 QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic_num_partitions": 1}
 """The session timeout is short enough for tests that wait for it, and long enough for a loaded machine."""
 
@@ -65,7 +66,7 @@ async def running(brokers: int = 3, **settings: Any) -> AsyncIterator[tuple[Clus
 
 async def until(holds: Callable[[], Any]) -> None:
     """Wait until ``holds()`` is true; its result may be awaitable."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = holds()
             if await found if isawaitable(found) else found:
@@ -75,7 +76,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 async def ask(client: Client, action: int, url: str | None = None) -> Any:
     """Send the request until a controller responds to it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(KafkaError):
                 answer = await client.send(MigrateCoordinationRequest(action=action, url=url))
@@ -108,7 +109,7 @@ async def create(client: Client, name: str) -> None:
     wanted = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=2, replication_factor=-1, assignments=[], configs=[]
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(KafkaError):
                 answer = await client.send(CreateTopicsRequest(topics=[wanted]))
@@ -296,6 +297,7 @@ async def test_requests_stop_waiting_when_the_freeze_ends(target: str, monkeypat
         await all_at(cluster, origin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", list(REPORTED_STEPS))
 async def test_a_controller_that_dies_during_a_move_is_replaced(
     target: str, step: Step, monkeypatch: pytest.MonkeyPatch
@@ -320,6 +322,7 @@ async def test_a_controller_that_dies_during_a_move_is_replaced(
         assert {each.name for each in (await client.metadata()).topics} >= {"before", "after"}
 
 
+@pytest.mark.slow
 async def test_a_failed_move_back_is_not_reported_as_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
         origin = cluster.brokers[1].server.parts.store_move.store.url
@@ -369,6 +372,7 @@ def _dying_at(step: Step, kill: Callable[[Any, Any], None]) -> type[Migration]:
     return Dying
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_down_during_a_move_follows_with_its_old_configuration(tmp_path: Path) -> None:
     async with running(data_dir=tmp_path) as (cluster, client):
         await create(client, "before")
@@ -385,6 +389,7 @@ async def test_a_broker_that_is_down_during_a_move_follows_with_its_old_configur
         await all_at(cluster, other)
 
 
+@pytest.mark.slow
 async def test_all_brokers_start_after_a_move_with_either_address(tmp_path: Path) -> None:
     cluster = Cluster(brokers=3, data_dir=tmp_path, **QUICK)
     async with cluster, Client(cluster.bootstrap_servers) as client:

@@ -5,6 +5,7 @@ Rules of this module:
 * Partitions are served in the order of the request (of the session, if there is one), until the response has as many
   bytes as the client or ``fetch.max.bytes`` allows (``plan``).
 * A fetch that finds fewer than ``min_bytes`` waits (``waiting``).
+* A consumer beyond its quota gets a response without records, and is throttled.
 * A follower must fetch with the broker epoch it is registered with (KIP-903).
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams, params_of
-from parley.broker.api.fetch.parts import FetchParts
+from parley.broker.api.fetch.parts import UNLIMITED, FetchParts, FetchQuotas
 from parley.broker.api.fetch.sessions import FetchSessions, targets_of
 from parley.broker.api.fetch.waiting import WaitingFetch
 from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
@@ -29,6 +30,7 @@ from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -51,6 +53,8 @@ class FetchApi:
         selector: ReplicaSelector | None = None,
         throttle: ReplicationThrottle | None = None,
         may_be_superseded: MayBeSuperseded = never_superseded,
+        authorization: Authorization = EVERYONE_MAY,
+        quotas: FetchQuotas = UNLIMITED,
     ) -> None:
         """The arguments are those of ``FetchParts``."""
         self._parts = FetchParts(
@@ -64,6 +68,8 @@ class FetchApi:
             selector=selector,
             throttle=throttle,
             may_be_superseded=may_be_superseded,
+            authorization=authorization,
+            quotas=quotas,
             failures=FailureLog(_log),
             conversion=asyncio.Lock(),
         )
@@ -81,15 +87,24 @@ class FetchApi:
         """
         params = params_of(context, request)
         if params.is_follower:
+            context.is_from_follower = True
             self._check_broker_epoch(params)
+        if self._parts.quotas.is_active:
+            self._limit_bytes(context, request)
         sessions = self._parts.sessions
-        session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION)
+        session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION, owner=context.principal)
         fetch = WaitingFetch(self._parts, params, session)
         fetch.look_at(targets_of(request) if session is None else session.to_look_at())
         if fetch.is_ready:
             return fetch.respond()
         fetch.wait(request.max_wait_ms / 1000)
         return fetch
+
+    def _limit_bytes(self, context: RequestContext, request: FetchRequest) -> None:
+        """Fetch no more than what the client's quota ever allows at once."""
+        bytes_max = self._parts.quotas.fetch_bytes_max(context)
+        request.max_bytes = min(request.max_bytes, bytes_max)
+        request.min_bytes = min(request.min_bytes, bytes_max)
 
     def _check_broker_epoch(self, params: FetchParams) -> None:
         """Raise STALE_BROKER_EPOCH if the follower's broker has registered again since (KIP-903)."""

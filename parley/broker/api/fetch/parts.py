@@ -3,18 +3,64 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.leader_errors import MayBeSuperseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import RequestContext
 from parley.broker.replication import ReplicaSelector
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
+from parley.broker.security.authorization import Authorization
+
+
+class FetchQuotas(Protocol):
+    """The quotas of consumers. If not ``is_active``, no client has a quota, and nothing is counted."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    def fetch_bytes_max(self, context: RequestContext) -> int:
+        """Return how many bytes a fetch may return at most: one with more would never succeed."""
+
+    def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
+        """Count the records that a fetch would return. If they must wait, return for how many milliseconds.
+
+        ``has_more`` is True if the fetch returns records of unknown size besides.
+        """
+
+    def record_fetch(self, context: RequestContext, size: int) -> None:
+        """Count records that a fetch returns in any case."""
+
+    def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
+        """Run a step of a fetch that has waited, and count its time."""
+
+
+class _Unlimited:
+    is_active = False
+
+    def fetch_bytes_max(self, context: RequestContext) -> int:
+        return 2**31 - 1
+
+    def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
+        return 0
+
+    def record_fetch(self, context: RequestContext, size: int) -> None:
+        return
+
+    def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
+        step()
+
+
+UNLIMITED: Final = _Unlimited()
+"""No consumer has a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +81,8 @@ class FetchParts:
     throttle: ReplicationThrottle | None
     """Bounds the bytes sent to followers that are not in sync."""
     may_be_superseded: MayBeSuperseded
+    authorization: Authorization
+    quotas: FetchQuotas
     failures: FailureLog
     conversion: asyncio.Lock
     """Held while one partition's batches are converted for an old client, so that memory holds one conversion."""

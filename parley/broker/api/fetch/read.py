@@ -52,6 +52,11 @@ class FetchReads:
         self.max_bytes = min(params.request.max_bytes, parts.max_bytes)
         """The bound of the response."""
 
+    @property
+    def need_disk(self) -> bool:
+        """True if batches of some partitions have not been found, because that needs the disk."""
+        return bool(self._unlocated)
+
     def locate(self, target: FetchTarget, partition: Partition, read: Read) -> bool:
         """Find a partition's batches. Returns False if that needs the disk: the response then waits for it.
 

@@ -10,7 +10,7 @@ from parley.broker.api.fetch.params import (
     FetchParams,
 )
 from parley.broker.api.fetch.parts import FetchParts
-from parley.broker.api.fetch.sessions import INITIAL_EPOCH, FetchSession, FetchTarget, PartitionData
+from parley.broker.api.fetch.sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchTarget, PartitionData
 from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of, withheld
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -61,6 +61,7 @@ def render(
 ) -> FetchResponse:
     """Return the response. In a session it holds what is new to the client; a full request may begin a session."""
     version = params.context.api_version
+    _name_removed_tombstones(found)
     data_of = list(found.items())
     session_id = 0
     if session is not None:
@@ -68,7 +69,11 @@ def render(
         data_of = session.select_changes(data_of)
     elif version >= SESSIONS_VERSION and params.request.session_epoch == INITIAL_EPOCH:
         session_id = parts.sessions.create(
-            list(found), parts.purgatory, is_follower=params.is_follower, uses_ids=version >= TOPIC_IDS_VERSION
+            list(found),
+            parts.purgatory,
+            is_follower=params.is_follower,
+            uses_ids=version >= TOPIC_IDS_VERSION,
+            owner=params.context.principal,
         )
         for target, data in data_of:
             target.update_known(data)
@@ -80,6 +85,31 @@ def render(
                 parts.metadata.image, leaders, params.context.listener, FetchResponse.NodeEndpoint
             )
     return response
+
+
+def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchResponse:
+    """Return the response to a consumer that is beyond its quota.
+
+    What it would have got stays new to it in the session; a full request begins no session.
+    """
+    return FetchResponse(
+        session_id=NO_SESSION if session is None else session.id, responses=[], throttle_time_ms=throttle_ms
+    )
+
+
+def _name_removed_tombstones(found: dict[FetchTarget, PartitionData]) -> None:
+    """Tell a replica up to which offset tombstones may be missing, if that is above the offset it fetches from.
+
+    Replicas name their log start, also those that fetch as consumers do, to heal a log. Consumers do not. Call this
+    after the batches were located: what compaction removed before is then missing in them. Kafka's leaders use the
+    field in the metadata log only, for followers that must begin again with a snapshot (KIP-630).
+    """
+    for target, data in found.items():
+        partition = target.partition
+        if data.records and target.log_start_offset >= 0 and partition is not None and partition.is_open:
+            removed_up_to = partition.log.tombstones_removed_up_to
+            if target.offset < removed_up_to:
+                data.snapshot_id = FetchResponse.SnapshotId(end_offset=removed_up_to, epoch=partition.leader_epoch)
 
 
 def _by_topic(data_of: list[tuple[FetchTarget, PartitionData]]) -> list[FetchResponse.FetchableTopicResponse]:

@@ -21,6 +21,7 @@ from uuid import UUID
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.security.principal import Principal
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
@@ -128,6 +129,7 @@ class FetchSession:
         "id",
         "is_follower",
         "last_used",
+        "owner",
         "targets",
         "uses_ids",
         "waiting",
@@ -142,8 +144,10 @@ class FetchSession:
         is_follower: bool,
         uses_ids: bool,
         now_s: float,
+        owner: Principal | None = None,
     ) -> None:
         self.id = session_id
+        self.owner = owner
         self.epoch = 1
         self.clock = FetchClock()
         self.is_follower = is_follower
@@ -259,17 +263,20 @@ class FetchSessions:
         """The number of partitions in all sessions together."""
         return sum(len(session.targets) for session in self._sessions.values())
 
-    def resume(self, request: FetchRequest, *, uses_ids: bool) -> FetchSession | None:
+    def resume(self, request: FetchRequest, *, uses_ids: bool, owner: Principal | None = None) -> FetchSession | None:
         """Return the session that an incremental request continues, updated; None if the request is a full one.
+
+        A principal can neither continue nor end the session of another one.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then
         sends a full request.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._end(request.session_id)
+            if (ended := self._sessions.get(request.session_id)) is not None and ended.owner == owner:
+                self._end(request.session_id)
             return None
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.uses_ids is not uses_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
@@ -290,7 +297,15 @@ class FetchSessions:
         if session is not None:
             session.end()
 
-    def create(self, targets: list[FetchTarget], purgatory: Purgatory, *, is_follower: bool, uses_ids: bool) -> int:
+    def create(
+        self,
+        targets: list[FetchTarget],
+        purgatory: Purgatory,
+        *,
+        is_follower: bool,
+        uses_ids: bool,
+        owner: Principal | None = None,
+    ) -> int:
         """Begin a session over the partitions of a full request. Returns its id, ``NO_SESSION`` if there is no room."""
         now = self._monotonic()
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
@@ -299,7 +314,7 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
         self._sessions[session_id] = FetchSession(
-            session_id, targets, purgatory, is_follower=is_follower, uses_ids=uses_ids, now_s=now
+            session_id, targets, purgatory, is_follower=is_follower, uses_ids=uses_ids, now_s=now, owner=owner
         )
         return session_id
 

@@ -14,7 +14,7 @@ The next look comes after what the loop is doing now, so that one response holds
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -32,12 +32,15 @@ from parley.broker.api.fetch.plan import (
     plan_omission,
 )
 from parley.broker.api.fetch.read import FetchReads, Found
-from parley.broker.api.fetch.render import error_data, partition_data, render
+from parley.broker.api.fetch.render import error_data, partition_data, render, render_throttled
 from parley.broker.api.fetch.sessions import FetchSession, FetchTarget, PartitionData
+from parley.broker.network.peers import is_broker
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Isolation, Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchResponse
 
@@ -96,6 +99,9 @@ class WaitingFetch(Delayed[Any]):
         self._params = params
         self._session = session
         self._consumers_read_here = parts.selector is not None
+        self._checks_topics = (
+            parts.authorization.is_enforced and not params.is_follower and not _is_from_broker(params, parts)
+        )
         self._fetch_state = _LOOKING
         self._clock = FetchClock() if session is None else session.clock
         self._clock.fetched(params.context.received_at)
@@ -174,6 +180,8 @@ class WaitingFetch(Delayed[Any]):
     def _look(self, target: FetchTarget) -> PartitionData:
         """Carry out a partition's plan, but for the reading of its records."""
         params, reads = self._params, self._reads
+        if self._checks_topics:
+            self._check_may_read(target)
         partition = self._find(target)
         check_access(partition, target, params)
         log = partition.log
@@ -198,6 +206,15 @@ class WaitingFetch(Delayed[Any]):
         elif type(plan) is Read and not reads.locate(target, partition, plan):
             self._is_urgent = True
         return data
+
+    def _check_may_read(self, target: FetchTarget) -> None:
+        """Raise TOPIC_AUTHORIZATION_FAILED if the consumer may not read the topic."""
+        params, parts = self._params, self._parts
+        name: str | None = target.topic
+        if params.context.api_version >= TOPIC_IDS_VERSION:
+            name = parts.metadata.image.topic_names.get(target.topic_id)
+        if name and not parts.authorization.may(params.context, Operation.READ, ResourceType.TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _find(self, target: FetchTarget) -> Partition:
         """Return the partition that the target names, by name or topic id, and remember it in the target.
@@ -272,6 +289,17 @@ class WaitingFetch(Delayed[Any]):
     def _look_again(self) -> None:
         if self._fetch_state is not _WOKEN:
             return  # the time was up first, or the client has disconnected
+        self._run(self._look_now)
+
+    def _run(self, step: Callable[[], None]) -> None:
+        """Run a step that no handler's call contains. Its time counts for the client's quota, too."""
+        quotas = self._parts.quotas
+        if quotas.is_active:
+            quotas.time_step(self._params.context, step)
+        else:
+            step()
+
+    def _look_now(self) -> None:
         self._look_at_changed()
         if self.is_ready:
             self._finish()
@@ -286,7 +314,7 @@ class WaitingFetch(Delayed[Any]):
             self._look_at(target)
 
     def expired(self) -> None:
-        self._finish()
+        self._run(self._finish)
 
     def next_request_arrived(self) -> None:
         if self._params.is_follower and not self.done():
@@ -319,11 +347,26 @@ class WaitingFetch(Delayed[Any]):
         """Return the response with all that could wait for it, or the work that makes it if that needs a thread."""
         self._step(_RESPOND)
         self._look_at_changed()
+        counted = self._reads.bytes
+        if self._parts.quotas.is_active:
+            throttle_ms = self._parts.quotas.throttle_fetch_ms(
+                self._params.context, counted, has_more=self._reads.need_disk
+            )
+            if throttle_ms:
+                return render_throttled(throttle_ms, self._session)
         filling = self._reads.fill(self._found)
         if filling is not None:
-            return self._respond_after(filling)
+            return self._respond_after(filling, counted)
         return render(self._found, self._session, self._params, self._parts)
 
-    async def _respond_after(self, filling: Coroutine[Any, Any, None]) -> FetchResponse:
+    async def _respond_after(self, filling: Coroutine[Any, Any, None], counted: int) -> FetchResponse:
+        """Wait for the disk, then respond. Records beyond the ``counted`` bytes have been found only now."""
         await filling
+        if self._parts.quotas.is_active and self._reads.bytes > counted:
+            self._parts.quotas.record_fetch(self._params.context, self._reads.bytes - counted)
         return render(self._found, self._session, self._params, self._parts)
+
+
+def _is_from_broker(params: FetchParams, parts: FetchParts) -> bool:
+    """True for a broker that fetches as a consumer, in order to heal its own log."""
+    return is_broker(params.context.client_id) and parts.authorization.is_broker(params.context.session)

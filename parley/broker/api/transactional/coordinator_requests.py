@@ -1,7 +1,8 @@
 """AddPartitionsToTxn, as the leaders of partitions send it to the transaction coordinators (KIP-890).
 
 A leader verifies that a partition was added to a transaction, or adds it. Questions for one coordinator that arrive
-while several requests are under way are sent together when one of them has ended.
+while several requests are under way are sent together when one of them has ended. A coordinator of this broker verifies
+at once, without a request, so that a produce request need not wait.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
@@ -36,8 +38,20 @@ Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 TopicPartition = tuple[str, int]
 Errors = dict[TopicPartition, ErrorCode]
 """The partitions that the transaction does not have, and why. It has the others."""
-LocalCoordinator = Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]]
-"""Handles a request at this broker's own coordinator."""
+
+
+class LocalCoordinator(Protocol):
+    """This broker's own coordinator."""
+
+    def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> Awaitable[AddPartitionsToTxnResponse]:
+        """Handle a request about one transaction."""
+        ...
+
+    def verify_at_once(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        """Verify partitions, without waiting. None if that has to wait."""
+        ...
 
 
 class _Asked(NamedTuple):
@@ -90,6 +104,18 @@ class CoordinatorRequests:
         self._send_next(coordinator)
         return await asked.errors
 
+    def verify_at_once(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+    ) -> Errors | None:
+        """Verify as ``ask`` does, but without waiting. None if another broker coordinates, or it has to wait."""
+        if self._coordinator_of(transactional_id) != self._broker_id:
+            return None
+        producer = ProducerIdentity(producer_id, epoch)
+        outcome = self._local.verify_at_once(transactional_id, producer, frozenset(partitions))
+        if outcome is None:
+            return None
+        return {place: code for place, code in outcome.items() if code is not ErrorCode.NONE}
+
     def _coordinator_of(self, transactional_id: str) -> int:
         image = self._metadata.image
         topic = image.topics.get(TRANSACTIONS_TOPIC)
@@ -99,7 +125,7 @@ class CoordinatorRequests:
 
     async def _ask_here(self, transaction: Transaction) -> Errors:
         try:
-            response = await self._local(AddPartitionsToTxnRequest(transactions=[transaction]))
+            response = await self._local.add_for_brokers(AddPartitionsToTxnRequest(transactions=[transaction]))
         except KafkaError as error:
             return _all_fail(transaction, error.code)
         return _errors_of(transaction, response)

@@ -83,13 +83,14 @@ class TransactionMarkers:
         results = []
         number = 0
         for marker in request.markers:
+            batch = self._batch(marker)
             topics = []
             for name, indexes in once(((topic.name, topic.partition_indexes) for topic in marker.topics), int).items():
                 outcomes = []
                 for index in indexes:
                     outcome = _Outcome(partition_index=index)
                     outcomes.append(outcome)
-                    self._append(marker, name, outcome, appended, offsets)
+                    self._append(marker, batch, name, outcome, appended, offsets)
                     number += 1
                     if not number % SLICE:
                         await asyncio.sleep(0)
@@ -112,6 +113,7 @@ class TransactionMarkers:
     def _append(
         self,
         marker: Marker,
+        batch: bytearray,
         topic: str,
         outcome: _Outcome,
         appended: list[_Appended],
@@ -125,25 +127,27 @@ class TransactionMarkers:
             if topic == OFFSETS_TOPIC:
                 offsets.append((outcome, self._append_to_offsets(outcome.partition_index, marker)))
             else:
-                appended.append(_Appended(partition, partition.log, self._append_to(partition, marker), outcome))
+                appended.append(_Appended(partition, partition.log, self._append_to(partition, marker, batch), outcome))
             self._verifications.settle(partition, marker.producer_id)
         except KafkaError as error:
             outcome.error_code = error.code
 
-    def _append_to(self, partition: Partition, marker: Marker) -> int:
-        """Append a marker to an ordinary partition and return its offset. Raises KafkaError."""
-        now_ms = self._wall_ms()
+    def _batch(self, marker: Marker) -> bytearray:
+        """Return the marker as a batch. Offsets are not assigned yet, so all partitions can append a copy of it."""
         kind = ControlType.COMMIT if marker.transaction_result else ControlType.ABORT
-        batch = build_marker(
+        return build_marker(
             ControlMarker(kind, marker.coordinator_epoch),
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
-            timestamp=now_ms,
+            timestamp=self._wall_ms(),
         )
+
+    def _append_to(self, partition: Partition, marker: Marker, batch: bytearray) -> int:
+        """Append a copy of a marker's batch to an ordinary partition and return its offset. Raises KafkaError."""
         info = partition.append(
-            batch,
+            bytearray(batch),
             acks=-1,
-            now_ms=now_ms,
+            now_ms=self._wall_ms(),
             origin=Origin.COORDINATOR,
             transaction_version=marker.transaction_version,
         )

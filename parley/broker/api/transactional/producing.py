@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from parley.broker.api.transactional.verifications import Verification
-from parley.broker.api.transactional.verifying import ClientSupport, Verifying, produce_support
+from parley.broker.api.transactional.verifying import ClientSupport, Outcomes, Verifying, produce_support
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest
@@ -33,6 +33,10 @@ class Unverified(NamedTuple):
     producer_id: int
     epoch: int
     data: dict[Partition, tuple[_Data, BatchHeader]]
+
+    def sequences(self) -> dict[Partition, int]:
+        """Return the first sequence number of each partition's batch."""
+        return {partition: header.base_sequence for partition, (_, header) in self.data.items()}
 
 
 class ProducerTransactions:
@@ -71,12 +75,24 @@ class ProducerTransactions:
         """Verify the batches. Returns by id() of their data what to pass to ``check``, or the error for the client."""
         support = produce_support(version)
         outcomes = await self._verifying.verify(
-            transactional_id,
-            unverified.producer_id,
-            unverified.epoch,
-            {partition: header.base_sequence for partition, (_, header) in unverified.data.items()},
-            support,
+            transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support
         )
+        return self._verified(unverified, outcomes, support)
+
+    def verify_at_once(
+        self, transactional_id: str, unverified: Unverified, version: int
+    ) -> dict[int, Verification | KafkaError] | None:
+        """Verify the batches as ``verify`` does, but without waiting. None if that has to wait."""
+        support = produce_support(version)
+        outcomes = self._verifying.verify_at_once(
+            transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support
+        )
+        return None if outcomes is None else self._verified(unverified, outcomes, support)
+
+    @staticmethod
+    def _verified(
+        unverified: Unverified, outcomes: Outcomes, support: ClientSupport
+    ) -> dict[int, Verification | KafkaError]:
         return {
             id(unverified.data[partition][0]): _produce_error(outcome, support)
             if isinstance(outcome, KafkaError)

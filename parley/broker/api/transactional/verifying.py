@@ -16,6 +16,10 @@ from parley.broker.config import BrokerConfig
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 
+Outcomes = dict[Partition, Verification | KafkaError | None]
+"""For each partition the verification to check before the append, None if it needs none, or the client's error."""
+_Begun = dict[TopicPartition, tuple[Partition, Verification]]
+
 VOIDED_MAX = 3
 """How often a request is verified again because a marker has arrived meanwhile. A transaction has one marker."""
 
@@ -73,6 +77,30 @@ class Verifying:
         """True if no transaction may begin in a log without a verification."""
         return self._config().transaction_partition_verification_enable
 
+    def verify_at_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Mapping[Partition, int],
+        support: ClientSupport,
+    ) -> Outcomes | None:
+        """Verify as ``verify`` does, but without waiting. None if that has to wait: for another broker, for replicas,
+        or because the coordinator is to add the partitions."""
+        if support.adds:
+            return None
+        places = [(partition.topic, partition.index) for partition in partitions]
+        errors = self._requests.verify_at_once(transactional_id, producer_id, epoch, places)
+        if errors is None:
+            return None
+        outcomes: Outcomes = {}
+        begun = self._begin(producer_id, epoch, partitions, support, outcomes)
+        for _, verification in begun.values():
+            self.verifications.finished(verification)
+        self.verifications.metrics.duration.observe(0)
+        self._refuse({place: code for place, code in errors.items() if place in begun}, begun, support, outcomes)
+        return outcomes
+
     async def verify(
         self,
         transactional_id: str,
@@ -80,7 +108,7 @@ class Verifying:
         epoch: int,
         partitions: Mapping[Partition, int],
         support: ClientSupport,
-    ) -> dict[Partition, Verification | KafkaError | None]:
+    ) -> Outcomes:
         """Verify or add the partitions, each with the first sequence number of its batch (-1: it has none).
 
         Returns for each partition the verification to check before the append, None if none is needed, or the error for
@@ -101,7 +129,7 @@ class Verifying:
             else:
                 return outcomes
 
-    def _is_one_voided(self, producer_id: int, outcomes: Mapping[Partition, Verification | KafkaError | None]) -> bool:
+    def _is_one_voided(self, producer_id: int, outcomes: Outcomes) -> bool:
         """True if a marker has ended one of the verifications since it began."""
         return any(
             isinstance(outcome, Verification) and not self.verifications.is_current(partition, producer_id, outcome)
@@ -115,9 +143,32 @@ class Verifying:
         epoch: int,
         partitions: Mapping[Partition, int],
         support: ClientSupport,
-    ) -> tuple[dict[Partition, Verification | KafkaError | None], Errors]:
-        outcomes: dict[Partition, Verification | KafkaError | None] = {}
-        begun: dict[TopicPartition, tuple[Partition, Verification]] = {}
+    ) -> tuple[Outcomes, Errors]:
+        outcomes: Outcomes = {}
+        begun = self._begin(producer_id, epoch, partitions, support, outcomes)
+        if not begun:
+            return outcomes, {}
+        metrics, loop = self.verifications.metrics, asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            errors = await self._requests.ask(transactional_id, producer_id, epoch, begun, adds=support.adds)
+            metrics.duration.observe(int((loop.time() - began_s) * 1e6))
+        finally:
+            for _, verification in begun.values():
+                self.verifications.finished(verification)
+        self._refuse(errors, begun, support, outcomes)
+        return outcomes, errors
+
+    def _begin(
+        self,
+        producer_id: int,
+        epoch: int,
+        partitions: Mapping[Partition, int],
+        support: ClientSupport,
+        outcomes: Outcomes,
+    ) -> _Begun:
+        """Begin the verifications that are needed, and note them, or why they cannot begin, in ``outcomes``."""
+        begun: _Begun = {}
         for partition, sequence in partitions.items():
             try:
                 verification = self.verifications.begin(partition, producer_id, epoch, sequence, adds=support.adds)
@@ -127,19 +178,12 @@ class Verifying:
             outcomes[partition] = verification
             if verification is not None:
                 begun[partition.topic, partition.index] = partition, verification
-        if not begun:
-            return outcomes, {}
-        metrics, loop = self.verifications.metrics, asyncio.get_running_loop()
-        began_s = loop.time()
-        try:
-            errors = await self._requests.ask(transactional_id, producer_id, epoch, begun, adds=support.adds)
-            metrics.duration.observe(int((loop.time() - began_s) * 1e6))
-            metrics.failures += len(errors)
-        finally:
-            for _, verification in begun.values():
-                self.verifications.finished(verification)
+        return begun
+
+    def _refuse(self, errors: Errors, begun: _Begun, support: ClientSupport, outcomes: Outcomes) -> None:
+        """Note in ``outcomes`` what the coordinator refuses."""
+        self.verifications.metrics.failures += len(errors)
         for place, code in errors.items():
             partition, _ = begun[place]
             text = f"The transaction coordinator refuses {partition.topic}-{partition.index}: {code.name}."
             outcomes[partition] = KafkaError(client_error(code, support), text)
-        return outcomes, errors

@@ -96,7 +96,7 @@ class GroupKeys(Keys, title="Groups"):
         at_least=-1,
         unit="ms",
         since="3.8 (KIP-848)",
-        ignored=NEW_GROUPS,
+        ignored="Changes are appended once in each turn of the event loop.",
     )
     group_coordinator_cached_buffer_max_bytes = integer(
         "group.coordinator.cached.buffer.max.bytes",
@@ -115,7 +115,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_min_session_timeout_ms = integer(
         "group.consumer.min.session.timeout.ms",
@@ -124,7 +123,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_max_session_timeout_ms = integer(
         "group.consumer.max.session.timeout.ms",
@@ -133,7 +131,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_heartbeat_interval_ms = integer(
         "group.consumer.heartbeat.interval.ms",
@@ -142,7 +139,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_min_heartbeat_interval_ms = integer(
         "group.consumer.min.heartbeat.interval.ms",
@@ -151,7 +147,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_max_heartbeat_interval_ms = integer(
         "group.consumer.max.heartbeat.interval.ms",
@@ -160,7 +155,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_assignment_interval_ms = integer(
         "group.consumer.assignment.interval.ms",
@@ -170,7 +164,6 @@ class GroupKeys(Keys, title="Groups"):
         unit="ms",
         dynamic=CLUSTER_WIDE,
         since="4.3 (KIP-1263)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_min_assignment_interval_ms = integer(
         "group.consumer.min.assignment.interval.ms",
@@ -179,7 +172,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_max_assignment_interval_ms = integer(
         "group.consumer.max.assignment.interval.ms",
@@ -188,7 +180,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_max_size = integer(
         "group.consumer.max.size",
@@ -197,23 +188,21 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="members",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_assignors = strings(
         "group.consumer.assignors",
         ("uniform", "range"),
         "The server-side assignors. A group that does not choose one uses the first.",
         since="3.5 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_migration_policy = string(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a group can change its protocol while it has members: upgrade, downgrade, both, or neither.",
+        "Whether a group can change its protocol while it has members: upgrade to the consumer protocol, downgrade "
+        "to the classic one, both (bidirectional), or neither (disabled).",
         check=_migration_policy,
         form="one of disabled, downgrade, upgrade, bidirectional",
         since="3.8 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     group_consumer_regex_refresh_interval_ms = integer(
         "group.consumer.regex.refresh.interval.ms",
@@ -222,7 +211,6 @@ class GroupKeys(Keys, title="Groups"):
         at_least=10_000,
         unit="ms",
         since="4.1 (KIP-848)",
-        ignored=NEW_GROUPS,
     )
     offset_metadata_max_bytes = integer(
         "offset.metadata.max.bytes",

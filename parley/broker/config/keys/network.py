@@ -14,7 +14,7 @@ from parley.broker.config.definition import (
     string,
     strings,
 )
-from parley.broker.config.keys.reasons import LOOP, PURGATORY, SASL
+from parley.broker.config.keys.reasons import LOOP, PURGATORY
 
 
 def _connection_overrides(text: str) -> bool:
@@ -179,7 +179,15 @@ class NetworkKeys(Keys, title="Network"):
         at_least=0,
         unit="ms",
         since="2.2 (KIP-368)",
-        ignored=SASL,
+    )
+    connections_max_unauthenticated_ms = integer(
+        "connections.max.unauthenticated.ms",
+        30_000,
+        "How long a client may take for the TLS handshake, and then for its SASL login. The broker closes slower "
+        "connections.",
+        at_least=1,
+        unit="ms",
+        since="",
     )
     connection_failed_authentication_delay_ms = integer(
         "connection.failed.authentication.delay.ms",
@@ -190,7 +198,6 @@ class NetworkKeys(Keys, title="Network"):
         unit="ms",
         importance=LOW,
         since="2.1 (KIP-306)",
-        ignored=SASL,
     )
     max_connections = integer(
         "max.connections",

@@ -7,8 +7,8 @@ from parley.broker.config.keys.reasons import METRICS, METRICS_PUSH
 
 
 def _metrics_listener(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return not text or (bool(host) and port.isdecimal() and int(port) <= 65535)
+    host, _, port = text.removeprefix("http://").removeprefix("https://").rpartition(":")
+    return not text or (bool(host) and "/" not in host and port.isdecimal() and int(port) <= 65535)
 
 
 class ObservabilityKeys(Keys, title="Metrics and logging"):
@@ -17,10 +17,12 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_listener = string(
         "metrics.listener",
         "",
-        "The address, as host:port, of the HTTP listener with /metrics for Prometheus and /healthz for probes. "
-        "Empty means no such listener; port 0 means any free port.",
+        "The address, as host:port or https://host:port, of the HTTP listener with /metrics for Prometheus and "
+        "/healthz for probes. Empty means no such listener; port 0 means any free port. With https it has the keys "
+        "listener.name.metrics.ssl.*; clients log in if there are users in "
+        "listener.name.metrics.plain.sasl.jaas.config.",
         check=_metrics_listener,
-        form="host:port, or nothing",
+        form="host:port, https://host:port, or nothing",
         since="",
     )
     logging_format = string(
@@ -120,9 +122,10 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     config_providers = strings(
         "config.providers",
         (),
-        "Classes that resolve values of the form ${provider:path:key}.",
+        "Names of providers, for values that the file only names: ${provider:path:key}. For each of them, "
+        "config.providers.<name>.class is the class: FileConfigProvider, DirectoryConfigProvider or "
+        "EnvVarConfigProvider; config.providers.<name>.param.<key> are its parameters.",
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="2.3 (KIP-421)",
-        ignored="Values are used as they are.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.broker.config.definition import CLUSTER_WIDE, HIGH, LOW, MAX_LONG, Keys, class_name, integer, long
-from parley.broker.config.keys.reasons import QUOTAS
+from parley.broker.config.keys.reasons import QUOTA_DEFAULTS
 
 
 class QuotaKeys(Keys, title="Quotas"):
@@ -16,8 +16,8 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         unit="bytes/s",
         importance=HIGH,
-        deprecated="quotas set with the quota API",
-        ignored=QUOTAS,
+        deprecated="the quota of the default client id",
+        ignored=QUOTA_DEFAULTS,
     )
     quota_consumer_default = long(
         "quota.consumer.default",
@@ -26,8 +26,8 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         unit="bytes/s",
         importance=HIGH,
-        deprecated="quotas set with the quota API",
-        ignored=QUOTAS,
+        deprecated="the quota of the default client id",
+        ignored=QUOTA_DEFAULTS,
     )
     quota_window_num = integer(
         "quota.window.num",
@@ -35,7 +35,6 @@ class QuotaKeys(Keys, title="Quotas"):
         "The number of time windows over which client quotas are measured.",
         at_least=1,
         importance=LOW,
-        ignored=QUOTAS,
     )
     quota_window_size_seconds = integer(
         "quota.window.size.seconds",
@@ -44,7 +43,6 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         unit="s",
         importance=LOW,
-        ignored=QUOTAS,
     )
     replication_quota_window_num = integer(
         "replication.quota.window.num",
@@ -87,7 +85,6 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         importance=LOW,
         since="2.7 (KIP-599)",
-        ignored=QUOTAS,
     )
     controller_quota_window_size_seconds = integer(
         "controller.quota.window.size.seconds",
@@ -97,14 +94,13 @@ class QuotaKeys(Keys, title="Quotas"):
         unit="s",
         importance=LOW,
         since="2.7 (KIP-599)",
-        ignored=QUOTAS,
     )
     client_quota_callback_class = class_name(
         "client.quota.callback.class",
-        "A class of yours that determines the quotas of clients.",
+        "A class of yours that determines the quotas of clients in place of the stored ones: an entry point of "
+        "parley.quota_callbacks, or package.module.Class.",
         importance=LOW,
         since="2.0 (KIP-257)",
-        ignored=QUOTAS,
     )
     leader_replication_throttled_rate = long(
         "leader.replication.throttled.rate",

@@ -3,12 +3,12 @@
 The documentation, the broker's log and ``parley configs`` show these reasons.
 """
 
-TLS = "TLS is not supported yet."
-SASL = "SASL is not supported yet."
-ACLS = "Authorization is not supported yet."
-QUOTAS = "Quotas are not supported yet."
+TICKETS = "Tickets of a keytab are fetched when a login needs them; another program renews those of a ticket cache."
+TLS_VERSIONS = "ssl.enabled.protocols has the versions that are allowed; the newest that both sides know is used."
+TOKEN_REFRESH = "A login fetches a token if the last one is about to expire; there is no schedule."
+QUOTA_DEFAULTS = "Kafka 3.0 removed it: give the default client id a quota (parley configs --entity-type clients)."
 DOWN_CONVERSION = "Batches are always converted for consumers that cannot read them."
-NEW_GROUPS = "Only consumer groups of the classic protocol are supported yet."
+NEW_GROUPS = "The feature group.version decides whether groups may use the consumer protocol."
 METRICS_PUSH = "Metrics pushed by clients are not supported yet."
 
 JAVA = "It configures a part of the Java platform."

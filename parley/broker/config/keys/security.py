@@ -17,7 +17,16 @@ from parley.broker.config.definition import (
     string,
     strings,
 )
-from parley.broker.config.keys.reasons import ACLS, JAVA, KRAFT, SASL, TLS
+from parley.broker.config.keys.reasons import JAVA, KRAFT, TICKETS, TLS_VERSIONS, TOKEN_REFRESH
+from parley.broker.security.principal import parse_super_users
+
+
+def _are_principals(text: str) -> bool:
+    try:
+        parse_super_users(text)
+    except ValueError:
+        return False
+    return True
 
 
 class SecurityKeys(Keys, title="Security"):
@@ -29,95 +38,90 @@ class SecurityKeys(Keys, title="Security"):
         "Whether clients must present a certificate (required), can present one (requested), or need none (none).",
         allowed=("required", "requested", "none"),
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_keystore_location = string(
         "ssl.keystore.location",
         None,
         "The file with the broker's private key and certificate chain.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_keystore_type = string(
         "ssl.keystore.type",
         "JKS",
         "The format of ssl.keystore.location: JKS, PKCS12 or PEM.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_keystore_password = password(
         "ssl.keystore.password",
         "The password of ssl.keystore.location.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_key_password = password(
         "ssl.key.password",
         "The password of the private key.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_keystore_key = password(
         "ssl.keystore.key",
         "The private key, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
-        ignored=TLS,
     )
     ssl_keystore_certificate_chain = password(
         "ssl.keystore.certificate.chain",
         "The certificate chain, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
-        ignored=TLS,
     )
     ssl_truststore_location = string(
         "ssl.truststore.location",
         None,
         "The file with the certificates that verify peers.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_truststore_type = string(
         "ssl.truststore.type",
         "JKS",
         "The format of ssl.truststore.location: JKS, PKCS12 or PEM.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_truststore_password = password(
         "ssl.truststore.password",
         "The password of ssl.truststore.location.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_truststore_certificates = password(
         "ssl.truststore.certificates",
         "The certificates that verify peers, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
-        ignored=TLS,
+    )
+    ssl_crl_location = string(
+        "ssl.crl.location",
+        None,
+        "The file with certificate revocation lists, in PEM. Certificates in them are refused, and so are those "
+        "without a list of their issuer that has not expired. A replaced file counts within 5 seconds.",
+        dynamic=PER_BROKER,
+        since="",
     )
     ssl_protocol = string(
         "ssl.protocol",
         "TLSv1.3",
         "The newest TLS version to use.",
         dynamic=PER_BROKER,
-        ignored=TLS,
+        ignored=TLS_VERSIONS,
     )
     ssl_enabled_protocols = strings(
         "ssl.enabled.protocols",
         ("TLSv1.2", "TLSv1.3"),
         "The TLS versions that are allowed.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_cipher_suites = strings(
         "ssl.cipher.suites",
         (),
         "The cipher suites that are allowed; empty means the choice of the TLS library.",
         dynamic=PER_BROKER,
-        ignored=TLS,
     )
     ssl_endpoint_identification_algorithm = string(
         "ssl.endpoint.identification.algorithm",
@@ -126,7 +130,6 @@ class SecurityKeys(Keys, title="Security"):
         "empty for no check.",
         dynamic=PER_BROKER,
         importance=LOW,
-        ignored=TLS,
     )
     ssl_principal_mapping_rules = string(
         "ssl.principal.mapping.rules",
@@ -135,7 +138,6 @@ class SecurityKeys(Keys, title="Security"):
         "counts, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
         importance=LOW,
         since="2.2 (KIP-371)",
-        ignored=TLS,
     )
     ssl_allow_dn_changes = boolean(
         "ssl.allow.dn.changes",
@@ -143,7 +145,6 @@ class SecurityKeys(Keys, title="Security"):
         "Whether a certificate that replaces another while the broker runs can have another distinguished name.",
         importance=LOW,
         since="3.7 (KIP-978)",
-        ignored=TLS,
     )
     ssl_allow_san_changes = boolean(
         "ssl.allow.san.changes",
@@ -151,7 +152,6 @@ class SecurityKeys(Keys, title="Security"):
         "Whether a certificate that replaces another while the broker runs can lack some of its alternative names.",
         importance=LOW,
         since="3.7 (KIP-978)",
-        ignored=TLS,
     )
     ssl_engine_factory_class = class_name(
         "ssl.engine.factory.class",
@@ -197,7 +197,6 @@ class SecurityKeys(Keys, title="Security"):
         "The mechanisms that clients can log in with: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
         dynamic=PER_BROKER,
         since="0.10.0 (KIP-43)",
-        ignored=SASL,
     )
     sasl_mechanism_inter_broker_protocol = string(
         "sasl.mechanism.inter.broker.protocol",
@@ -205,7 +204,6 @@ class SecurityKeys(Keys, title="Security"):
         "The mechanism that brokers use to log in to each other.",
         dynamic=PER_BROKER,
         since="0.10.0 (KIP-43)",
-        ignored=SASL,
     )
     sasl_mechanism_controller_protocol = string(
         "sasl.mechanism.controller.protocol",
@@ -221,7 +219,6 @@ class SecurityKeys(Keys, title="Security"):
         "format of a JAAS entry.",
         dynamic=PER_BROKER,
         since="0.10.2 (KIP-85)",
-        ignored=SASL,
     )
     sasl_server_max_receive_size = integer(
         "sasl.server.max.receive.size",
@@ -230,31 +227,29 @@ class SecurityKeys(Keys, title="Security"):
         at_least=1,
         unit="bytes",
         since="3.3",
-        ignored=SASL,
     )
     sasl_server_callback_handler_class = class_name(
         "sasl.server.callback.handler.class",
         "A class of yours that verifies logins, per listener and mechanism.",
         since="2.0 (KIP-86)",
-        ignored=SASL,
     )
     sasl_client_callback_handler_class = class_name(
         "sasl.client.callback.handler.class",
         "A class of yours that supplies this broker's credentials when it logs in to another broker.",
         since="2.0 (KIP-86)",
-        ignored=SASL,
+        ignored=JAVA,
     )
     sasl_login_class = class_name(
         "sasl.login.class",
         "A class of yours that performs this broker's login.",
         since="2.0 (KIP-86)",
-        ignored=SASL,
+        ignored=JAVA,
     )
     sasl_login_callback_handler_class = class_name(
         "sasl.login.callback.handler.class",
-        "A class of yours that supplies the credentials for this broker's login.",
+        "How this broker gets its OAUTHBEARER tokens: OAuthBearerLoginCallbackHandler asks "
+        "sasl.oauthbearer.token.endpoint.url, OAuthBearerUnsecuredLoginCallbackHandler makes unsigned ones.",
         since="2.0 (KIP-86)",
-        ignored=SASL,
     )
     sasl_login_connect_timeout_ms = integer(
         "sasl.login.connect.timeout.ms",
@@ -263,7 +258,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_login_read_timeout_ms = integer(
         "sasl.login.read.timeout.ms",
@@ -272,7 +266,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_login_retry_backoff_ms = long(
         "sasl.login.retry.backoff.ms",
@@ -281,7 +274,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_login_retry_backoff_max_ms = long(
         "sasl.login.retry.backoff.max.ms",
@@ -290,7 +282,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_login_refresh_window_factor = double(
         "sasl.login.refresh.window.factor",
@@ -298,7 +289,6 @@ class SecurityKeys(Keys, title="Security"):
         "The part of its lifetime, from 0 to 1, after which an OAUTHBEARER token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
-        ignored=SASL,
     )
     sasl_login_refresh_window_jitter = double(
         "sasl.login.refresh.window.jitter",
@@ -306,7 +296,7 @@ class SecurityKeys(Keys, title="Security"):
         "The maximum random part of its lifetime that is added to the time at which a token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
-        ignored=SASL,
+        ignored=TOKEN_REFRESH,
     )
     sasl_login_refresh_min_period_seconds = short(
         "sasl.login.refresh.min.period.seconds",
@@ -315,7 +305,7 @@ class SecurityKeys(Keys, title="Security"):
         unit="s",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
-        ignored=SASL,
+        ignored=TOKEN_REFRESH,
     )
     sasl_login_refresh_buffer_seconds = short(
         "sasl.login.refresh.buffer.seconds",
@@ -324,35 +314,34 @@ class SecurityKeys(Keys, title="Security"):
         unit="s",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
-        ignored=SASL,
+        ignored=TOKEN_REFRESH,
     )
     sasl_kerberos_service_name = string(
         "sasl.kerberos.service.name",
         None,
-        "The Kerberos principal name of the brokers.",
+        "The first part of the brokers' Kerberos principals, for logins between brokers with GSSAPI.",
         dynamic=PER_BROKER,
-        ignored=SASL,
     )
     sasl_kerberos_kinit_cmd = string(
         "sasl.kerberos.kinit.cmd",
         "/usr/bin/kinit",
         "The program that renews Kerberos tickets.",
         dynamic=PER_BROKER,
-        ignored=SASL,
+        ignored=TICKETS,
     )
     sasl_kerberos_ticket_renew_window_factor = double(
         "sasl.kerberos.ticket.renew.window.factor",
         0.8,
         "The part of its lifetime, from 0 to 1, after which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
-        ignored=SASL,
+        ignored=TICKETS,
     )
     sasl_kerberos_ticket_renew_jitter = double(
         "sasl.kerberos.ticket.renew.jitter",
         0.05,
         "The maximum random part of its lifetime that is added to the time at which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
-        ignored=SASL,
+        ignored=TICKETS,
     )
     sasl_kerberos_min_time_before_relogin = long(
         "sasl.kerberos.min.time.before.relogin",
@@ -360,22 +349,21 @@ class SecurityKeys(Keys, title="Security"):
         "The minimum time between two renewals of a Kerberos ticket.",
         unit="ms",
         dynamic=PER_BROKER,
-        ignored=SASL,
+        ignored=TICKETS,
     )
     sasl_kerberos_principal_to_local_rules = strings(
         "sasl.kerberos.principal.to.local.rules",
         ("DEFAULT",),
-        "How a Kerberos principal becomes a short name: a list of rules, the first match counts, or DEFAULT for "
-        "its first part.",
+        "How a Kerberos principal becomes a user name: a list of rules, the first that applies counts. A rule is "
+        "DEFAULT for the first part of a principal of the default realm, or RULE:[n:format] with an optional pattern "
+        "in parentheses, s/from/to/g, and /L or /U.",
         dynamic=PER_BROKER,
-        ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_url = string(
         "sasl.oauthbearer.jwks.endpoint.url",
         None,
         "The address of the keys that verify tokens.",
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms = long(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -384,7 +372,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = long(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
@@ -393,7 +380,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = long(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
@@ -402,14 +388,29 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_token_endpoint_url = string(
         "sasl.oauthbearer.token.endpoint.url",
         None,
         "The address at which this broker gets its own tokens.",
         since="3.1 (KIP-768)",
-        ignored=SASL,
+    )
+    sasl_oauthbearer_client_credentials_client_id = string(
+        "sasl.oauthbearer.client.credentials.client.id",
+        None,
+        "The id of this broker at the token endpoint; by default the option clientId of its JAAS line.",
+        since="4.1 (KIP-1139)",
+    )
+    sasl_oauthbearer_client_credentials_client_secret = password(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "The secret of this broker at the token endpoint; by default the option clientSecret of its JAAS line.",
+        since="4.1 (KIP-1139)",
+    )
+    sasl_oauthbearer_scope = string(
+        "sasl.oauthbearer.scope",
+        None,
+        "The scope that this broker asks the token endpoint for; by default the option scope of its JAAS line.",
+        since="4.1 (KIP-1139)",
     )
     sasl_oauthbearer_expected_audience = strings(
         "sasl.oauthbearer.expected.audience",
@@ -417,7 +418,6 @@ class SecurityKeys(Keys, title="Security"):
         "The audiences of which a token must have one.",
         importance=HIGH,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_expected_issuer = string(
         "sasl.oauthbearer.expected.issuer",
@@ -425,7 +425,6 @@ class SecurityKeys(Keys, title="Security"):
         "The issuer that tokens must have.",
         importance=HIGH,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_clock_skew_seconds = integer(
         "sasl.oauthbearer.clock.skew.seconds",
@@ -434,7 +433,6 @@ class SecurityKeys(Keys, title="Security"):
         unit="s",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_scope_claim_name = string(
         "sasl.oauthbearer.scope.claim.name",
@@ -442,7 +440,6 @@ class SecurityKeys(Keys, title="Security"):
         "The claim of a token that contains its scopes.",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     sasl_oauthbearer_sub_claim_name = string(
         "sasl.oauthbearer.sub.claim.name",
@@ -450,21 +447,53 @@ class SecurityKeys(Keys, title="Security"):
         "The claim of a token that contains its subject.",
         importance=LOW,
         since="3.1 (KIP-768)",
-        ignored=SASL,
     )
     principal_builder_class = class_name(
         "principal.builder.class",
-        "A class of yours that builds the principal of a connection. By default the principal comes from the "
-        "login or the certificate; without either it is ANONYMOUS.",
+        "A Python class of yours that changes the principal of a connection: its method build takes the session, whose "
+        "principal comes from the login or the certificate, and returns a principal.",
         dynamic=PER_BROKER,
-        ignored=SASL,
     )
     authorizer_class_name = string(
         "authorizer.class.name",
         "",
-        "The class that authorizes requests. Empty means that every principal may do everything.",
+        "What authorizes requests: StandardAuthorizer under Kafka's name for it "
+        "(org.apache.kafka.metadata.authorizer.StandardAuthorizer), which decides by ACLs; an entry point of the group "
+        "parley.authorizers; or a class as package.module.Class. Empty means that every client may do everything.",
         importance=LOW,
-        ignored=ACLS,
+    )
+    super_users = string(
+        "super.users",
+        "",
+        "Principals that may do everything, whatever the ACLs say, separated by semicolons: User:admin;User:broker. "
+        "The principals of the brokers belong here: a broker that starts has no ACLs yet when the controller asks it "
+        "for its logs.",
+        check=_are_principals,
+        form="principals separated by semicolons, each as kind:name",
+    )
+    allow_everyone_if_no_acl_found = boolean(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Whether every client may do everything with a resource that no ACL concerns.",
+    )
+    password_encoder_secret = password(
+        "password.encoder.secret",
+        "The secret that encrypts passwords that are set while brokers run, the same for all brokers. Without it they "
+        "are stored as they are.",
+        since="1.1 (KIP-226)",
+    )
+    password_encoder_old_secret = password(
+        "password.encoder.old.secret",
+        "The former password.encoder.secret, until the passwords that it encrypts have been set again.",
+        since="1.1 (KIP-226)",
+    )
+    password_encoder_iterations = integer(
+        "password.encoder.iterations",
+        4096,
+        "The iterations of PBKDF2 that derive a key from password.encoder.secret.",
+        at_least=1024,
+        importance=LOW,
+        since="1.1 (KIP-226)",
     )
     security_providers = string(
         "security.providers",
@@ -478,14 +507,12 @@ class SecurityKeys(Keys, title="Security"):
         "delegation.token.secret.key",
         "The secret that delegation tokens are signed with, the same for all brokers. Without it there are no tokens.",
         since="2.8 (KIP-48)",
-        ignored=SASL,
     )
     delegation_token_master_key = password(
         "delegation.token.master.key",
         "delegation.token.secret.key under its name before Kafka 2.8.",
         since="1.1 (KIP-48)",
         deprecated="delegation.token.secret.key",
-        ignored=SASL,
     )
     delegation_token_max_lifetime_ms = long(
         "delegation.token.max.lifetime.ms",
@@ -494,7 +521,6 @@ class SecurityKeys(Keys, title="Security"):
         at_least=1,
         unit="ms",
         since="1.1 (KIP-48)",
-        ignored=SASL,
     )
     delegation_token_expiry_time_ms = long(
         "delegation.token.expiry.time.ms",
@@ -503,7 +529,15 @@ class SecurityKeys(Keys, title="Security"):
         at_least=1,
         unit="ms",
         since="1.1 (KIP-48)",
-        ignored=SASL,
+    )
+    delegation_token_max_per_requester = integer(
+        "delegation.token.max.per.requester",
+        1000,
+        "How many tokens a principal can have created at a time, so that no client fills the metadata with tokens. "
+        "Raise it for a scheduler that creates a token for each of its jobs.",
+        at_least=1,
+        importance=LOW,
+        since="",
     )
     delegation_token_expiry_check_interval_ms = long(
         "delegation.token.expiry.check.interval.ms",
@@ -513,5 +547,4 @@ class SecurityKeys(Keys, title="Security"):
         unit="ms",
         importance=LOW,
         since="1.1 (KIP-48)",
-        ignored=SASL,
     )

@@ -283,6 +283,24 @@ async def test_a_follower_whose_log_has_diverged_is_not_counted(bench: FetchBenc
     assert partition.followers[OTHER].log_end_offset == partition.high_watermark == 3
 
 
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
+async def test_a_follower_learns_up_to_where_tombstones_were_removed(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    """It learns this in the same response as the records among which tombstones may be missing."""
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    bench.write("t", 3)
+    bench.partition("t").log._removed_tombstones.set(4)
+    if not in_memory:
+        nothing_is_in_memory(monkeypatch)
+    for offset, removed_up_to in ((0, 4), (3, 4), (4, -1), (6, -1)):
+        answer = await bench.fetch(ask("t", offset, log_start_offset=0), replica_id=OTHER, version=12)
+        assert answer.responses[0].partitions[0].snapshot_id.end_offset == removed_up_to
+    consumer = await bench.fetch(ask("t"), version=12)
+    assert consumer.responses[0].partitions[0].snapshot_id.end_offset == -1
+
+
 async def test_divergence_is_reported(bench: FetchBench) -> None:
     await bench.create("t")
     bench.write("t", 3)

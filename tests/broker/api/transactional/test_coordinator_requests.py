@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from parley.broker.api.transactional.coordinator_requests import REQUESTS_IN_FLIGHT, CoordinatorRequests, Errors
+from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -27,8 +28,22 @@ class Coordinator:
         self.top_error: int = ErrorCode.NONE
         self.fails: Exception | None = None
         self.requests: list[AddPartitionsToTxnRequest] = []
+        self.verified_at_once: list[tuple[str, ProducerIdentity, frozenset[tuple[str, int]]]] = []
+        self.waits = False
+        """True if the coordinator cannot verify at once."""
         self.may_respond = asyncio.Event()
         self.may_respond.set()
+
+    def verify_at_once(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[tuple[str, int]]
+    ) -> dict[tuple[str, int], ErrorCode] | None:
+        self.verified_at_once.append((transactional_id, producer, partitions))
+        if self.waits:
+            return None
+        return {each: ErrorCode(self.errors.get(each, ErrorCode.NONE)) for each in partitions}
+
+    async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        return await self.respond(request)
 
     async def respond(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         self.requests.append(request)
@@ -70,9 +85,7 @@ class RequestsBench(Bench):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.here, self.there = Coordinator(), Coordinator()
-        self.requests = CoordinatorRequests(
-            BROKER, self.metadata, cast("Peers", self.there), self.here.respond, self.tasks
-        )
+        self.requests = CoordinatorRequests(BROKER, self.metadata, cast("Peers", self.there), self.here, self.tasks)
 
     def ask(self, transactional_id: str = "x") -> asyncio.Task[Errors]:
         asking = self.requests.ask(transactional_id, 7, 0, [PLACE, ("t", 1), ("u", 0)], adds=False)
@@ -97,6 +110,24 @@ async def test_a_coordinator_here_is_asked_directly(bench: RequestsBench) -> Non
     bench.here.fails = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert set((await bench.ask()).values()) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     assert not bench.there.requests
+
+
+async def test_a_coordinator_here_verifies_at_once_unless_it_has_to_wait(bench: RequestsBench) -> None:
+    await bench.create(TRANSACTIONS_TOPIC)
+    bench.here.errors = {PLACE: ErrorCode.TRANSACTION_ABORTABLE}
+    places = [PLACE, ("t", 1)]
+    assert bench.requests.verify_at_once("x", 7, 3, places) == {PLACE: ErrorCode.TRANSACTION_ABORTABLE}
+    assert bench.here.verified_at_once == [("x", ProducerIdentity(7, 3), frozenset(places))]
+    bench.here.waits = True
+    assert bench.requests.verify_at_once("x", 7, 3, places) is None
+    assert not bench.here.requests
+
+
+@pytest.mark.parametrize("leader", [OTHER, -1])
+async def test_only_a_coordinator_here_verifies_at_once(bench: RequestsBench, leader: int) -> None:
+    await bench.create(TRANSACTIONS_TOPIC, replicas=(OTHER,), leader=leader)
+    assert bench.requests.verify_at_once("x", 7, 3, [PLACE]) is None
+    assert not bench.here.verified_at_once
 
 
 async def test_without_a_coordinator_every_partition_is_refused(bench: RequestsBench) -> None:
@@ -184,7 +215,7 @@ async def test_a_partition_that_the_response_does_not_name_is_refused(
     async def nothing(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         return AddPartitionsToTxnResponse()
 
-    monkeypatch.setattr(bench.requests, "_local", nothing)
+    monkeypatch.setattr(bench.here, "respond", nothing)
     assert set((await bench.ask()).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 

@@ -1,0 +1,200 @@
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140): the ACLs of the cluster.
+
+Any broker describes the ACLs that it has; the controller changes them. The response to a change is sent when all live
+brokers have applied it, or after ``APPLIED_MAX_S``. Without an authorizer that decides by ACLs, all three are refused
+with SECURITY_DISABLED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from parley.broker.controller.acls import create_acls, delete_acls
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.decision import Decide
+from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.acls.bindings import (
+    AclBinding,
+    AclFilter,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+)
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.authorizer import AclAuthorizer
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.acls import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+T = TypeVar("T")
+
+APPLIED_MAX_S = 1.0
+"""How long a change waits for brokers that have not applied it yet."""
+PATTERN_TYPES_SINCE = 1
+"""The first version with pattern types. Version 0 knows literal patterns only."""
+
+
+class AclsApi:
+    """Handlers of the ACL APIs."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        metadata: Metadata,
+        authorization: Authorization,
+        publisher: MetadataPublisher,
+    ) -> None:
+        self._controller = controller
+        self._metadata = metadata
+        self._authorization = authorization
+        self._publisher = publisher
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            DescribeAclsRequest.API_KEY: self.describe_acls,
+            CreateAclsRequest.API_KEY: self.create_acls,
+            DeleteAclsRequest.API_KEY: self.delete_acls,
+        }
+
+    def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+        """Return the ACLs that match the filter, by resource. Raises KafkaError for an impossible filter."""
+        authorizer = self._acl_authorizer()
+        wanted = _filter(request, context.api_version)
+        found: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
+        for acl in authorizer.index.select(wanted):
+            found.setdefault(acl.pattern, []).append(
+                DescribeAclsResponse.AclDescription(
+                    principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+                )
+            )
+        return DescribeAclsResponse(
+            resources=[
+                DescribeAclsResponse.DescribeAclsResource(
+                    resource_type=pattern.type,
+                    resource_name=pattern.name,
+                    pattern_type=pattern.pattern_type,
+                    acls=acls,
+                )
+                for pattern, acls in found.items()
+                if context.api_version >= PATTERN_TYPES_SINCE or pattern.pattern_type is PatternType.LITERAL
+            ]
+        )
+
+    async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+        """Add ACLs. Each has its own error."""
+        try:
+            self._acl_authorizer()
+            bindings, outcomes = _each(partial(_binding, version=context.api_version), request.creations)
+            created = await self._change(partial(create_acls, wanted=bindings)) if bindings else []
+            results = iter(created)
+            outcomes = [next(results) if outcome is None else outcome for outcome in outcomes]
+        except KafkaError as error:
+            outcomes = [error for _ in request.creations]
+        make = CreateAclsResponse.AclCreationResult
+        return CreateAclsResponse(results=[make() if error is None else make(**_fields(error)) for error in outcomes])
+
+    async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+        """Delete the ACLs that each filter selects."""
+        make = DeleteAclsResponse.DeleteAclsFilterResult
+        try:
+            self._acl_authorizer()
+            filters, outcomes = _each(partial(_filter, version=context.api_version), request.filters)
+            deletions = await self._change(partial(delete_acls, filters=filters)) if filters else []
+        except KafkaError as error:
+            return DeleteAclsResponse(
+                filter_results=[make(matching_acls=[], **_fields(error)) for _ in request.filters]
+            )
+        results = iter(deletions)
+        return DeleteAclsResponse(
+            filter_results=[
+                make(matching_acls=[_deleted(acl) for acl in next(results).deleted])
+                if error is None
+                else make(matching_acls=[], **_fields(error))
+                for error in outcomes
+            ]
+        )
+
+    def _acl_authorizer(self) -> AclAuthorizer:
+        authorizer = self._authorization.authorizer
+        if not isinstance(authorizer, AclAuthorizer):
+            raise KafkaError(
+                ErrorCode.SECURITY_DISABLED,
+                "No Authorizer is configured on the broker: set authorizer.class.name on every broker.",
+            )
+        return authorizer
+
+    async def _change(self, decide: Decide[T]) -> T:
+        result = await self._controller.submit(decide)
+        await self._publisher.until_applied(APPLIED_MAX_S)
+        return result
+
+
+def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
+    """Parse the elements of a request. Returns the valid ones, and for each element its error, or None."""
+    parsed: list[T] = []
+    errors: list[KafkaError | None] = []
+    for each in asked:
+        try:
+            parsed.append(parse(each))
+            errors.append(None)
+        except KafkaError as error:
+            errors.append(error)
+    return parsed, errors
+
+
+def _binding(asked: CreateAclsRequest.AclCreation, version: int) -> AclBinding:
+    pattern_type = asked.resource_pattern_type if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
+    try:
+        return AclBinding(
+            ResourcePattern(ResourceType(asked.resource_type), PatternType(pattern_type), asked.resource_name),
+            asked.principal,
+            asked.host,
+            Operation(asked.operation),
+            PermissionType(asked.permission_type),
+        )
+    except ValueError as unknown:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"An ACL has an unknown element: {unknown}.") from None
+
+
+def _filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, version: int) -> AclFilter:
+    pattern_type = asked.pattern_type_filter if version >= PATTERN_TYPES_SINCE else PatternType.LITERAL
+    try:
+        return AclFilter(
+            ResourceType(asked.resource_type_filter),
+            PatternType(pattern_type),
+            asked.resource_name_filter,
+            asked.principal_filter,
+            asked.host_filter,
+            Operation(asked.operation),
+            PermissionType(asked.permission_type),
+        )
+    except ValueError as unknown:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A filter has an unknown element: {unknown}.") from None
+
+
+def _deleted(acl: AclBinding) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
+    return DeleteAclsResponse.DeleteAclsMatchingAcl(
+        resource_type=acl.pattern.type,
+        resource_name=acl.pattern.name,
+        pattern_type=acl.pattern.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def _fields(error: KafkaError) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or error.code.message}

@@ -1,0 +1,90 @@
+"""Decisions about client quotas (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import ClientQuotasReplaced
+from parley.broker.metadata.features import QUOTAS, check_all_support
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.quotas.entities import QuotaEntity
+from parley.broker.quotas.validation import check_quota, valid_entity
+from parley.protocol.errors import ErrorCode, KafkaError
+
+ENTITIES_MAX: Final = 50_000
+"""Entities that can have quotas. Every broker keeps all of them in memory."""
+CHANGES_MAX: Final = 10_000
+"""Changes in one request, as in Kafka, so that the decisions behind it do not wait long."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAlteration:
+    """A request to change the quotas of one entity.
+
+    ``parts`` are types and names, None for the default name. ``quotas`` are keys and values, None to remove a quota.
+    """
+
+    parts: tuple[tuple[str, str | None], ...]
+    quotas: tuple[tuple[str, float | None], ...]
+
+
+def alter_client_quotas(
+    image: MetadataImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
+) -> Decision[list[KafkaError | None]]:
+    """Set and remove quotas. Each alteration has its own error, or None; one with an error changes nothing.
+
+    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read quotas, and POLICY_VIOLATION for too many changes.
+    """
+    check_all_support(QUOTAS, image)
+    if sum(len(each.quotas) for each in wanted) > CHANGES_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"A request can change at most {CHANGES_MAX} quotas: send several requests."
+        )
+    outcomes: list[KafkaError | None] = []
+    replaced: dict[QuotaEntity, dict[str, float]] = {}
+    count = len(image.client_quotas)
+    for each in wanted:
+        try:
+            entity = valid_entity(each.parts)
+            if entity in replaced:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {entity}")
+            quotas = _altered(image, entity, each)
+            is_new = entity not in image.client_quotas
+            if is_new and quotas and count >= ENTITIES_MAX:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{count} entities have quotas; there can be at most {ENTITIES_MAX}. Use defaults.",
+                )
+            count += bool(quotas) - (not is_new)
+            replaced[entity] = quotas
+            outcomes.append(None)
+        except KafkaError as error:
+            outcomes.append(error)
+    changes = tuple(
+        ClientQuotasReplaced(entity, quotas)
+        for entity, quotas in replaced.items()
+        if quotas != image.client_quotas.get(entity, {})
+    )
+    return Decision(() if validate_only else changes, outcomes)
+
+
+def _altered(image: MetadataImage, entity: QuotaEntity, wanted: QuotaAlteration) -> dict[str, float]:
+    """Return the quotas of an entity after the change. Raises KafkaError for an impossible one."""
+    quotas = dict(image.client_quotas.get(entity, {}))
+    seen = set()
+    for key, value in wanted.quotas:
+        if key in seen:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Duplicate quota key {key} not updating quota for this entity {entity}",
+            )
+        seen.add(key)
+        if value is None:
+            quotas.pop(key, None)
+        else:
+            check_quota(entity, key, value)
+            quotas[key] = value
+    return quotas

@@ -1,0 +1,66 @@
+"""Decisions of the controller about delegation tokens: store what a broker has decided, and remove expired tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from parley.broker.config import BrokerConfig
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import DelegationTokenReplaced
+from parley.broker.metadata.features import SECURITY, check_all_support
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.token_decisions import is_expired
+from parley.protocol.errors import ErrorCode, KafkaError
+
+REMOVED_MAX = 1000
+"""Tokens that one decision removes at most, so that the decisions behind it do not wait long (Kafka's bound)."""
+
+
+def store_token(
+    image: MetadataImage,
+    token_id: str,
+    before: DelegationToken | None,
+    after: DelegationToken | None,
+    max_per_requester: int,
+) -> Decision[None]:
+    """Replace a token that is still as the broker knew it; None: there is no token.
+
+    Raises POLICY_VIOLATION if the principal that creates a token has ``max_per_requester`` already.
+    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the
+    token has been changed meanwhile. The client can repeat its request.
+    """
+    check_all_support(SECURITY, image)
+    if image.delegation_tokens.get(token_id) != before:
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "The token was changed at the same time: try again.")
+    if before is None and after is not None:
+        present = sum(token.requester == after.requester for token in image.delegation_tokens.values())
+        if present >= max_per_requester:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{after.requester} has {present} delegation tokens (delegation.token.max.per.requester).",
+            )
+    return Decision((DelegationTokenReplaced(token_id, after),), None)
+
+
+def remove_expired(image: MetadataImage, now_ms: int) -> Decision[bool]:
+    """Remove expired tokens, at most ``REMOVED_MAX``. Returns True if there may be more."""
+    expired = [token_id for token_id, token in image.delegation_tokens.items() if is_expired(token, now_ms)]
+    changes = tuple(DelegationTokenReplaced(token_id, None) for token_id in expired[:REMOVED_MAX])
+    return Decision(changes, len(expired) > REMOVED_MAX)
+
+
+async def remove_expired_periodically(
+    controller: Controller, config: Callable[[], BrokerConfig], wall_ms: Callable[[], int]
+) -> None:
+    """Remove expired tokens every ``delegation.token.expiry.check.interval.ms``.
+
+    Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
+    """
+    while True:
+        await asyncio.sleep(config().delegation_token_expiry_check_interval_ms / 1000)
+        while await controller.submit(partial(remove_expired, now_ms=wall_ms()), waits_for_store=True):
+            pass

@@ -1,0 +1,42 @@
+"""The levels of the features that clients see and operators change (KIP-584): what the cluster has agreed to use.
+
+``transaction.version`` 2 tells producers that each transaction has an epoch of its own (KIP-890). The level decides
+only what clients do: each request says by its version how it is meant, and brokers serve all of them.
+
+``group.version`` 1 allows groups of the consumer protocol (KIP-848), if all brokers can read their records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+TRANSACTION_VERSION: Final = "transaction.version"
+
+GROUP_VERSION: Final = "group.version"
+
+LEVELS: Final[Mapping[str, tuple[int, int]]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
+"""The lowest and the highest level of each feature that this version of Parley supports."""
+
+_DEFAULTS: Final = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevels:
+    """The levels that operators have chosen. ``epoch`` counts their changes."""
+
+    epoch: int = 0
+    chosen: Mapping[str, int] = field(default_factory=dict)
+
+    def level(self, feature: str) -> int:
+        """Return the level of a feature; 0: it is not used."""
+        return self.chosen.get(feature, _DEFAULTS.get(feature, 0))
+
+    def finalized(self) -> dict[str, int]:
+        """Return the level of each feature that is used."""
+        levels = {feature: self.level(feature) for feature in sorted({**_DEFAULTS, **self.chosen})}
+        return {feature: level for feature, level in levels.items() if level > 0}
+
+
+DEFAULT_LEVELS: Final = FeatureLevels()

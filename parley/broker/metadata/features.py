@@ -1,0 +1,76 @@
+"""Features of the metadata: what a broker must support before the cluster may store it.
+
+A broker names the features that it supports when it registers. The controller stores nothing that a registered broker
+cannot read, and registers no broker that cannot read what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from parley.broker.metadata.feature_levels import GROUP_VERSION, LEVELS, TRANSACTION_VERSION
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
+from parley.protocol.errors import ErrorCode, KafkaError
+
+SECURITY: Final = "parley.security"
+"""ACLs, SCRAM credentials and delegation tokens in the metadata."""
+
+QUOTAS: Final = "parley.client-quotas"
+"""Client quotas in the metadata."""
+
+SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {SECURITY: (1, 1), QUOTAS: (1, 1), **LEVELS}
+"""The lowest and the highest level of each feature that this version of Parley supports."""
+
+_CONTENTS: Final = {
+    SECURITY: "ACLs and users",
+    QUOTAS: "client quotas",
+    TRANSACTION_VERSION: "feature levels",
+    GROUP_VERSION: "consumer groups of KIP-848",
+}
+"""What the metadata contains if it uses a feature, for error messages."""
+
+
+def check_all_support(feature: str, image: MetadataImage) -> None:
+    """Raise KafkaError (UNSUPPORTED_VERSION) if a registered broker cannot read what belongs to the feature."""
+    unable = sorted(broker_id for broker_id, broker in image.brokers.items() if feature not in broker.features)
+    if unable:
+        names = ", ".join(map(str, unable))
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The version of Parley on these brokers knows no {_CONTENTS[feature]}: {names}. Upgrade them, or remove "
+            "them from the cluster, then repeat the request.",
+        )
+
+
+def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
+    """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that wants to register cannot read the cluster's metadata."""
+    used = features_in_use(image)
+    if image.features.chosen.get(GROUP_VERSION, 0) >= 1:
+        used.add(GROUP_VERSION)  # without it on every broker, no consumer group is served any more
+    for feature in sorted(used - broker.features.keys()):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The cluster has {_CONTENTS[feature].replace(' and ', ' or ')}, and the version of Parley on broker "
+            f"{broker.broker_id} knows none. Upgrade that broker.",
+        )
+
+
+def serves_consumer_groups(image: MetadataImage) -> bool:
+    """True if groups of the consumer protocol are allowed: every broker can read their records (KIP-848)."""
+    if image.features.level(GROUP_VERSION) < 1:
+        return False
+    return all(GROUP_VERSION in broker.features for broker in image.brokers.values())
+
+
+def features_in_use(image: MetadataImage) -> set[str]:
+    """Return the features without which the metadata cannot be read."""
+    used = set()
+    if image.acls or image.scram_users or image.delegation_tokens:
+        used.add(SECURITY)
+    if image.client_quotas:
+        used.add(QUOTAS)
+    if image.features.chosen:
+        used.add(TRANSACTION_VERSION)  # a broker that supports it can read levels
+    return used

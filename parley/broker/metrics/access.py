@@ -1,0 +1,110 @@
+"""What the metrics listener demands of its clients: TLS and a login, as the listener ``METRICS`` is configured.
+
+``metrics.listener=https://host:port`` uses ``listener.name.metrics.ssl.*``, or else the broker's ``ssl.*``. The users
+of ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP's basic authentication. Changes of the
+configuration and of the files count from the next connection on. ``current`` blocks: call it in the exporter's threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from parley.broker.config import BrokerConfig, ConfigError, Problem
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.sasl.login import SHOWN_NAME_MAX
+from parley.broker.security.sasl.plain import jaas_users
+from parley.broker.security.tls.server import ServerTls, server_tls
+from parley.configuration.file_changes import fingerprint_of
+from parley.protocol.security.jaas import BadJaas, single_login_module
+from parley.protocol.security.passwords import Passwords
+
+_log = logging.getLogger(__name__)
+
+NAME: Final = "METRICS"
+USERS_KEY: Final = "listener.name.metrics.plain.sasl.jaas.config"
+LOG_PERIOD_S: Final = 1.0
+"""Refused clients are logged at most once in this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """What a client must do: nothing at all by default."""
+
+    tls: ServerTls | None = None
+    users: Passwords | None = None
+    refusal_delay_s: float = field(default=0.0, compare=False)
+
+
+class MetricsAccess:
+    """The current rules, from the configuration and its files."""
+
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+        """Blocks. Raises ConfigError if the listener cannot be opened as configured."""
+        self._config = config
+        self._lock = Lock()
+        self._read_from: object = self._fingerprint(config())
+        self._current = _access_rules(config())
+        self._logged_at = -LOG_PERIOD_S
+
+    def current(self) -> AccessRules:
+        """Return what the next client must do. After a failure, which is logged, that is what it was before."""
+        with self._lock:
+            config = self._config()
+            found = self._fingerprint(config)
+            if found != self._read_from:
+                self._read_from = found
+                try:
+                    self._current = _access_rules(config)
+                except ValueError as error:  # ConfigError, or a certificate that cannot be read
+                    _log.error(
+                        "the security of a listener cannot be changed: it stays as it was",
+                        extra={"listener": NAME, "reason": str(error)},
+                    )
+            return self._current
+
+    def refused(self, peer: str, reason: str, *, user: str = "") -> None:
+        """Log a client that was refused, at most one in ``LOG_PERIOD_S``."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._logged_at < LOG_PERIOD_S:
+                return
+            self._logged_at = now
+        shown = user[:SHOWN_NAME_MAX]
+        _log.warning(
+            "authentication failed", extra={"listener": NAME, "peer": peer, "reason": reason, "claimed_user": shown}
+        )
+
+    def _fingerprint(self, config: BrokerConfig) -> object:
+        own = config.for_listener(NAME)
+        files = (own.ssl_keystore_location, own.ssl_truststore_location, own.ssl_crl_location)
+        return config.given, fingerprint_of(filter(None, files))
+
+
+def _access_rules(config: BrokerConfig) -> AccessRules:
+    """Raises ConfigError if the configuration cannot be used."""
+    assert config.metrics_address is not None, "there is a metrics listener"
+    users = _users(config.given.get(USERS_KEY, ""))
+    delay_s = config.connection_failed_authentication_delay_ms / 1000
+    if not config.metrics_is_tls:
+        return AccessRules(None, users, delay_s)
+    protocol = "SSL" if users is None else "SASL_SSL"
+    return AccessRules(server_tls(ListenerAddress(NAME, protocol, *config.metrics_address), config), users, delay_s)
+
+
+def _users(line: str) -> Passwords | None:
+    """The users in a JAAS line; None if there is none. Raises ConfigError."""
+    if not line.strip():
+        return None
+    try:
+        module = single_login_module(line)
+    except BadJaas as error:
+        raise ConfigError([Problem(USERS_KEY, "[hidden]", f"a JAAS entry: {error}")]) from None
+    users = jaas_users(module.options)
+    if module.name != "PlainLoginModule" or not users:
+        raise ConfigError([Problem(USERS_KEY, "[hidden]", 'a PlainLoginModule with users, as user_prometheus="..."')])
+    return users

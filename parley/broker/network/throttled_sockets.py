@@ -1,0 +1,41 @@
+"""Connections that are accepted but not served, because their address opens too many per second (KIP-612).
+
+Each is closed after its time, so that its client does not connect again at once. They need file descriptors: beyond a
+bound, the oldest is closed early. If the process runs out of descriptors, all are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import OrderedDict
+
+HELD_MAX = 500
+"""The maximum number of sockets that a broker holds."""
+HELD_SHARE = 10
+"""They are at most one in this many of the connections that the process's limit of file descriptors allows."""
+
+
+class ThrottledSockets:
+    """The sockets that the listeners of a broker hold."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[socket.socket, asyncio.TimerHandle] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, sock: socket.socket, seconds: float, connections_max: int) -> None:
+        """Close a socket after this time. ``connections_max`` is how many connections the descriptors allow."""
+        while len(self._held) >= max(1, min(HELD_MAX, connections_max // HELD_SHARE)):
+            self._close(next(iter(self._held)))
+        self._held[sock] = asyncio.get_running_loop().call_later(seconds, self._close, sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        self._held.pop(sock).cancel()
+        sock.close()
+
+    def close(self) -> None:
+        """Close all sockets. Idempotent."""
+        while self._held:
+            self._close(next(iter(self._held)))
