@@ -45,11 +45,12 @@ from parley.pipeline.fetching import (
     check_end,
     fetch_once,
 )
-from parley.protocol.client import Client, NoBrokerListens, parse_bootstrap
+from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.schema import ZERO_UUID, Request
+from parley.protocol.security.client_security import NO_SECURITY, ClientSecurity, SecurityProperties
 
 __all__ = [
     "EARLIEST",
@@ -96,6 +97,8 @@ class Connection:
     """How long a connection may take to be made (``socket.connection.setup.timeout.ms``)."""
     api_timeout_ms: int = 60_000
     """How long a call may go on without progress, with all its retries (``default.api.timeout.ms``)."""
+    security: SecurityProperties = NO_SECURITY
+    """TLS and login; the files that it names must exist wherever the connection is used."""
 
     def __post_init__(self) -> None:
         parse_bootstrap(self.bootstrap)
@@ -110,6 +113,8 @@ class _Patience(NamedTuple):
     unknown_error_deadline: float
 
     def outlasts(self, error: KafkaError, now: float) -> bool:
+        if isinstance(error, NotAuthenticated):
+            return False
         if isinstance(error, NoBrokerListens):
             return now < min(self.deadline, self.nobody_deadline)
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -253,7 +258,8 @@ class Cluster:
         The first and the last may reach beyond (`parley.pipeline.decode` cuts the rows). The next answer is on its
         way while one is decoded. ``max_bytes`` bounds an answer, except that a single larger batch comes whole.
         Raises `OffsetOutOfRange` where the log does not have the offset (any more, or yet), and `LogEnded` where it
-        ends before ``end``.
+        ends before ``end``. With READ_COMMITTED an open transaction before ``end`` is waited for, at most
+        ``api_timeout_ms``.
         """
         if start >= end:
             return
@@ -286,12 +292,16 @@ class Cluster:
             )
             if fetched.records:
                 return fetched
-            await check_end(client, partition, start, isolation)
+            await check_end(client, partition, start)
             if asyncio.get_running_loop().time() >= deadline:
+                if isolation is Isolation.READ_COMMITTED and fetched.last_stable <= start:
+                    reason = "a transaction is still open there: commit or abort it"
+                else:
+                    reason = "though there is more: is the log corrupt there?"
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"nothing of {partition} from offset {start} on came within {self.connection.api_timeout_ms} ms,"
-                    " though there is more: is the log corrupt there?",
+                    f" {reason}",
                 )
 
     # The thread and its loop.
@@ -307,9 +317,10 @@ class Cluster:
             return asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
 
     def _start(self) -> None:
+        security = self.connection.security.read()
         loop = uvloop.new_event_loop()
         made: concurrent.futures.Future[Client] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=_serve, args=(loop, self.connection, made), daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(loop, self.connection, security, made), daemon=True)
         self._thread.name = f"cluster {self.connection.bootstrap}"
         self._thread.start()
         self._client = made.result()
@@ -350,12 +361,18 @@ class Cluster:
             pause = min(2 * pause, _BACKOFF_MAX_S)
 
 
-def _serve(loop: asyncio.AbstractEventLoop, connection: Connection, made: concurrent.futures.Future[Client]) -> None:
+def _serve(
+    loop: asyncio.AbstractEventLoop,
+    connection: Connection,
+    security: ClientSecurity,
+    made: concurrent.futures.Future[Client],
+) -> None:
     """What the thread does: run the loop until it is stopped, then end what is left on it."""
     asyncio.set_event_loop(loop)
     client = Client(
         connection.bootstrap,
         client_id=connection.client_id,
+        security=security,
         timeout=connection.request_timeout_ms / 1000,
         connect_timeout=connection.connect_timeout_ms / 1000,
     )

@@ -18,6 +18,7 @@ from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFe
 __all__ = ["Committed", "commit", "committed"]
 
 _COMMIT_NAMES_MAX: Final = 9
+_STABLE_VERSION: Final = 7
 _FETCH_ONE_GROUP_MAX: Final = 7
 """Later versions name topics by id, or ask for several groups."""
 
@@ -30,13 +31,21 @@ class Committed:
     metadata: str = ""
 
 
-async def committed(client: Client, group: str) -> dict[TopicPartition, Committed]:
-    """All that the group has committed."""
+async def committed(client: Client, group: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
+    """All that the group has committed.
+
+    With ``stable``, a newer commit of a transaction that has not ended yet raises KafkaError(UNSTABLE_OFFSET_COMMIT),
+    which passes (KIP-447; brokers before 2.5 report the older commit).
+    """
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
-    answer = await client.send(OffsetFetchRequest(group_id=group, topics=None), node=node, version=version)
-    if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), f"offsets of group {group}")
+    request = OffsetFetchRequest(group_id=group, topics=None)
+    request.require_stable = stable and version >= _STABLE_VERSION
+    answer = await client.send(request, node=node, version=version)
+    codes = {one.error_code for topic in answer.topics for one in topic.partitions}
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT if ErrorCode.UNSTABLE_OFFSET_COMMIT in codes else answer.error_code
+    if code:
+        raise KafkaError(ErrorCode(code), f"offsets of group {group}")
     return {
         TopicPartition(topic.name, one.partition_index): Committed(one.committed_offset, one.metadata or "")
         for topic in answer.topics

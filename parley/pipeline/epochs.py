@@ -1,18 +1,19 @@
 """What a task that is run again has written before: so that the rows of an epoch stand in their topics once.
 
 Spark runs a task again when it failed, and a whole epoch (micro-batch) when it ended before its checkpoint knew that it
-was done. A task that begins leaves a note with the cluster: its epoch, and the id of its producer. The same task of the
-same epoch, run again, finds the note, reads back what that producer has written, and writes only the rows that are not
-there.
+was done. A task leaves a note with the cluster: its epoch, and its producer. The same task of the same epoch, run
+again, finds the note, reads back what that producer has written, and writes only the rows that are not there.
 
-* The note is an offset that a group of the task's name has committed, with the note as its metadata: every cluster
-  since 0.11 keeps that, and nothing else has to be made or deleted. What it is an offset of does not matter: topics
-  may get more partitions, and rows may come in another order.
-* What an earlier attempt has left with a leader is waited for until followers have it: only then can it be read back.
-* Rows are compared by what they hold and, if they name it, by their partition, not by where they stand there: a task
-  that gets its rows in another order loses none.
-  Rows that moved to another task in the meantime are written by it, so that some may then stand twice.
-* Batches still on their way from a task that was taken for dead, but lives, are not seen.
+* The note is an offset that a group of the task's name has committed, with the note as its metadata. Which partition's
+  offset it is does not matter: topics may get more partitions, and rows may come in another order.
+* Without transactions the note is left before the first row is written. An earlier attempt's rows are waited for until
+  followers have them. Batches still on their way from a task that was taken for dead, but lives, are not seen.
+* With transactions the note and the rows are committed together, so a note tells of rows that are all there. A task
+  that begins fences older attempts, and looks for the note only then, and again before it commits: the broker that was
+  asked first may have been replaced as coordinator. An epoch older than the note's is refused. The notes outlast the
+  write, because an attempt may begin when it is done.
+* Rows are compared by their content and, if they name it, by their partition, not by their order. Rows that moved to
+  another task in the meantime are written by that task, so that some may then stand twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate, pairwise, starmap
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,12 +31,14 @@ import pyarrow as pa
 from parley.pipeline.cluster import Cluster, TopicPartition
 from parley.pipeline.committed import Committed, commit, committed
 from parley.pipeline.decode import decode
+from parley.pipeline.sending import ProducerId
+from parley.pipeline.transactions import producer_id
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import DeleteGroupsRequest
 from parley.protocol.records.batch_header import headers
 
-__all__ = ["Earlier", "Epoch", "Note", "forget", "group_of", "leave", "look_up"]
+__all__ = ["Earlier", "Epoch", "Note", "fence", "forget", "kept", "leave", "look_up"]
 
 CLOCK_MARGIN_MS: Final = 60_000
 """How far a broker's clock, which may date the records, may be behind that of the task."""
@@ -48,18 +52,30 @@ class Epoch:
     """The query's id, which a restart keeps; of a batch write, an id of its own."""
     number: int
     task: int
+    transactional_id_prefix: str | None = None
+    """None: the task writes without a transaction."""
+
+    @property
+    def group(self) -> str:
+        """The group whose committed offsets are the task's notes. One for each task, whatever it writes to."""
+        return f"{self.transactional_id_prefix or 'parley-sink'}-{self.sink}-{self.task}"
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The id under which the task writes its transaction, the same in every epoch."""
+        return None if self.transactional_id_prefix is None else self.group
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a task says of itself before it writes."""
+    """The note that a task stores before it writes."""
 
     epoch: int
     task: int
     since_ms: int
     """No record of it is dated earlier."""
-    producers: tuple[int, ...]
-    """The ids under which it writes, those of earlier attempts included."""
+    producers: tuple[ProducerId, ...]
+    """The producers that write its rows, those of earlier attempts included."""
 
     def follows(self, earlier: Note | None) -> Note:
         """This note, with what an earlier attempt at the same has noted."""
@@ -70,48 +86,66 @@ class Note:
 
     @property
     def text(self) -> str:
-        """Short, because a cluster keeps 4,096 bytes: for some eight hundred attempts whose ids are near each other."""
-        steps = [after - before for before, after in pairwise((0, *self.producers))]
-        return json.dumps({"task": self.task, "since_ms": self.since_ms, "steps": steps}, separators=(",", ":"))
+        """Short, because a cluster keeps 4,096 bytes: for some hundreds of attempts whose ids are near each other."""
+        steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
+        said: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
+        if any(one.epoch for one in self.producers):
+            said["epochs"] = [one.epoch for one in self.producers]
+        return json.dumps(said, separators=(",", ":"))
 
     @classmethod
     def parse(cls, offset: int, text: str) -> Note | None:
         """None for what is no note."""
         try:
             found = json.loads(text)
-            return cls(offset, int(found["task"]), int(found["since_ms"]), tuple(accumulate(map(int, found["steps"]))))
+            ids = list(accumulate(map(int, found["steps"])))
+            epochs = map(int, found.get("epochs", [0] * len(ids)))
+            producers = tuple(starmap(ProducerId, zip(ids, epochs, strict=True)))
+            return cls(offset, int(found["task"]), int(found["since_ms"]), producers)
         except (ValueError, KeyError, TypeError):
             return None
 
 
-def group_of(epoch: Epoch) -> str:
-    """The group whose committed offsets are a task's notes. One for each task, whatever it writes to."""
-    return f"parley-sink-{epoch.sink}-{epoch.task}"
+def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
+    """What earlier attempts at this task of this epoch have noted.
 
-
-def look_up(cluster: Cluster, epoch: Epoch) -> Note | None:
-    """What earlier attempts at this task of this epoch have noted. Raises KafkaError."""
+    With ``stable``, waits for the end of a transaction that has a note; else what was committed before counts. Raises
+    KafkaError; with PRODUCER_FENCED if the task has committed a transaction of a later epoch already.
+    """
     found: Note | None = None
-    for one in cluster.retry(lambda client: committed(client, group_of(epoch))).values():
+    for one in cluster.retry(lambda client: committed(client, epoch.group, stable=stable)).values():
         note = Note.parse(one.offset, one.metadata)
-        if note is not None and (note.epoch, note.task) == (epoch.number, epoch.task):
+        if note is None or note.task != epoch.task:
+            continue
+        if epoch.transactional_id is not None and note.epoch > epoch.number:
+            raise KafkaError(
+                ErrorCode.PRODUCER_FENCED,
+                f"epoch {epoch.number} comes too late: {epoch.transactional_id!r} has committed epoch {note.epoch},"
+                " so another run of this query is ahead. To write earlier epochs again on purpose, take another"
+                " 'transactionalIdPrefix'",
+            )
+        if note.epoch == epoch.number:
             found = note.follows(found)
     return found
 
 
+def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
+    """The note as an offset to commit: of any topic that the task writes to."""
+    return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
+
+
 def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
-    """Keep a note; as an offset is one of a topic, of any that the task writes to. Raises KafkaError."""
-    place, kept = TopicPartition(topic, 0), Committed(note.epoch, note.text)
+    """Keep a note at once, without a transaction. Raises KafkaError."""
 
     async def keep(client: Client) -> None:
-        for code in (await commit(client, group_of(epoch), {place: kept})).values():
-            raise KafkaError(ErrorCode(code), f"leaving a note with group {group_of(epoch)!r}")
+        for code in (await commit(client, epoch.group, kept(note, topic))).values():
+            raise KafkaError(ErrorCode(code), f"leaving a note with group {epoch.group!r}")
 
     cluster.retry(keep)
 
 
 def forget(cluster: Cluster, groups: Iterable[str]) -> None:
-    """Delete the notes of a write that is done; those that are gone already do not matter. Raises KafkaError."""
+    """Delete the notes of a write that is done; it does not matter if some are deleted already. Raises KafkaError."""
     for group in sorted(groups):
 
         async def delete(client: Client, group: str = group) -> None:
@@ -122,6 +156,15 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
                     raise KafkaError(ErrorCode(result.error_code), f"deleting group {group!r}")
 
         cluster.retry(delete)
+
+
+def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
+    """Fence the attempts that have begun, and abort what they left open. Raises KafkaError.
+
+    The notes stay: an attempt that begins only later must find them.
+    """
+    for transactional_id in sorted(transactional_ids):
+        cluster.retry(partial(producer_id, transactional_id=transactional_id, timeout_ms=timeout_ms))
 
 
 class Earlier:
@@ -162,7 +205,7 @@ class Earlier:
                 own = b"".join(
                     fetched.records[pos : pos + header.size_bytes]
                     for pos, header in headers(fetched.records)
-                    if header.producer_id in note.producers
+                    if ProducerId(header.producer_id, header.producer_epoch) in note.producers
                 )
                 for rows in decode(replace(fetched, records=own), include_headers=True):
                     yield from ((mark, partition.partition) for mark in _marks(rows))

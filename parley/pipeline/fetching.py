@@ -198,13 +198,14 @@ def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
     )
 
 
-async def check_end(client: Client, partition: TopicPartition, offset: int, isolation: Isolation) -> None:
-    """Raises `LogEnded` where there is nothing to read at ``offset``.
+async def check_end(client: Client, partition: TopicPartition, offset: int) -> None:
+    """Raise `LogEnded` if the log ends at ``offset`` or before it.
 
-    A new leader, whose fetches may be empty for a moment, does not answer before it knows its log's end (KIP-207).
+    Records of an open transaction count as there: a reader of committed records waits until the transaction ends.
+    A new leader, whose fetches may be empty for a moment, does not respond before it knows its log's end (KIP-207).
     """
     try:
-        end = await _bound(client, partition, LATEST, await client.leader(*partition), isolation)
+        end = await _bound(client, partition, LATEST, await client.leader(*partition))
     except KafkaError as error:
         if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
             return  # the next fetch finds out
@@ -218,16 +219,10 @@ async def _out_of_range(client: Client, partition: TopicPartition, offset: int, 
     return OffsetOutOfRange(partition, offset, log_start, log_end)
 
 
-async def _bound(
-    client: Client,
-    partition: TopicPartition,
-    position: int,
-    node: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
-) -> int:
+async def _bound(client: Client, partition: TopicPartition, position: int, node: int) -> int:
     asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
     topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[topic])
+    request = ListOffsetsRequest(replica_id=-1, topics=[topic])
     found = (await client.send(request, node=node)).topics[0].partitions[0]
     if found.error_code:
         raise KafkaError(ErrorCode(found.error_code), f"offsets of {partition}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["dumps"]
+__all__ = ["dumps", "finite"]
 
 _MARK: Final = "\0parley.decimal\0"
 """Stands before the digits of a decimal until the text is there."""
@@ -30,3 +31,11 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
 
     text = json.dumps(value, separators=separators, ensure_ascii=False, default=marked)
     return _MARKED.sub(r"\1", text) if has_decimals else text
+
+
+def finite(text: str) -> float:
+    """The double nearest to a number of JSON. Raises ValueError for 1e400, which would be infinity."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is too large for a double")
+    return number

@@ -23,6 +23,7 @@ from parley.pipeline.fetching import FETCH_BYTES
 from parley.pipeline.writing import Writing
 from parley.protocol.records.batch_header import INT32_MAX, INT64_MAX
 from parley.protocol.records.compression import Compression
+from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = [
     "AtTime",
@@ -45,6 +46,8 @@ _CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 _POLL_TIMEOUT_MS: Final = 120_000
 _API_TIMEOUT_MS: Final = 60_000
 _MAX_DELAY_MS: Final = 15 * 60_000
+_TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
+"""What brokers allow at most by default: a task's transaction is open as long as its rows come."""
 
 _REFUSED_AS_SPARK: Final = {
     "auto.offset.reset": "say where to begin with 'startingOffsets'; what to do when data is gone is 'failOnDataLoss'",
@@ -58,7 +61,7 @@ _REFUSED_OF_SINK: Final = {
     "value.serializer": "values are columns of bytes or text; make them with DataFrame operations",
     "interceptor.classes": "interceptors are Java classes; use DataFrame operations",
     "partitioner.class": "rows go where Kafka's own partitioner puts them, or where a column 'partition' says",
-    "transactional.id": "each task has a producer of its own; see the option 'deliveryGuarantee'",
+    "transactional.id": "each task has an id of its own; say how these begin with the option 'transactionalIdPrefix'",
 }
 _OF_SOURCE: Final = (
     *_CHOICES, "kafka.bootstrap.servers", "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
@@ -67,7 +70,13 @@ _OF_SOURCE: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "groupIdPrefix",
 )  # fmt: skip
-_OF_SINK: Final = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "checkpointLocation")
+_OF_SINK: Final = (
+    "kafka.bootstrap.servers",
+    "topic",
+    "deliveryGuarantee",
+    "transactionalIdPrefix",
+    "checkpointLocation",
+)
 _UNITS_MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -187,6 +196,8 @@ class SinkOptions:
     topic: str | None
     """For all rows; None where each says its own."""
     exactly_once: bool
+    transactional_id_prefix: str | None
+    """How the transactional ids of the tasks begin; None to write without transactions."""
     writing: Writing
 
 
@@ -205,8 +216,25 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         connection=connection(client, api_timeout_ms=_API_TIMEOUT_MS),
         topic=None if topic is None else topic.strip(),
         exactly_once=guarantee == "exactly-once",
+        transactional_id_prefix=_transactional_id_prefix(given, guarantee),
         writing=_writing(client),
     )
+
+
+def _transactional_id_prefix(given: Mapping[str, str], guarantee: str) -> str | None:
+    prefix = given.get("transactionalidprefix")
+    if prefix is None:
+        return None
+    if not prefix.strip():
+        raise OptionError(
+            "'transactionalIdPrefix' is empty; say how transactional ids begin, or leave the option out to write"
+            " without transactions"
+        )
+    if guarantee != "exactly-once":
+        raise OptionError(
+            "'transactionalIdPrefix' needs 'deliveryGuarantee' exactly-once; leave one of the two options out"
+        )
+    return prefix.strip()
 
 
 def _writing(client: Mapping[str, str]) -> Writing:
@@ -220,6 +248,7 @@ def _writing(client: Mapping[str, str]) -> Writing:
         compression=Compression[text.upper()],
         batch_bytes=_bounded(client, "batch.size", defaults.batch_bytes),
         delivery_timeout_ms=delivery_ms,
+        transaction_timeout_ms=_bounded(client, "transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS, least=1),
     )
 
 
@@ -375,6 +404,7 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
             request_timeout_ms=_bounded(client, "request.timeout.ms", 30_000, least=1),
             connect_timeout_ms=_bounded(client, "socket.connection.setup.timeout.ms", 10_000, least=1),
             api_timeout_ms=_bounded(client, "default.api.timeout.ms", api_timeout_ms),
+            security=_security(client),
         )
     except OptionError:
         raise
@@ -385,16 +415,20 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
 def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
     """The ``kafka.*`` options by their own names. Raises `OptionError` for those that cannot be honoured."""
     settings = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
-    for key, value in settings.items():
+    for key in settings:
         if key in refused:
             raise OptionError(f"'kafka.{key}' is not supported: {refused[key]}")
-        secured = key == "security.protocol" and value.upper() != "PLAINTEXT"
-        if secured or key.startswith(("sasl.", "ssl.")):
-            raise OptionError(
-                f"'kafka.{key}' is not supported yet: this format speaks plain text only. Use a listener without"
-                " TLS and SASL, or Spark's own format 'kafka'"
-            )
     return settings
+
+
+def _security(client: Mapping[str, str]) -> SecurityProperties:
+    """TLS and login. The files are read here once, to find out early that they cannot be used."""
+    security = SecurityProperties.of(client)
+    try:
+        security.read()
+    except ValueError as error:
+        raise OptionError(f"the options 'kafka.security.protocol', 'kafka.ssl.*' and 'kafka.sasl.*': {error}") from None
+    return security
 
 
 def _isolation(client: Mapping[str, str]) -> Isolation:

@@ -82,7 +82,10 @@ def latest(cluster: Cluster, partitions: Iterable[TopicPartition], options: Sour
 def resolve_start(
     cluster: Cluster, options: SourceOptions, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The offsets to begin with. Raises `OptionError` where the options do not fit the partitions there are."""
+    """Return the start offset of each partition.
+
+    Raises `OptionError` if the options do not match the existing partitions.
+    """
     found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
     behind = sorted(partition for partition, offset in found.items() if offset < 0)
     if not behind:
@@ -98,7 +101,10 @@ def resolve_start(
 def resolve_end(
     cluster: Cluster, options: SourceOptions, partitions: frozenset[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The offsets to end before. Raises `OptionError` where the options do not fit the partitions there are."""
+    """Return the exclusive end offset of each partition.
+
+    Raises `OptionError` if the options do not match the existing partitions.
+    """
     found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
     return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)
 

@@ -12,11 +12,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from parley.configuration.extras import how_to_install
 from parley.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -28,10 +30,17 @@ SETTINGS: Final[dict[str, str]] = {
     # Without it a query without a trigger asks the cluster for its offsets a hundred times a second.
     "spark.sql.streaming.pollingDelay": "100ms",
     "spark.ui.showConsoleProgress": "false",
+    # Spark's own expression, and options with secrets that it does not know: JAAS lines, keys as text, mirrors' flows.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|^flows$",
 }
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _STOP_S: Final = 10.0
+_EXECUTORS_S: Final = 30.0
+"""How long executors are waited for."""
+_SETTLED_S: Final = 2.0
+"""For how long none must come until all are taken to be there."""
+_LOOK_S: Final = 0.1
 
 
 class SparkMissing(ImportError):
@@ -45,7 +54,7 @@ class SparkFailed(RuntimeError):
 def require_spark() -> None:
     """Raises :class:`SparkMissing` where ``import pyspark`` would fail."""
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("Spark is not installed here. Install it with `pip install 'parley-broker[spark]'`.")
+        raise SparkMissing(f"Spark is not installed here. Install it: {how_to_install('spark')}.")
 
 
 def check_spark() -> None:
@@ -79,6 +88,8 @@ def spark_session(
         return running
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not inside of spark-submit, which has started its Java already
         os.environ["JAVA_HOME"] = str(java_home())
+    if "spark.pyspark.python" in (settings or {}):  # Spark's own scripts do the same
+        os.environ["PYSPARK_PYTHON"] = (settings or {})["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark's scripts look for `python3` there when nobody activated the environment.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -98,6 +109,45 @@ def spark_session(
             f"Spark did not start as {master or 'this machine'}; what it says above tells why."
         ) from error
     return session
+
+
+def parallelism(session: SparkSession) -> int:
+    """How many tasks run at once, asked when the executors have come.
+
+    ``defaultParallelism`` counts only those that have registered so far: just after a start on a cluster, some or none.
+    """
+    context = session.sparkContext
+    if not context.master.startswith("local"):
+        most = int(context.getConf().get("spark.cores.max", "0")) or sys.maxsize
+
+        def look() -> tuple[int, int]:
+            executors = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # one is the driver
+            return executors, context.defaultParallelism
+
+        wait_for_executors(look, most)
+    return int(context.defaultParallelism)
+
+
+def wait_for_executors(
+    look: Callable[[], tuple[int, int]],
+    cores_max: int,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until there are ``cores_max`` cores, or no executor has come for a while, but not for ever.
+
+    ``look`` returns how many executors and how many cores have registered.
+    """
+    begun = since = now()
+    found = look()
+    while now() - begun < _EXECUTORS_S:
+        executors, cores = found
+        if executors and (cores >= cores_max or now() - since >= _SETTLED_S):
+            return
+        sleep(_LOOK_S)
+        before, found = found, look()
+        since = since if found == before else now()
 
 
 def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -6,8 +6,10 @@ option ``topic`` wins over the column. Rows of a key keep their order and go whe
 Rules:
 
 * A task is done when the cluster has acknowledged all its rows (``acks=all``).
-* The producer of a task is idempotent, and with ``deliveryGuarantee`` exactly-once (the default) a task or an epoch
-  that is run again writes what is missing only: see `parley.pipeline.epochs` for what that takes.
+* The producer of a task is idempotent, and kept for the next task of its process (`parley.pipeline.producers`).
+* With ``deliveryGuarantee`` exactly-once (the default) a task or an epoch that is run again writes what is missing
+  only: see `parley.pipeline.epochs` for what that takes.
+* With ``transactionalIdPrefix`` the rows of a task and its note are one transaction, aborted if the task fails.
 * Rows that cannot be written fail the task before any of their batch are sent.
 """
 
@@ -17,7 +19,8 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -25,11 +28,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from parley.pipeline.cluster import Cluster
-from parley.pipeline.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, forget, group_of, leave, look_up
+from parley.pipeline.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, fence, forget, kept, leave, look_up
 from parley.pipeline.options import OptionError, SinkOptions
 from parley.pipeline.positions import shared_cluster
-from parley.pipeline.writing import Producer
-from parley.protocol.errors import KafkaError
+from parley.pipeline.producers import kept_producer
+from parley.pipeline.shipping import Travels
+from parley.pipeline.writing import Producer, Writing
+from parley.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +93,7 @@ class Done(WriterCommitMessage):
     group: str | None = None
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):
+class KafkaBatchWriter(Travels, DataSourceArrowWriter):
     """One write of a DataFrame."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -96,21 +101,40 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         self._id = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        epoch = Epoch(self._id, 0, _task().partitionId()) if self._options.exactly_once else None
+        epoch = self._epoch(_task().partitionId()) if self._options.exactly_once else None
         return _write(iterator, self._options, epoch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        groups = {message.group for message in messages if isinstance(message, Done) and message.group is not None}
-        try:
-            forget(shared_cluster(self._options.connection), groups)
-        except KafkaError as error:  # the rows are written: this must not make a failure of it
-            _log.warning("The notes of the groups %s stay until they expire: %s", ", ".join(sorted(groups)), error)
+        """Delete the notes. With transactions they stay until they expire, since a copy of a task may begin only now,
+        and copies that have begun are fenced."""
+        self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.commit(messages)
+        """As `commit`. With transactions, killed tasks are fenced, too, although they have no message."""
+        if self._options.transactional_id_prefix is None:
+            self.commit(messages)
+        else:
+            self._end({self._epoch(task).group for task in range(len(messages))})
+
+    def _epoch(self, task: int) -> Epoch:
+        return Epoch(self._id, 0, task, self._options.transactional_id_prefix)
+
+    def _end(self, groups: set[str]) -> None:
+        options = self._options
+        cluster, names = shared_cluster(options.connection), ", ".join(sorted(groups))
+        try:
+            if options.transactional_id_prefix is None:
+                forget(cluster, groups)
+            else:
+                fence(cluster, groups, options.writing.transaction_timeout_ms)
+        except KafkaError as error:  # the rows are written: this must not make a failure of it
+            if options.transactional_id_prefix is None:
+                _log.warning("The notes of the groups %s stay until they expire: %s", names, error)
+            else:
+                _log.warning("What killed tasks of %s left open stays so until it times out: %s", names, error)
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
+class KafkaStreamWriter(Travels, DataSourceStreamArrowWriter):
     """The epochs of a streaming query."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -125,7 +149,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
                 raise OptionError(
                     "this Spark does not tell which micro-batch it writes; set 'deliveryGuarantee' to at-least-once"
                 )
-            epoch = Epoch(query, int(batch), task.partitionId())
+            epoch = Epoch(query, int(batch), task.partitionId(), self._options.transactional_id_prefix)
         return _write(iterator, self._options, epoch)
 
 
@@ -137,29 +161,95 @@ def _task() -> TaskContext:
 
 def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, epoch: Epoch | None) -> Done:
     cluster = shared_cluster(options.connection)
-    begun, earlier = False, None
-    with Producer(cluster, options.writing) as producer:
+    attempt: _Attempt | None = None
+    with _producer(cluster, options.writing, epoch) as producer:
         for rows in filter(len, (_records(batch, options) for batch in batches)):
-            if epoch is not None and not begun:
-                topic = options.topic or rows.column("topic")[0].as_py()
-                begun, earlier = True, _begin(cluster, producer, epoch, topic)
-            producer.write(rows if earlier is None else earlier.without(rows, options.topic), topic=options.topic)
+            if epoch is None:
+                producer.write(rows, topic=options.topic)
+                continue
+            if attempt is None:
+                attempt = _Attempt(cluster, producer, epoch, options.topic or rows.column("topic")[0].as_py())
+            attempt.write(rows, options.topic)
+        if attempt is not None:
+            attempt.finish()
         producer.flush()
-    return Done(group_of(epoch) if epoch is not None and begun else None)
+    return Done(epoch.group if epoch is not None and attempt is not None else None)
 
 
-def _begin(cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> Earlier | None:
-    """Leave the task's note, before anything is written; what an earlier attempt has written."""
-    producer.partition_count(topic)  # makes the topic, where the cluster does that
-    since_ms = time.time_ns() // 1_000_000 - CLOCK_MARGIN_MS
-    own = Note(epoch.number, epoch.task, since_ms, (producer.identity().producer_id,))
+def _producer(cluster: Cluster, writing: Writing, epoch: Epoch | None) -> AbstractContextManager[Producer]:
+    if epoch is None or epoch.transactional_id is None:
+        return kept_producer(cluster, writing)
+    return Producer(cluster, replace(writing, transactional_id=epoch.transactional_id))
+
+
+class _Attempt:
+    """A task of an epoch from its first row on: fences older attempts and leaves its note, see the rules.
+
+    ``topic`` is one of those that it writes to. Raises KafkaError.
+    """
+
+    def __init__(self, cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> None:
+        self._cluster, self._producer, self._epoch, self._topic = cluster, producer, epoch, topic
+        self._wrote = False
+        producer.partition_count(topic)  # makes the topic, where the cluster does that
+        since_ms = time.time_ns() // 1_000_000 - CLOCK_MARGIN_MS
+        if epoch.transactional_id is not None:
+            _open(producer, epoch.transactional_id)
+        own = Note(epoch.number, epoch.task, since_ms, (producer.identity(),))
+        try:
+            self._found = look_up(cluster, epoch)
+            self._note = own.follows(self._found)
+            if epoch.transactional_id is None:
+                leave(cluster, epoch, topic, self._note)
+        except KafkaError as error:
+            if error.code is ErrorCode.PRODUCER_FENCED:
+                raise
+            text = "the sink's notes cannot be kept; with 'deliveryGuarantee' at-least-once it does without them"
+            raise KafkaError(error.code, f"{error.message}: {text}") from error
+        self._earlier = None if self._found is None else Earlier(cluster, self._found)
+
+    def write(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """Write the rows that no earlier attempt has written."""
+        missing = rows if self._earlier is None else self._earlier.without(rows, topic)
+        self._wrote = self._wrote or missing.num_rows > 0
+        self._producer.write(missing, topic=topic)
+
+    def finish(self) -> None:
+        """Commit the transaction, if there is one, with the note in it."""
+        if self._epoch.transactional_id is None:
+            return
+        if self._wrote:
+            self._producer.flush()
+            self._producer.add_offsets(self._epoch.group, kept(self._note, self._topic))
+            self._check_found()
+        self._producer.commit()
+
+    def _check_found(self) -> None:
+        """Look for the note again, now that the group's coordinator has taken the new one.
+
+        The first look may have been at a coordinator that was replaced without knowing it. Raises KafkaError.
+        """
+        if look_up(self._cluster, self._epoch, stable=False) != self._found:
+            raise KafkaError(
+                ErrorCode.NOT_COORDINATOR,
+                f"the broker that was asked for the note of {self._epoch.group!r} was no longer its coordinator: the"
+                " task must be run again",
+            )
+
+
+def _open(producer: Producer, transactional_id: str) -> None:
+    """Fence older attempts at the task, and open its transaction."""
     try:
-        note = look_up(cluster, epoch)
-        leave(cluster, epoch, topic, own.follows(note))
+        producer.begin()
     except KafkaError as error:
-        text = "the sink's notes cannot be kept; with 'deliveryGuarantee' at-least-once it does without them"
-        raise KafkaError(error.code, f"{error.message}: {text}") from error
-    return None if note is None else Earlier(cluster, note)
+        hints = {
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT: "set 'kafka.transaction.timeout.ms' to at most the brokers'"
+            " transaction.max.timeout.ms",
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "allow the ids that begin with 'transactionalIdPrefix'",
+        }
+        if error.code not in hints:
+            raise
+        raise KafkaError(error.code, f"{error.message} ({transactional_id!r}): {hints[error.code]}") from error
 
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:

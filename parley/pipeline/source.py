@@ -42,7 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from parley.pipeline.cluster import LogEnded, OffsetOutOfRange, TopicPartition
+from parley.pipeline.cluster import LATEST, Isolation, LogEnded, OffsetOutOfRange, TopicPartition
 from parley.pipeline.decode import decode
 from parley.pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, packed, pieces, ranges
 from parley.pipeline.options import OptionError, SourceOptions
@@ -55,6 +55,7 @@ from parley.pipeline.positions import (
     resolve_start,
     shared_cluster,
 )
+from parley.pipeline.shipping import Travels
 from parley.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class OffsetRanges(InputPartition):
     ranges: tuple[Range, ...]
 
 
-class KafkaBatchReader(DataSourceReader):
+class KafkaBatchReader(Travels, DataSourceReader):
     """Topics between two positions, once."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -129,7 +130,7 @@ class KafkaBatchReader(DataSourceReader):
         return _read(partition, self._options)
 
 
-class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Topics from a position on, batch by batch."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -161,7 +162,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = from_json(start)
-        self._latest = self._ask_latest() if self._target is None else self._target
+        self._latest = self._not_before(begin, self._ask_latest() if self._target is None else self._target)
         if not isinstance(limit, ReadAllAvailable) and self._is_too_early(begin, self._latest):
             return start
         end = self._latest
@@ -190,6 +191,19 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = shared_cluster(self._options.connection)
         missing_ok = not self._options.fail_on_data_loss
         return latest(cluster, chosen_partitions(cluster, self._options.chosen, missing_ok=missing_ok), self._options)
+
+    def _not_before(
+        self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends, moved up to the query's position where only an open transaction keeps them before it.
+
+        So it is if the query has read uncommitted records until now, or was told to start behind the transaction.
+        """
+        early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
+        if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:
+            return ends
+        log_ends = shared_cluster(self._options.connection).offsets(dict.fromkeys(early, LATEST))
+        return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
 
     def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Of partitions that are new; those that are gone again are left out."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, LogEnded, TopicPartition
 from parley.pipeline.decode import decode, kafka_schema
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = ["read_topic", "scan_topic"]
 
@@ -31,10 +32,13 @@ def read_topic(
     partitions: Iterable[int] | None = None,
     isolation: Isolation = Isolation.READ_COMMITTED,
     include_headers: bool = True,
+    client: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """The records from ``start`` up to, not with, ``end``, partition by partition, in the columns of Spark's source.
 
-    ``partitions``: only these. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION;
+    ``partitions``: only these. ``client``: TLS and login, as the properties of a Java client.
+
+    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION;
     `parley.pipeline.cluster.OffsetOutOfRange` for
     an offset that the log does not have; `parley.pipeline.decode.BadBatch`), and ValueError for a position that is
     none.
@@ -47,6 +51,7 @@ def read_topic(
         partitions=partitions,
         isolation=isolation,
         include_headers=include_headers,
+        client=client,
     )
     return pa.Table.from_batches(found, kafka_schema(include_headers=include_headers))
 
@@ -60,9 +65,10 @@ def scan_topic(
     partitions: Iterable[int] | None = None,
     isolation: Isolation = Isolation.READ_COMMITTED,
     include_headers: bool = True,
+    client: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """As `read_topic`, in Arrow batches as they come."""
-    with Cluster(Connection(bootstrap=bootstrap)) as cluster:
+    with Cluster(Connection(bootstrap=bootstrap, security=SecurityProperties.of(client or {}))) as cluster:
         cluster.contact()
         known = cluster.partitions([topic])[topic]
         chosen = known if partitions is None else tuple(partitions)
@@ -73,7 +79,9 @@ def scan_topic(
         ends = _offsets(cluster, wanted, end, isolation)
         for partition, begin in _offsets(cluster, wanted, start, isolation).items():
             if isinstance(start, Mapping) and end == "latest" and begin > ends[partition]:
-                raise LogEnded(partition, ends[partition])  # or a log that became shorter would be taken for no news
+                log_end = cluster.offsets({partition: LATEST})[partition]
+                if begin > log_end:  # or a log that became shorter would be taken for no news
+                    raise LogEnded(partition, log_end)
             for fetched in cluster.fetch(partition, begin, ends[partition], isolation):
                 yield from decode(fetched, begin, ends[partition], include_headers=include_headers)
 

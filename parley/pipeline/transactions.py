@@ -6,20 +6,28 @@ with a new epoch: every broker since 0.11 understands these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from parley.pipeline.committed import Committed
 from parley.pipeline.fetching import TopicPartition
 from parley.pipeline.sending import ProducerId
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.producers import InitProducerIdRequest
-from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
+from parley.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 
 _TRANSACTION: Final = 1
 """The type of key by which `Client.coordinator` finds the coordinator of a transactional id."""
 _CURRENT_ID_VERSION: Final = 3
 _ADD_VERSION_MAX: Final = 3
+_ADD_OFFSETS_VERSION_MAX: Final = 3
+_COMMIT_OFFSETS_VERSION_MAX: Final = 4
 _END_VERSION_MAX: Final = 4
 
 
@@ -65,6 +73,56 @@ async def add_partitions(
     # One that is refused makes the others OPERATION_NOT_ATTEMPTED, which says nothing.
     for code in sorted(codes - {ErrorCode.NONE}, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
         raise KafkaError(ErrorCode(code), f"adding partitions to the transaction of {transactional_id!r}")
+
+
+async def add_group(client: Client, transactional_id: str, producer: ProducerId, group: str) -> None:
+    """Make a group's offsets part of the open transaction, or open one; before `commit_offsets`. Raises KafkaError."""
+    node = await client.coordinator(transactional_id, _TRANSACTION)
+    version = min(await client.version_for(AddOffsetsToTxnRequest, node=node), _ADD_OFFSETS_VERSION_MAX)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+    )
+    response = await client.send(request, node=node, version=version)
+    if response.error_code:
+        raise KafkaError(
+            ErrorCode(response.error_code), f"adding group {group!r} to the transaction of {transactional_id!r}"
+        )
+
+
+async def commit_offsets(
+    client: Client,
+    transactional_id: str,
+    producer: ProducerId,
+    group: str,
+    offsets: Mapping[TopicPartition, Committed],
+) -> None:
+    """Commit offsets of a group without members; they count once the transaction is committed. Raises KafkaError."""
+    kind = TxnOffsetCommitRequest
+    topics: dict[str, Any] = {}
+    for place, one in offsets.items():
+        topic = topics.setdefault(place.topic, kind.TxnOffsetCommitRequestTopic(name=place.topic, partitions=[]))
+        topic.partitions.append(
+            kind.TxnOffsetCommitRequestPartition(
+                partition_index=place.partition, committed_offset=one.offset, committed_metadata=one.metadata
+            )
+        )
+    node = await client.coordinator(group)
+    version = min(await client.version_for(kind, node=node), _COMMIT_OFFSETS_VERSION_MAX)
+    request = kind(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=list(topics.values()),
+    )
+    response = await client.send(request, node=node, version=version)
+    for found in response.topics:
+        for one in found.partitions:
+            if one.error_code:
+                raise KafkaError(ErrorCode(one.error_code), f"committing offsets of group {group!r} in a transaction")
 
 
 async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:

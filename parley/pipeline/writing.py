@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from parley.pipeline import transactions
 from parley.pipeline.cluster import Cluster, TopicPartition
+from parley.pipeline.committed import Committed
 from parley.pipeline.encode import BATCH_BYTES, columns_of, encode
 from parley.pipeline.partitioner import Partitioner
 from parley.pipeline.sending import ProducerId, Sender, Written
@@ -38,6 +39,7 @@ from parley.protocol.records.compression import Compression
 
 __all__ = ["Producer", "Writing", "Written"]
 
+_EPOCH_MAX: Final = 0x7FFF
 _METADATA_AGE_MS: Final = 300_000
 """After which the number of a topic's partitions is asked for again (``metadata.max.age.ms``)."""
 _COLUMNS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition"})
@@ -91,9 +93,12 @@ class Producer:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._producer: ProducerId | None = None
+        self._renewed: ProducerId | None = None
+        """The identity to go on with, if the cluster need not be asked for one."""
         self._sender: Sender | None = None
         self._in_transaction = False
         self._added: set[TopicPartition] = set()
+        self._added_groups: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -137,6 +142,21 @@ class Producer:
         assert self._producer is not None
         return self._producer
 
+    def renew(self) -> None:
+        """Go on under an identity that no batch has yet: the next epoch of the producer id, whose sequences begin at 0.
+
+        Brokers accept it without having given it (KIP-360), and refuse what the epoch before may still send. Topics are
+        looked up again. Raises ValueError if the producer is transactional, and KafkaError if it cannot flush.
+        """
+        if self._writing.transactional_id is not None:
+            raise ValueError("the coordinator gives the epochs of a transactional id")
+        self.flush()
+        self.close()
+        used, self._producer = self._producer, None
+        if used is not None and used.epoch < _EPOCH_MAX:
+            self._renewed = used._replace(epoch=used.epoch + 1)
+        self._topics.clear()
+
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has, which is made if the broker does that. Raises KafkaError."""
         return self._known(topic).partitions
@@ -168,6 +188,17 @@ class Producer:
         self._identified()
         self._in_transaction = True
 
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit offsets of a group with the open transaction, or not at all. Raises KafkaError."""
+        transactional_id, producer = self._writing.transactional_id, self._producer
+        if not self._in_transaction or transactional_id is None or producer is None:
+            raise ValueError("no transaction is open")
+        self._added_groups.add(group)
+        self._cluster.retry(lambda client: transactions.add_group(client, transactional_id, producer, group))
+        self._cluster.retry(
+            lambda client: transactions.commit_offsets(client, transactional_id, producer, group, offsets)
+        )
+
     def commit(self) -> list[Written]:
         """Write all and commit it; where it stands. Raises KafkaError: whether it is committed is then not known."""
         written = self.flush()
@@ -184,20 +215,23 @@ class Producer:
         try:
             self._end_transaction(committed=False)
         finally:
-            self._in_transaction = False
-            self._added.clear()
+            self._forget_transaction()
         self._identified()  # with a new epoch, which keeps out what may still be on its way
 
     def _end_transaction(self, *, committed: bool) -> None:
         transactional_id, producer = self._writing.transactional_id, self._producer
         if not self._in_transaction or transactional_id is None or producer is None:
             raise ValueError("no transaction is open")
-        if self._added:
+        if self._added or self._added_groups:
             self._cluster.retry(
                 lambda client: transactions.end(client, transactional_id, producer, committed=committed)
             )
+        self._forget_transaction()
+
+    def _forget_transaction(self) -> None:
         self._in_transaction = False
         self._added.clear()
+        self._added_groups.clear()
 
     def _check_may_write(self) -> None:
         if self._writing.transactional_id is not None and not self._in_transaction:
@@ -207,11 +241,12 @@ class Producer:
         """The sender, made with a producer id if there is none."""
         if self._sender is None:
             writing, current = self._writing, self._producer
-            producer = self._producer = self._cluster.retry(
+            producer = self._renewed or self._cluster.retry(
                 lambda client: transactions.producer_id(
                     client, writing.transactional_id, writing.transaction_timeout_ms, current
                 )
             )
+            self._producer, self._renewed = producer, None
             request_timeout_s = self._cluster.connection.request_timeout_ms / 1000
 
             async def make(client: Client) -> Sender:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.committed import Committed, committed
 from parley.pipeline.decode import decode
 from parley.pipeline.mirror.appending import new_producer
 from parley.pipeline.mirror.copying import Anchor, Range, copy
@@ -165,6 +166,24 @@ def test_only_what_is_committed_is_seen(kafka: KafkaWithZooKeeper, cluster: Clus
     table = read(cluster, "ours", Isolation.READ_COMMITTED, 1000)
     assert as_consumed(table) == consume(kafka, "ours", committed=True)
     assert [one for one in values(consume(kafka, "ours")) if one in (b"a1", b"b1")] == [b"a1", b"b1"]
+
+
+def test_offsets_are_committed_with_a_transaction(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+    create(kafka, "offsets")
+    place = TopicPartition("offsets", 0)
+    with Producer(cluster, Writing(transactional_id="offsets")) as producer:
+        for upto, is_committed in ((5, True), (9, False)):
+            producer.begin()
+            producer.write(rows("copied"), topic=place.topic)
+            producer.flush()
+            producer.add_offsets("copiers", {place: Committed(upto, "note")})
+            if is_committed:
+                producer.commit()
+            else:
+                producer.abort()
+    while not (found := cluster.retry(lambda client: committed(client, "copiers", stable=True))):
+        pass  # the commit has its response before its markers are written
+    assert found == {place: Committed(5, "note")}
 
 
 def test_where_a_log_ends_is_where_its_readers_can_read_to(cluster: Cluster) -> None:

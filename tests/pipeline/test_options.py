@@ -123,8 +123,8 @@ def test_settings_of_the_java_client() -> None:
         ({"kafka.auto.offset.reset": "latest"}, "'startingOffsets'"),
         ({"kafka.enable.auto.commit": "true"}, "checkpoint"),
         ({"kafka.key.deserializer": "x"}, "columns of bytes"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "plain text only.*format 'kafka'"),
-        ({"kafka.sasl.jaas.config": "secret"}, "'kafka.sasl.jaas.config' is not supported yet"),
+        ({"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}, "needs sasl.jaas.config"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"}, "/nowhere cannot be read"),
     ],
 )
 def test_what_is_wrong_says_what_to_write(given: dict[str, str], says: str) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from parley import read_topic
 from parley.tools.pytest_plugin import KafkaBroker, KafkaCluster
 from tests.pipeline.sparking import QUERY_SECONDS, copy_stream, finish, produce, read, records, stream
+from tests.pipeline.transactions import await_markers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -63,9 +64,9 @@ def arriving(bootstrap: str, topic: str, check: Callable[[], None]) -> Iterator[
 
 
 def assert_copied(spark: SparkSession, bootstrap: str, source: str, target: str) -> None:
-    assert records(read(spark, "parley", bootstrap, subscribe=target)) == records(
-        read(spark, "parley", bootstrap, subscribe=source)
-    )
+    await_markers(bootstrap, target)
+    committed = read(spark, "parley", bootstrap, subscribe=target, kafka_isolation_level="read_committed")
+    assert records(committed) == records(read(spark, "parley", bootstrap, subscribe=source))
 
 
 def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Path) -> None:
@@ -78,17 +79,20 @@ def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Pa
     assert last.startswith("parley.pipeline.options.OptionError: 'endingOffsets' is for batch queries")
 
 
+@pytest.mark.parametrize("prefix", [None, "tx"], ids=["notes", "transactions"])
 def test_an_epoch_that_was_written_and_not_committed(
-    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
+    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, prefix: str | None
 ) -> None:
     """Spark ended between the sink's commit and its own: the checkpoint does not know that the epoch is done."""
     bootstrap = kafka_broker.bootstrap_servers
-    source, target = (kafka_broker.create_topic(f"replayed-{name}", partitions=2) for name in ("from", "to"))
+    source, target = (kafka_broker.create_topic(f"replayed-{prefix}-{name}", partitions=2) for name in ("from", "to"))
     produce(bootstrap, source, 900, partitions=2)
+    options = {"transactionalIdPrefix": prefix} if prefix else {}
 
     def run() -> None:
         rows = stream(spark, "parley", bootstrap, subscribe=source, maxOffsetsPerTrigger=300)
-        finish(copy_stream(rows, "parley", bootstrap, target, tmp_path).trigger(availableNow=True).start())
+        copying = copy_stream(rows, "parley", bootstrap, target, tmp_path, **options)
+        finish(copying.trigger(availableNow=True).start())
 
     run()
     for commit in (tmp_path / "commits").glob("*2*"):

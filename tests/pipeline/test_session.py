@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley.pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end
+from parley.pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end, wait_for_executors
 
 pytest.importorskip("pyspark")
 
@@ -78,3 +78,34 @@ def test_a_spark_that_has_ended_is_told_from_files_that_cannot_be_written() -> N
     with pytest.raises(PermissionError), stopped_at_the_end(alive):
         raise PermissionError(13, "Permission denied")
     assert (dead.stops, alive.stops) == (1, 1)
+
+
+class Cluster:
+    """Executors of two cores that come at these times, and a clock that only `sleep` moves."""
+
+    def __init__(self, *times: float) -> None:
+        self.now = 0.0
+        self._times = times
+
+    def look(self) -> tuple[int, int]:
+        executors = sum(one <= self.now for one in self._times)
+        return executors, max(2, 2 * executors)  # as Spark's defaultParallelism
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("times", "cores_max", "waited"),
+    [
+        ((1.0, 2.5), sys.maxsize, 4.5),  # until none comes any more
+        ((1.0, 2.5), 4, 2.5),  # all that there can be
+        ((5.0,), sys.maxsize, 7.0),  # the two cores of no executor are none
+        ((), sys.maxsize, 30.0),
+        (tuple(range(100)), sys.maxsize, 30.0),
+    ],
+)
+def test_executors_are_waited_for(times: tuple[float, ...], cores_max: int, waited: float) -> None:
+    cluster = Cluster(*times)
+    wait_for_executors(cluster.look, cores_max, now=lambda: cluster.now, sleep=cluster.sleep)
+    assert cluster.now == pytest.approx(waited, abs=0.25)

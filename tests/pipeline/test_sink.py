@@ -18,6 +18,7 @@ from parley.pipeline.cluster import Cluster, Connection
 from parley.pipeline.datasource import ParleyDataSource
 from parley.pipeline.epochs import Epoch, leave, look_up
 from parley.pipeline.options import OptionError, sink_options
+from parley.pipeline.sending import ProducerId
 from parley.pipeline.sink import Done, KafkaBatchWriter, _write
 from parley.tools.pytest_plugin import KafkaBroker
 
@@ -163,7 +164,7 @@ def test_the_first_of_many_attempts_is_not_forgotten(kafka_broker: KafkaBroker, 
     with Cluster(Connection(bootstrap=kafka_broker.bootstrap_servers)) as cluster:
         note = look_up(cluster, epoch)
         assert note is not None
-        ids = range(5000, 5700)
+        ids = (ProducerId(number, 0) for number in range(5000, 5700))
         leave(cluster, epoch, topic, replace(note, producers=(*note.producers, *ids)))
     write(kafka_broker, [rows(0, 30)], epoch, topic=topic)
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 30
@@ -189,6 +190,20 @@ def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) 
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
     write(kafka_broker, [rows(0, 10)], Epoch("q", 0, 4), topic=topic)
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
+
+
+def test_rows_that_each_epoch_has_are_not_taken_for_those_of_the_one_before(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """One producer writes both epochs, the second of which is cut short and run again."""
+    for number in range(3):
+        write(kafka_broker, [rows(0, 30)], Epoch("same-rows", number, 0), topic=topic)
+    write_and_die(kafka_broker, [rows(0, 10)], Epoch("same-rows", 3, 0), topic)
+    write(kafka_broker, [rows(0, 30)], Epoch("same-rows", 3, 0), topic=topic)
+    found = content(kafka_broker, topic)
+    assert found == Counter(
+        {row: 4 * count for row, count in once(kafka_broker, f"{topic}-once", [rows(0, 30)]).items()}
+    )
 
 
 def test_notes_that_stay_are_no_failure(
@@ -233,8 +248,18 @@ SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
         ({"value": "string"}, {"kafka.bootstrap.servers": None}, "'kafka.bootstrap.servers' is missing"),
         ({"value": "string"}, {"kafka.compression.type": "rar"}, "none, gzip, snappy, lz4, zstd"),
         ({"value": "string"}, {"kafka.key.serializer": "x"}, "columns of bytes or text"),
-        ({"value": "string"}, {"kafka.transactional.id": "x"}, "'deliveryGuarantee'"),
-        ({"value": "string"}, {"kafka.ssl.truststore.location": "x"}, "not supported yet"),
+        ({"value": "string"}, {"kafka.transactional.id": "x"}, "'transactionalIdPrefix'"),
+        ({"value": "string"}, {"transactionalIdPrefix": " "}, "'transactionalIdPrefix' is empty"),
+        (
+            {"value": "string"},
+            {"transactionalIdPrefix": "x", "deliveryGuarantee": "at-least-once"},
+            "'transactionalIdPrefix' needs 'deliveryGuarantee' exactly-once",
+        ),
+        (
+            {"value": "string"},
+            {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"},
+            "/nowhere cannot be read",
+        ),
         ({"value": "string"}, {"deliveryGuarantee": "maybe"}, "at-least-once or exactly-once"),
     ],
 )

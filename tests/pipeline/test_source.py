@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from parley.pipeline.datasource import ParleyDataSource
 from parley.pipeline.options import OptionError
 from parley.pipeline.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.tools.pytest_plugin import KafkaBroker
+from tests.pipeline.mirror.clusters import rows as records
+from tests.pipeline.transactions import OpenTransaction, abort_transaction, commit_transaction, open_transaction
 
 pytestmark = pytest.mark.spark(java=False)
 
@@ -66,7 +71,7 @@ def reader(kafka_broker: KafkaBroker, topic: str) -> Reader:
 
 def rows(reader: KafkaBatchReader | KafkaStreamReader, tasks: list[InputPartition]) -> list[tuple[int, int]]:
     """Partition and offset of all rows, read by another process's copy of the reader."""
-    copy = pickle.loads(pickle.dumps(reader))
+    copy = pickle.loads(cloudpickle.dumps(reader))
     batches: Iterator[pa.RecordBatch] = (batch for task in tasks for batch in copy.read(task))
     return sorted(
         (row["partition"], row["offset"])
@@ -79,7 +84,7 @@ def batch_rows(reader: KafkaBatchReader) -> list[tuple[int, int]]:
     return rows(reader, reader.partitions())
 
 
-def spread(*numbers: tuple[int, range]) -> list[tuple[int, int]]:
+def spread(*numbers: tuple[int, Sequence[int]]) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, offsets in numbers for offset in offsets]
 
 
@@ -257,3 +262,91 @@ def test_a_topic_that_is_gone(reader: Reader, topic: str, kafka_broker: KafkaBro
         strict.latestOffset(start, ReadAllAvailable())
     end = lenient.latestOffset(start, ReadAllAvailable())
     assert lenient.partitions(start, end) == []
+
+
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+VISIBLE = [10, 11, 12, 14, 15, 23, 24]
+"""The offsets from 10 on that a reader of committed records sees in `transactional`."""
+
+
+@pytest.fixture
+def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
+    """The topic with transactions in its first partition; returns the last, which is open.
+
+    Offsets: 10-12 committed, 13 a marker, 14-15 plain, 16-21 aborted, 22 a marker, 23-24 committed, 25 a marker, 26-28
+    open.
+    """
+    bootstrap = kafka_broker.bootstrap_servers
+    commit_transaction(bootstrap, topic, records(3))
+    fill(kafka_broker, topic, 0, 2, first=10)
+    abort_transaction(bootstrap, topic, records(6))
+    commit_transaction(bootstrap, topic, records(2))
+    return open_transaction(bootstrap, topic, records(3))
+
+
+@pytest.mark.parametrize("size", ["1", "2", "3", "100"])
+def test_tasks_that_begin_anywhere_read_what_is_committed(
+    reader: Reader, topic: str, transactional: OpenTransaction, size: str
+) -> None:
+    """Inside a transaction, behind its last record, or with nothing but its marker."""
+    options = {"assign": f'{{"{topic}": [0]}}', "startingOffsets": f'{{"{topic}": {{"0": 10}}}}'}
+    cut = {"maxRecordsPerPartition": size, "kafka.fetch.max.bytes": "1"}
+    committed = reader(streaming=False, **options, **cut, **COMMITTED)
+    assert batch_rows(committed) == spread((0, VISIBLE))
+    everything = reader(streaming=False, **options, **cut)
+    assert batch_rows(everything) == spread((0, [one for one in range(10, 29) if one not in (13, 22, 25)]))
+
+
+def test_a_stream_of_committed_records_ends_before_an_open_transaction(
+    reader: Reader, topic: str, transactional: OpenTransaction, kafka_broker: KafkaBroker
+) -> None:
+    """Batches are limited by offsets, those of markers and aborted records among them, so that some have no rows."""
+    stream = reader(assign=f'{{"{topic}": [0]}}', startingOffsets="earliest", maxOffsetsPerTrigger="2", **COMMITTED)
+    limit = stream.getDefaultReadLimit()
+    position = stream.initialOffset()
+    batches: list[list[tuple[int, int]]] = []
+    while (end := stream.latestOffset(position, limit)) != position:
+        batches.append(rows(stream, stream.partitions(position, end)))
+        position = end
+    assert len(batches) == 13
+    assert [] in batches
+    assert list(chain(*batches)) == spread((0, range(10)), (0, VISIBLE))
+    assert (position, stream.reportLatestOffset()) == ({topic: {"0": 26}}, {topic: {"0": 26}})
+    fill(kafka_broker, topic, 0, 1, first=12)
+    assert stream.latestOffset(position, limit) == position
+    transactional.commit()
+    end = stream.latestOffset(position, ReadAllAvailable())
+    assert end == {topic: {"0": 31}}
+    assert rows(stream, stream.partitions(position, end)) == spread((0, range(26, 30)))
+
+
+def test_a_query_that_changes_to_committed_records_waits_for_the_transaction(
+    reader: Reader, topic: str, transactional: OpenTransaction
+) -> None:
+    """Its position is behind the last stable offset: no record of the log is lost."""
+    position = {topic: {"0": 28, "1": 5}}
+    stream = reader(**COMMITTED)
+    assert stream.latestOffset(position, ReadAllAvailable()) == position
+    lost = {topic: {"0": 99, "1": 5}}
+    end = stream.latestOffset(lost, ReadAllAvailable())
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 26, before 99"):
+        stream.partitions(lost, end)
+    transactional.abort()
+    end = stream.latestOffset(position, ReadAllAvailable())
+    assert end == {topic: {"0": 30, "1": 5}}
+    assert rows(stream, stream.partitions(position, end)) == []
+
+
+def test_a_batch_that_reaches_into_an_open_transaction_fails(
+    reader: Reader, topic: str, transactional: OpenTransaction
+) -> None:
+    """What is not decided yet is not left out, as what is lost may be."""
+    reach = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 28}}}}'}
+    options = {**reach, **COMMITTED, "failOnDataLoss": "false"}
+    into = reader(streaming=False, **options, **{"kafkaConsumer.pollTimeoutMs": "200"})
+    with pytest.raises(KafkaError, match=f"{topic}-0 from offset 26 on .*a transaction is still open") as caught:
+        batch_rows(into)
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    transactional.commit()
+    patient = reader(streaming=False, **options)
+    assert batch_rows(patient) == spread((0, range(10)), (0, VISIBLE), (0, (26, 27)))

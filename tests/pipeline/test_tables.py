@@ -13,8 +13,11 @@ import pytest
 from confluent_kafka import Producer
 
 from parley import Broker, read_topic, scan_topic
+from parley.pipeline.cluster import Isolation
 from parley.pipeline.decode import kafka_schema
 from parley.protocol.errors import KafkaError
+from tests.pipeline.mirror.clusters import rows
+from tests.pipeline.transactions import abort_transaction, commit_transaction, open_transaction
 
 BEGUN = 1_700_000_000_000
 
@@ -76,3 +79,18 @@ def test_what_is_not_there_is_said(bootstrap: str) -> None:
 def test_import_of_the_package_imports_neither_arrow_nor_spark() -> None:
     program = "import parley.pipeline, sys; assert not {'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_committed_records_are_read_up_to_an_open_transaction(bootstrap: str) -> None:
+    commit_transaction(bootstrap, "decided", rows(2))
+    abort_transaction(bootstrap, "decided", rows(3))
+    last = open_transaction(bootstrap, "decided", rows(2))
+    # Offsets: 0-1 committed, 2 a marker, 3-5 aborted, 6 a marker, 7-8 open, 9 a marker.
+    assert read_topic(bootstrap, "decided")["offset"].to_pylist() == [0, 1]
+    everything = read_topic(bootstrap, "decided", isolation=Isolation.READ_UNCOMMITTED)
+    assert everything["offset"].to_pylist() == [0, 1, 3, 4, 5, 7, 8]
+    assert read_topic(bootstrap, "decided", start={0: 9, 1: 0}).num_rows == 0
+    with pytest.raises(KafkaError, match="decided-0 ends at offset 9"):
+        read_topic(bootstrap, "decided", start={0: 10, 1: 0})
+    last.commit()
+    assert read_topic(bootstrap, "decided", start={0: 7, 1: 0})["offset"].to_pylist() == [7, 8]

@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 from parley import Broker
 from parley.pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.committed import Committed, committed
 from parley.pipeline.decode import decode
 from parley.pipeline.partitioner import partition_of
 from parley.pipeline.writing import Producer, Writing, Written
@@ -59,6 +60,7 @@ def consumed(broker: Broker, topic: str, count: int) -> list[tuple[int, bytes | 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", Compression)
 def test_other_clients_read_what_is_written(broker: Broker, cluster: Cluster, codec: Compression) -> None:
     seeded = random.Random(codec)
@@ -178,3 +180,43 @@ def test_transactional_producer_says_so(cluster: Cluster) -> None:
         producer.write(pa.RecordBatch.from_pydict({"value": [b""]}), topic="t")
     with pytest.raises(ValueError, match="transactional id"):
         Producer(cluster).begin()
+    with pytest.raises(ValueError, match="no transaction is open"):
+        producer.add_offsets("g", {})
+
+
+def test_offsets_are_committed_with_a_transaction_or_not_at_all(cluster: Cluster) -> None:
+    """Until then a reader of stable offsets is told to wait (KIP-447); others see what was committed before."""
+    place = TopicPartition("copied", 0)
+
+    def found(*, stable: bool = False) -> dict[TopicPartition, Committed]:
+        return cluster.run(lambda client: committed(client, "copiers", stable=stable))
+
+    def copy(producer: Producer, upto: int) -> None:
+        producer.begin()
+        producer.write(pa.RecordBatch.from_pydict({"value": [b"x"]}), topic=place.topic)
+        producer.flush()
+        producer.add_offsets("copiers", {place: Committed(upto, f"up to {upto}")})
+
+    with Producer(cluster, Writing(transactional_id="copier")) as producer:
+        copy(producer, 5)
+        assert found() == {}
+        producer.commit()
+        copy(producer, 9)  # the markers of the transaction before are written, or it could not begin
+        assert found() == {place: Committed(5, "up to 5")}
+        with pytest.raises(KafkaError) as caught:
+            found(stable=True)
+        assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        producer.abort()  # gets a new epoch, when the markers are written
+        assert found(stable=True) == {place: Committed(5, "up to 5")}
+
+
+def test_a_transaction_of_offsets_only(cluster: Cluster) -> None:
+    place = TopicPartition("copied", 0)
+    with Producer(cluster, Writing(transactional_id="offsets only")) as producer:
+        producer.partition_count(place.topic)
+        producer.begin()
+        producer.add_offsets("offsets only", {place: Committed(7)})
+        assert producer.commit() == []
+    while not (found := cluster.retry(lambda client: committed(client, "offsets only"))):
+        pass  # the commit has its response before its markers are written
+    assert found == {place: Committed(7)}

@@ -17,6 +17,7 @@ from parley.pipeline.connect.connector import (
     SourceConnector,
     SourceTask,
     Task,
+    TransactionContext,
 )
 from parley.pipeline.connect.data import Field, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError
@@ -47,4 +48,5 @@ __all__ = [
     "Struct",
     "Task",
     "TopicPartition",
+    "TransactionContext",
 ]

@@ -50,6 +50,7 @@ __all__ = [
     "SourceTask",
     "SourceTaskContext",
     "Task",
+    "TransactionContext",
 ]
 
 
@@ -89,7 +90,7 @@ class Task(ABC):
 
     @abstractmethod
     def start(self, props: Mapping[str, str]) -> None:
-        """Begin, with one of the configurations the connector's `task_configs` gave."""
+        """Start the task with one of the configurations that the connector's `task_configs` returned."""
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what it holds. Called once, also after a failure."""
@@ -130,6 +131,18 @@ class SourceConnector(Connector):
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         return [self.props]
 
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
+        """Whether each record reaches its topic once if the runtime stores offsets with the records (KIP-618).
+
+        That is so if the source can be read again from any stored offset, and gives the same records behind it. None:
+        the connector does not say.
+        """
+        return None
+
+    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
+        """Whether its tasks end their transactions themselves (``transaction.boundary=connector``, KIP-618)."""
+        return False
+
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
@@ -155,8 +168,28 @@ class SinkConnector(Connector):
 # ---- sources --------------------------------------------------------------------------------------------------------
 
 
+class TransactionContext(Protocol):
+    """Ends the transactions that a source task's records are written in (``transaction.boundary=connector``).
+
+    Offsets behind the records of an aborted transaction are stored all the same: to have them read again, raise.
+    """
+
+    def commit_transaction(self, record: SourceRecord | None = None) -> None:
+        """Commit behind this record, which a `poll` is about to return; without one, behind the next batch."""
+        ...
+
+    def abort_transaction(self, record: SourceRecord | None = None) -> None:
+        """Abort behind this record, which a `poll` is about to return; without one, behind the next batch."""
+        ...
+
+
 class SourceTaskContext(Protocol):
     """What the runtime does for a source task."""
+
+    @property
+    def transactions(self) -> TransactionContext | None:
+        """None unless the task is to end its transactions itself."""
+        ...
 
     @property
     def offsets(self) -> OffsetReader: ...
@@ -265,7 +298,7 @@ class SinkTask(Task):
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
-        """Begin, with one of the configurations the connector's `task_configs` gave."""
+        """Start the task with one of the configurations that the connector's `task_configs` returned."""
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions are added; their records come next."""

@@ -15,6 +15,7 @@ from parley.pipeline.connect.config import (
     Validator,
     at_least,
     distinct,
+    non_empty,
     one_of,
     printable,
 )
@@ -222,7 +223,7 @@ SOURCE: Final = _COMMON + (
         "requested",
         _MEDIUM,
         group="Exactly Once Support",
-        doc="Whether the connector must be able to do exactly-once: required, or requested.",
+        doc="Whether the connector must be able to write exactly once (required), or does so if it can (requested).",
         validator=one_of("required", "requested", ignore_case=True),
         display_name="Exactly once support",
     )
@@ -232,7 +233,8 @@ SOURCE: Final = _COMMON + (
         "poll",
         _MEDIUM,
         group="Exactly Once Support",
-        doc="Where transactions of exactly-once would end: poll, interval or connector. There are none here.",
+        doc="Where transactions end if sources write exactly once: behind each poll, after an interval, or where the "
+        "connector says.",
         validator=one_of("interval", "poll", "connector", ignore_case=True),
         display_name="Transaction Boundary",
     )
@@ -242,7 +244,8 @@ SOURCE: Final = _COMMON + (
         None,
         _LOW,
         group="Exactly Once Support",
-        doc="How long such a transaction would be, in ms.",
+        doc="How long a transaction lasts with transaction.boundary=interval, in ms; else offset.flush.interval.ms.",
+        validator=lambda name, value: None if value is None else at_least(0)(name, value),
         display_name="Transaction boundary interval",
     )
     .define(
@@ -251,7 +254,8 @@ SOURCE: Final = _COMMON + (
         None,
         _LOW,
         group="offsets.topic",
-        doc="A topic of its own for the offsets of this connector. Here it must be empty: the worker's is used.",
+        doc="A topic of its own for the offsets of this connector; else the worker's. Only workers of a group use it.",
+        validator=non_empty,
         display_name="Offsets topic",
     )
 )

@@ -33,7 +33,7 @@ class ConfigError(ConnectError):
 
 
 def stack_trace(error: BaseException) -> str:
-    """The whole trace of an error, as it stands in the `trace` of a status."""
+    """Return the full stack trace of an error, for the `trace` field of a status."""
     import traceback
 
     return "".join(traceback.format_exception(error))

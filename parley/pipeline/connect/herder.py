@@ -11,7 +11,7 @@ are coroutines of the loop that the herder was started in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -269,18 +269,20 @@ class Herder(ABC):
 
     @abstractmethod
     async def put_task_configs(
-        self, name: str, configs: Sequence[Config], body: bytes, headers: Mapping[str, str]
+        self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
     ) -> None:
         """What another worker has worked out as the tasks of a connector; `body` is signed in `headers` (KIP-507).
 
-        Raises BadRequest without a signature, Forbidden with a wrong one.
+        `parse` reads the body only after its signature was right. Raises BadRequest without a signature, Forbidden with
+        a wrong one.
         """
 
     @abstractmethod
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """What another worker asks before it starts tasks of a source exactly once (KIP-618), signed as tasks are.
+        """Fence all tasks of a source but those that were committed last (KIP-618); `body` is signed in `headers`.
 
-        There is no such thing in this worker: a request that is in order raises BadRequest.
+        Another worker asks for it before it starts tasks that write exactly once. Raises NotFound, BadRequest for a
+        sink or without a signature, Forbidden with a wrong one.
         """
 
     @abstractmethod

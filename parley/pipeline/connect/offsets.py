@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from parley.pipeline.cluster import Connection
 from parley.pipeline.connect.errors import ConnectError
 
-__all__ = ["FileOffsetStore", "OffsetStore", "SourceOffset", "StoredOffsets", "key_of"]
+__all__ = ["FileOffsetStore", "OffsetStore", "SourceOffset", "StoredOffsets", "TopicOffsets", "key_of"]
 
 SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """A partition of a source and the offset in it; None: forget the partition."""
@@ -40,6 +41,21 @@ class OffsetStore(Protocol):
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
         """Keep the offsets: they outlive this process once the call returns. Raises ConnectError if they may not."""
+        ...
+
+
+class TopicOffsets(OffsetStore, Protocol):
+    """An offset store in a topic."""
+
+    def at(self, connection: Connection, topic: str) -> TopicOffsets:
+        """The offsets in another topic, which is made unless it is there; what it does not have is looked for here.
+
+        Raises ConnectError.
+        """
+        ...
+
+    def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """The offsets as records of the topic, by key and value."""
         ...
 
 

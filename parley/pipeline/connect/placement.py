@@ -161,6 +161,12 @@ class Placement(Generic[H]):
         """For how long one of these may still run on a host that was lost."""
         return max((self._fenced_until.get(task, now) - now for task in tasks), default=0.0)
 
+    def without_host(self, now: float) -> list[TaskSpec]:
+        """The tasks that could be started if there were a host."""
+        if self.hosts:
+            return []
+        return [spec for task, spec in self._waiting.items() if self._fenced_until.get(task, now) <= now]
+
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)

@@ -22,6 +22,7 @@ that runs tasks in threads, as this worker tells it over a connection. Rules:
    die again and again has failed, so that it does not take the others with it for ever.
 3. If the query itself fails it is started again, after a pause, and all tasks with it; Spark too, if it has stopped
    or its Java has ended, unless somebody else has started it.
+   A task that no host can take yet is UNASSIGNED, and its status says why (:mod:`parley.pipeline.connect.spark_share`).
 4. Progress is kept in Kafka and in the offset store, never in the query's checkpoint, which is a temporary folder.
 """
 
@@ -44,11 +45,13 @@ from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import State, TaskId
 from parley.pipeline.connect.offsets import SourceOffset
 from parley.pipeline.connect.placement import Host, Placement
+from parley.pipeline.connect.spark_share import bounded, hosts_wanted, why_tasks_wait
 from parley.pipeline.connect.tasks.peer import Peer, PeerLost, clock_s
 from parley.pipeline.connect.tasks.remote import HostPlan, host_tasks
 from parley.pipeline.connect.tasks.sealed import sealed
 from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
 from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.shipping import Shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +62,8 @@ QUERY_NAME: Final = "parley-connect"
 _GATHER_S: Final = 10.0
 """How long tasks wait for all hosts, so that they are spread evenly."""
 _RESTART_S: Final = 5.0
+_LOOK_S: Final = 1.0
+"""How often the tasks that wait are looked at."""
 _ACCEPT_PAUSE_S: Final = 1.0
 _GREETINGS_AT_ONCE: Final = 64
 _LOOPBACK: Final = "127.0.0.1"
@@ -86,6 +91,7 @@ class _Told:
         self._failed = failed
         self._reports = reports
         self.stored = reports.stored
+        self.encoded = reports.encoded
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
         if self._owns(spec):
@@ -98,9 +104,20 @@ class _Told:
             self._reports.topic_used(spec, topic)
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        self._check(spec)
+        self._reports.store(spec, offsets)
+
+    def fence(self, spec: TaskSpec) -> None:
+        self._check(spec)
+        self._reports.fence(spec)
+
+    def verify(self, spec: TaskSpec) -> None:
+        self._reports.verify(spec)
+        self._check(spec)
+
+    def _check(self, spec: TaskSpec) -> None:
         if not self._owns(spec):
             raise ConnectError(f"task {spec.id} has been given to another host")
-        self._reports.store(spec, offsets)
 
 
 class SparkEngine:
@@ -115,6 +132,8 @@ class SparkEngine:
         self._gathered = False
         self._leased = False
         self._wanted = 1
+        self._failure: Exception | None = None
+        """What the query failed of, until a host comes."""
         self._session: SparkSession | None = None
         self._listener: Listener | None = None
         self._supervisor: threading.Thread | None = None
@@ -141,17 +160,18 @@ class SparkEngine:
         """Let hosts come, to this address, and give them tasks."""
         self._reports = reports
         self._listener = Listener((address, 0))
-        self._plan = HostPlan((address, int(self._listener.address[1])), secrets.token_bytes(32), self._worker)
-        for one in (_thread(self._accept, self._listener), _thread(self._house)):
+        self._plan = HostPlan((address, int(self._listener.address[1])), secrets.token_bytes(32), self._worker.of_tasks)
+        for one in (_thread(self._accept, self._listener), _thread(self._house), _thread(self._tell_waiting)):
             one.start()
 
     def _start_spark(self) -> SparkSession:
         from parley.pipeline.session import spark_session
 
         given = {key: value for key, value in self._worker.given.items() if key.startswith("spark.")}
-        settings = {key: value for key, value in given.items() if key not in _OWN_KEYS}
-        self._session = spark_session("parley-connect", master=self._worker["spark.master"], settings=settings)
-        self._wanted = self._worker["spark.hosts"] or self._session.sparkContext.defaultParallelism
+        master, hosts = self._worker["spark.master"], self._worker["spark.hosts"]
+        settings = bounded({key: value for key, value in given.items() if key not in _OWN_KEYS}, master, hosts)
+        self._session = spark_session("parley-connect", master=master, settings=settings)
+        self._wanted = hosts_wanted(self._session.sparkContext, hosts)
         return self._session
 
     def stop(self, timeout_ms: int) -> None:
@@ -183,6 +203,7 @@ class SparkEngine:
                             self._end(query)
                 except Exception as error:
                     if not self._stopping.is_set():
+                        self._failure = error
                         _log.error("The query of the connectors failed and is started again: %s", error)
             self._stopping.wait(_RESTART_S)
 
@@ -211,7 +232,7 @@ class SparkEngine:
         with self._changed:
             self._leased, self._gathered = True, False
         try:
-            context.parallelize(range(self._wanted), self._wanted).foreachPartition(partial(_host, self._plan))
+            context.parallelize(range(self._wanted), self._wanted).foreachPartition(Shipped(partial(_host, self._plan)))
         finally:
             with self._changed:
                 self._leased = False
@@ -251,11 +272,14 @@ class SparkEngine:
             return
         finally:
             self._greeting.release()
+        if not greeted.is_encrypted and self._plan.address[0] != _LOOPBACK:
+            _log.warning("Messages to a host of tasks are not encrypted: install cryptography on all machines.")
         host = _Host()
         told = _Told(partial(self._owns, host), partial(self._failed, host), self._reports)
         host.peer = Peer(greeted, told, partial(self._lost, host))
         with self._changed:
             self._placement.hosts.append(host)
+            self._failure = None
             self._changed.notify_all()
         host.peer.start()
         if self._stopping.is_set():
@@ -297,6 +321,21 @@ class SparkEngine:
                 host, spec = placed
                 with suppress(PeerLost):
                     host.peer.tell("start", spec)  # under the lock: what is told later of the task comes later
+
+    def _tell_waiting(self) -> None:
+        """Report why tasks wait that no host can take, and report it again when the reason changes."""
+        told: dict[TaskId, tuple[int, str]] = {}
+        while not self._stopping.wait(_LOOK_S):
+            if not self._placement.has_waiting:
+                told.clear()
+                continue
+            context = None if self._session is None else self._session.sparkContext
+            reason = why_tasks_wait(context, self._plan.address, self._failure)
+            with self._changed:  # so that a host reports the state of the task only after this
+                for spec in self._placement.without_host(clock_s()):
+                    if told.get(spec.id) != (spec.incarnation, reason):
+                        told[spec.id] = spec.incarnation, reason
+                        self._reports.state(spec, State.UNASSIGNED, reason)
 
     def _gather(self) -> None:
         """Wait a while for all hosts when they have just been begun."""

@@ -6,12 +6,13 @@ predicate that is not defined) is found here already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from parley.pipeline.connect.config import ConfigDef, ConfigInfo, ConfigInfos, ConfigValue
-from parley.pipeline.connect.connector import Connector
+from parley.pipeline.connect.connector import Connector, SourceConnector
 from parley.pipeline.connect.connector_config import class_of, definition_of, is_sink, subscribed
 from parley.pipeline.connect.converters import Converter, HeaderConverter
 from parley.pipeline.connect.errors import ConfigError
@@ -23,6 +24,19 @@ __all__ = ["validated"]
 _CONVERTERS: Final = {"key.converter": Converter, "value.converter": Converter, "header.converter": HeaderConverter}
 _CLIENTS: Final = ("producer.override.", "consumer.override.", "admin.override.")
 _GROUP: Final = "consumer.override.group.id"
+_ONCE: Final[Mapping[bool | None, str]] = {
+    True: "",
+    False: "The connector does not support exactly-once semantics with the provided configuration.",
+    None: "The connector does not implement the API required for preflight validation of exactly-once source support. "
+    "Please consult the documentation for the connector to determine whether it supports exactly-once semantics, and "
+    'then consider reconfiguring the connector to use the value "requested" for this property (which will disable '
+    "this preflight check and allow the connector to be created).",
+}
+_NO_BOUNDARIES: Final = (
+    "The connector does not support connector-defined transaction boundaries with the given configuration. "
+    "Please reconfigure it to use a different transaction boundary definition."
+)
+_log = logging.getLogger(__name__)
 
 Problem = tuple[str, str]
 """The key it is shown at, and what is wrong."""
@@ -46,9 +60,10 @@ def validated(
     given = {key: value for key, value in config.items() if value is not None}
     common = _with_defaults(definition_of(connector, given, plugins), worker, plugins)
     values = {one.name: one for one in common.validate(given)}
-    own = connector().validate(given)
+    made = connector()
+    own = made.validate(given)
     values |= {one.name: one for one in own if one.name not in values}
-    for found in (_relations(connector, given), _group(connector, given, worker), _overrides(given, policy)):
+    for found in (_relations(made, given, worker), _group(connector, given, worker), _overrides(given, policy)):
         for name, text in found:
             values.setdefault(name, ConfigValue(name, given.get(name))).errors.append(text)
     definition = ConfigDef([*common.keys.values(), *connector.config_def.keys.values()])
@@ -76,9 +91,12 @@ def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Pl
     return definition + ConfigDef(keys)
 
 
-def _relations(connector: type[Connector], given: Mapping[str, str]) -> Iterator[Problem]:
+def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
     """What several keys say together that cannot be."""
-    yield from _topics(given) if is_sink(connector) else _exactly_once(given)
+    if isinstance(connector, SourceConnector):
+        yield from _exactly_once(connector, given, worker)
+    else:
+        yield from _topics(given)
     predicates = {one.strip() for one in given.get("predicates", "").split(",")}
     for name in dict.fromkeys(one.strip() for one in given.get("transforms", "").split(",")):
         used = given.get(f"transforms.{name}.predicate")
@@ -118,23 +136,27 @@ def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
-def _exactly_once(given: Mapping[str, str]) -> Iterator[Problem]:
-    """What a source asks for that only exactly-once for sources (KIP-618) could give: there is none here."""
+def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
+    """What a source asks of exactly-once (KIP-618) that the worker or the connector cannot do."""
     if given.get("exactly.once.support", "").strip().lower() == "required":
-        yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
+        if worker.get("exactly.once.source.support", "").strip().lower() != "enabled":
+            yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
+        problem = _asked(lambda: _ONCE[connector.exactly_once_support(given)])
+        if problem:
+            yield "exactly.once.support", problem
     if given.get("transaction.boundary", "").strip().lower() == "connector":
-        yield (
-            "transaction.boundary",
-            "The connector does not support connector-defined transaction boundaries with the given configuration. "
-            "Please reconfigure it to use a different transaction boundary definition.",
-        )
-    topic = given.get("offsets.storage.topic", "").strip()
-    if topic:
-        yield (
-            "offsets.storage.topic",
-            f"Invalid value {topic} for configuration offsets.storage.topic: offsets of all connectors are kept in the "
-            "worker's topic (offset.storage.topic); leave this key out.",
-        )
+        problem = _asked(lambda: "" if connector.can_define_transaction_boundaries(given) else _NO_BOUNDARIES)
+        if problem:
+            yield "transaction.boundary", problem
+
+
+def _asked(ask: Callable[[], str]) -> str:
+    """What a connector answers, or that it fails."""
+    try:
+        return ask()
+    except Exception as error:
+        _log.error("a connector failed while its configuration was validated", exc_info=error)
+        return f"An unexpected error occurred during validation: {error}"
 
 
 def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 from parley.pipeline.cluster import Cluster, Connection
 from parley.pipeline.connect.config import ConfigInfos
@@ -26,15 +26,17 @@ from parley.pipeline.connect.connector_config import is_sink
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TargetState, TaskId
 from parley.pipeline.connect.indirect import Providers
-from parley.pipeline.connect.offsets import OffsetStore, SourceOffset
+from parley.pipeline.connect.offsets import OffsetStore, SourceOffset, TopicOffsets
 from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from parley.pipeline.connect.plugins import Plugins
-from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
 from parley.pipeline.connect.validation import validated
 from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.writing import Producer, Writing
 
 __all__ = ["TaskEngine", "Worker", "WorkerEvents"]
 
+_OFFSETS_TOPIC: Final = "offsets.storage.topic"
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +57,14 @@ class WorkerEvents(Protocol):
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         """The task has used the topic, for the first time since it was started (KIP-558)."""
+        ...
+
+    def fence(self, task: TaskId) -> None:
+        """Have all older tasks of its connector fenced (KIP-618); blocks. Raises ConnectError."""
+        ...
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        """Raises ConnectError if the task is not this worker's, or of an older generation; blocks."""
         ...
 
 
@@ -96,7 +106,11 @@ class Worker:
         self._tasks: dict[TaskId, TaskSpec] = {}
         self._incarnations = itertools.count(1)
         self._lock = threading.Lock()
-        self._admin = Cluster(Connection(bootstrap=config.bootstrap, client_id=config["client.id"] or "connect-admin"))
+        self._admin = Cluster(
+            Connection(
+                bootstrap=config.bootstrap, client_id=config["client.id"] or "connect-admin", security=config.security
+            )
+        )
 
     def start(self) -> None:
         """Begin: the offset store and the engine are started. Raises ConnectError."""
@@ -119,7 +133,7 @@ class Worker:
 
         What becomes of it comes as an event: a connector that raises is FAILED. Raises ConnectError if there is one.
         """
-        running = _RunningConnector(name, config, self._providers, self._events, self._offsets)
+        running = _RunningConnector(name, config, self._providers, self._events, self._offsets_of)
         with self._lock:
             if name in self._connectors:
                 raise ConnectError(f"Connector with name {name} already exists")
@@ -169,22 +183,28 @@ class Worker:
         connector_config: Mapping[str, str],
         task_config: Mapping[str, str],
         target: TargetState,
+        *,
+        generation: int = 0,
     ) -> None:
         """Start a task, one of so many that its connector has; its state comes as events.
+
+        `generation` counts how often the connector was divided into tasks.
 
         The tasks of a sink share its partitions by that number: where it changes, all of them have to be stopped before
         the first is started anew. Raises ConnectError if there is one of this id, if there is no such connector class,
         or if a value that the configuration only names cannot be had.
         """
-        connector = self.plugins.load(connector_config.get("connector.class", ""), cast(Any, Connector))
+        sink = is_sink(self._class_of(connector_config))
+        resolved = self._providers.resolve(connector_config)
         spec = TaskSpec(
             id=task,
             tasks=tasks,
             incarnation=next(self._incarnations),
-            is_sink=is_sink(connector),
-            connector_config=self._providers.resolve(connector_config),
+            is_sink=sink,
+            connector_config=resolved,
             task_config=self._providers.resolve(task_config),
             is_paused=target is TargetState.PAUSED,
+            exactly_once=None if sink else self._exactly_once(task, resolved, generation),
         )
         with self._lock:
             if task in self._tasks:
@@ -200,6 +220,42 @@ class Worker:
         with self._lock:
             for one in ended:
                 self._tasks.pop(one, None)
+
+    # Exactly-once sources (KIP-618).
+
+    def writes_exactly_once(self, config: Mapping[str, str]) -> bool:
+        """True if the tasks of a connector write in transactions. Raises ConfigError if there is no such class."""
+        return self._config.exactly_once_sources and not is_sink(self._class_of(config))
+
+    def fence_tasks(self, name: str, config: Mapping[str, str], count: int) -> None:
+        """Fence the tasks with the first numbers of a source: they write no more. Raises KafkaError, ConnectError."""
+        producer = ClientSettings.of("producer", self._config, self._providers.resolve(config))
+        with Cluster(producer.connection(self._config, f"connect-fencing-{name}")) as cluster:
+            for number in range(count):
+                Producer(cluster, Writing(transactional_id=self._transactional_id(TaskId(name, number)))).identity()
+
+    def _exactly_once(self, task: TaskId, config: Mapping[str, str], generation: int) -> ExactlyOnce | None:
+        if not self._config.exactly_once_sources:
+            return None
+        topic = config.get(_OFFSETS_TOPIC) or self._config["offset.storage.topic"]
+        return ExactlyOnce(self._transactional_id(task), topic, generation)
+
+    def _transactional_id(self, task: TaskId) -> str:
+        return f"{self._config['group.id']}-{task}"
+
+    def _offsets_of(self, config: Mapping[str, str]) -> OffsetStore:
+        """Where a source connector's offsets are, by its resolved configuration. Raises ConnectError."""
+        workers = self._config.values.get("offset.storage.topic")
+        if workers is None:
+            return self._offsets
+        topic = config.get(_OFFSETS_TOPIC) or workers
+        if topic == workers and not self._config.exactly_once_sources:
+            return self._offsets
+        client_id = f"connect-{self._config['group.id']}"
+        connection = ClientSettings.of("producer", self._config, config).connection(self._config, client_id)
+        if (connection.bootstrap, topic) == (self._config.bootstrap, workers):
+            return self._offsets
+        return cast(TopicOffsets, self._offsets).at(connection, topic)
 
     # What can be asked.
 
@@ -224,7 +280,7 @@ class Worker:
         """
         if is_sink(self._class_of(config)):
             return sink_offsets(self._admin, name, config)
-        return self._offsets.all(name)
+        return self._offsets_of(self._providers.resolve(config)).all(name)
 
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
         """Set offsets of a connector none of whose tasks run; None: forget all. A text that says what came of it.
@@ -236,7 +292,8 @@ class Worker:
         connector = self._class_of(config)()
         if isinstance(connector, SinkConnector):
             return alter_sink_offsets(self._admin, connector, name, config, offsets)
-        return alter_source_offsets(self._offsets, cast(SourceConnector, connector), name, config, offsets)
+        store = self._offsets_of(config)
+        return alter_source_offsets(store, cast(SourceConnector, connector), name, config, offsets)
 
     def _class_of(self, config: Mapping[str, str]) -> type[Connector]:
         return cast(type[Connector], self.plugins.load(config.get("connector.class", ""), cast(Any, Connector)))
@@ -256,7 +313,7 @@ class _RunningConnector:
         config: Mapping[str, str],
         providers: Providers,
         events: WorkerEvents,
-        offsets: OffsetStore,
+        offsets_of: Callable[[Mapping[str, str]], OffsetStore],
     ) -> None:
         self.name = name
         self.connector: Connector | None = None
@@ -264,7 +321,7 @@ class _RunningConnector:
         self._config = self._given
         self._providers = providers
         self._events = events
-        self.offsets = _OffsetsOf(name, offsets)
+        self.offsets = _OffsetsOf(name, lambda: offsets_of(self._config))
         self._is_started = False
         self._is_ended = False
         self._lock = threading.RLock()
@@ -345,7 +402,7 @@ class _RunningConnector:
 class _OffsetsOf:
     """The stored offsets of one connector."""
 
-    def __init__(self, connector: str, store: OffsetStore) -> None:
+    def __init__(self, connector: str, store: Callable[[], OffsetStore]) -> None:
         self._connector = connector
         self._store = store
 
@@ -353,7 +410,7 @@ class _OffsetsOf:
         return self.offsets([partition])[0]
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._store.get(self._connector, list(partitions))
+        return self._store().get(self._connector, list(partitions))
 
 
 class _TaskReports:
@@ -370,10 +427,27 @@ class _TaskReports:
         if self._worker.runs(spec) and self._worker._config["topic.tracking.enable"]:
             self._worker._events.topic_used(spec.id, topic)
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._worker._offsets.get(connector, partitions)
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._worker._offsets_of(spec.connector_config).get(spec.id.connector, partitions)
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        self._check(spec)
+        self._worker._offsets_of(spec.connector_config).store(spec.id.connector, offsets)
+
+    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        self._check(spec)
+        store = cast(TopicOffsets, self._worker._offsets_of(spec.connector_config))
+        return store.encoded(spec.id.connector, offsets)
+
+    def fence(self, spec: TaskSpec) -> None:
+        self._check(spec)
+        self._worker._events.fence(spec.id)
+
+    def verify(self, spec: TaskSpec) -> None:
+        if spec.exactly_once is not None:
+            self._worker._events.verify(spec.id, spec.exactly_once.generation)
+        self._check(spec)
+
+    def _check(self, spec: TaskSpec) -> None:
         if not self._worker.runs(spec):
             raise ConnectError(f"task {spec.id} was stopped meanwhile")
-        self._worker._offsets.store(spec.id.connector, offsets)

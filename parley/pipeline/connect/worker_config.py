@@ -8,18 +8,20 @@ policy allows them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
 from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.rest_config import REST, REST_TLS
+from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
-COMMON: Final = (
+WORK: Final = (
     ConfigDef()
     .define(
         "bootstrap.servers",
@@ -59,18 +61,6 @@ COMMON: Final = (
         "How long all tasks together have to stop by themselves, in ms.",
         validator=at_least(0),
     )
-    .define(
-        "listeners",
-        ConfigType.LIST,
-        ["http://:8083"],
-        _LOW,
-        "Where the REST API listens, as http://host:port; without a host on all addresses.",
-    )
-    .define("rest.advertised.host.name", ConfigType.STRING, None, _LOW, "The host other workers are told.")
-    .define("rest.advertised.port", ConfigType.INT, None, _LOW, "The port other workers are told.")
-    .define("rest.advertised.listener", ConfigType.STRING, None, _LOW, "The protocol other workers are told.")
-    .define("access.control.allow.origin", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Origin of answers.")
-    .define("access.control.allow.methods", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Methods of answers.")
     .define("plugin.path", ConfigType.LIST, [], _LOW, "Folders with Python modules of plugins, beside the installed.")
     .define(
         "connector.client.config.override.policy",
@@ -110,10 +100,14 @@ COMMON: Final = (
         ConfigType.INT,
         None,
         _MEDIUM,
-        "In how many of Spark's slots tasks run, each a process; without it in all slots there are.",
+        "In how many of Spark's slots tasks run, each a process. Without it in all slots of this machine; of a cluster "
+        "in as many as spark.cores.max allows, or in 2. It bounds the cores that are taken of a standalone cluster.",
         validator=lambda name, value: None if value is None else at_least(1)(name, value),
     )
 )
+
+COMMON: Final = WORK + REST
+"""The keys of every worker."""
 
 STANDALONE: Final = COMMON + ConfigDef().define(
     "offset.storage.file.filename",
@@ -128,17 +122,18 @@ STANDALONE: Final = COMMON + ConfigDef().define(
 class WorkerConfig:
     """A worker's configuration: the texts as given, and their typed values."""
 
-    given: Mapping[str, str]
-    values: Mapping[str, Any]
+    given: Mapping[str, str] = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], definition: ConfigDef = STANDALONE) -> Self:
         """Raises ConfigError with everything that is wrong, a line each."""
         judged = definition.validate(given)
         problems = [error for one in judged for error in one.errors]
-        security = given.get("security.protocol", "PLAINTEXT")
-        if security != "PLAINTEXT":
-            problems.append(f"Invalid value {security} for configuration security.protocol: only PLAINTEXT for now")
+        try:
+            SecurityProperties.of(given).read()
+        except ValueError as error:
+            problems.append(f"Invalid value for configuration security.protocol or what it needs: {error}")
         if problems:
             raise ConfigError(*problems)
         return cls(dict(given), {one.name: one.value for one in judged})
@@ -147,8 +142,23 @@ class WorkerConfig:
         return self.values[name]
 
     @property
+    def security(self) -> SecurityProperties:
+        """How the worker itself reaches the cluster."""
+        return SecurityProperties.of(self.given)
+
+    @property
+    def of_tasks(self) -> Self:
+        """The part that tasks in other processes need: without the keys and passwords of the REST API."""
+        return replace(self, given={key: value for key, value in self.given.items() if not key.startswith(REST_TLS)})
+
+    @property
     def bootstrap(self) -> str:
         return ",".join(self.values["bootstrap.servers"])
+
+    @property
+    def exactly_once_sources(self) -> bool:
+        """True if source tasks write exactly once (KIP-618), which only workers of a group can."""
+        return str(self.values.get("exactly.once.source.support", "disabled")).lower() == "enabled"
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         """The keys that start so, without the start: ``value.converter.`` for the converter's own settings."""

@@ -102,7 +102,7 @@ Run = Callable[[list[BackTask]], Iterable[int]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Sends each partition's rows in a Spark task; they raise `spark.TaskFailed`."""
+    """Return a function that sends each partition's rows in a Spark task. That function raises `spark.TaskFailed`."""
     return lambda tasks: run_tasks(session, send_rows, tasks)
 
 

@@ -196,7 +196,6 @@ def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
     for row, data in enumerate(column.to_pylist()):
         try:
             value = None if data is None else read(data)
-            pa.scalar(value, layout.schema.type)
             at = value[layout.event_time] if layout.event_time and value is not None else None
             time = None if at is None else moment(at)
         except NOT_FITTING as error:

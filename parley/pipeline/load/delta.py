@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
+from parley.pipeline.column_types import delta_type
 from parley.pipeline.load.columns import NO_TIME, Layout
 from parley.pipeline.load.files import OURS, Destination, Written, empty_pending, mark_path
 from parley.pipeline.load.manifest import LoadConflict
@@ -47,14 +48,26 @@ class DeltaCommits:
             if filesystem.get_file_info(f"{root}/{OURS}/manifests").type is not pa_fs.FileType.NotFound:
                 raise LoadConflict(f"{self._destination.uri} is a folder of files: take another one") from None
             return None
-        there = {one.name for one in table.schema().fields}
-        wanted = {*self._layout.columns.names, *self._layout.folders}
-        if there != wanted:
-            raise LoadConflict(
-                f"the table {self._destination.uri} has columns {', '.join(sorted(there))}, not "
-                f"{', '.join(sorted(wanted))}: take another folder"
-            )
+        self._check(table)
         return table
+
+    def _check(self, table: DeltaTable) -> None:
+        """Raises LoadConflict if the table has other columns, or is divided by others, than the files."""
+        uri, by = self._destination.uri, table.metadata().partition_columns
+        there = {one.name: one.type for one in pa.schema(table.schema().to_arrow())}
+        if there != (wanted := dict(self._columns())):
+            raise LoadConflict(
+                f"the table {uri} has columns {_shown(there)}, not {_shown(wanted)}: take another folder"
+            )
+        if by != list(self._layout.folders):
+            raise LoadConflict(f"the table {uri} is divided by {by}, not {list(self._layout.folders)}")
+
+    def _columns(self) -> list[tuple[str, Any]]:
+        """The columns of the table with Delta's types. Raises LoadConflict for what Delta has no type for."""
+        found = [(one.name, delta_type(one.type)) for one in self._layout.columns]
+        if lacking := [name for name, kind in found if kind is None]:
+            raise LoadConflict(f"Delta has no type for times of day ({', '.join(lacking)}): take another format")
+        return [*found, *((name, pa.string()) for name in self._layout.folders)]
 
     def look_up(self, partitions: Sequence[int]) -> None:
         """Read how far these partitions are loaded."""
@@ -64,14 +77,9 @@ class DeltaCommits:
 
     def begin(self, positions: Mapping[int, int]) -> None:
         """Take the folder, and make the table if there is none; ``positions`` is where new partitions begin."""
-        from deltalake import DeltaTable
-
         if self._table is None:
-            by = list(self._layout.folders)
-            columns = [*self._layout.columns, *(pa.field(name, pa.string()) for name in by)]
-            self._table = DeltaTable.create(
-                self._destination.uri, pa.schema(columns), mode="ignore", partition_by=by or None
-            )
+            self._make()
+            self._table = self._open()  # perhaps that of another, made meanwhile
         filesystem, root = self._destination.filesystem()
         filesystem.create_dir(mark_path(root).rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(mark_path(root)) as mark:
@@ -80,6 +88,22 @@ class DeltaCommits:
         if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
             self.commit([], new)
 
+    def _make(self) -> None:
+        """Make the table unless it is there. Without retries: the library would commit again, over that of another."""
+        from deltalake import CommitProperties, DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        try:
+            DeltaTable.create(
+                self._destination.uri,
+                pa.schema(self._columns()),
+                mode="ignore",
+                partition_by=list(self._layout.folders) or None,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError as error:
+            raise LoadConflict(f"another writer created {self._destination.uri} first: {error}") from None
+
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
         """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
         from deltalake import CommitProperties, Transaction
@@ -87,6 +111,7 @@ class DeltaCommits:
 
         assert self._table is not None
         self._table.update_incremental()
+        self._check(self._table)
         before = {each: self._table.transaction_version(self._application(each)) for each in positions}
         if any(offset is not None and offset != self.positions.get(each) for each, offset in before.items()):
             raise LoadConflict(f"another load has written to {self._destination.uri} meanwhile: start this one again")
@@ -115,6 +140,10 @@ class DeltaCommits:
         return AddAction(
             one.path, one.size_bytes, values, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": one.records})
         )
+
+
+def _shown(columns: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items()))
 
 
 def new_load_id() -> str:

@@ -86,8 +86,9 @@ def load(
         begins = cluster.offsets(dict.fromkeys(places, EARLIEST), settings.isolation)
         ends = cluster.offsets(dict.fromkeys(places, LATEST), settings.isolation)
         topic_id = cluster.topic_id(settings.topic)
-    destination = Destination(settings.uri, settings.format, new_load_id())
-    commits = _commits(settings, destination, [place.partition for place in places])
+        destination = Destination(settings.uri, settings.format, new_load_id())
+        commits = _commits(settings, destination, [place.partition for place in places])
+        ends |= _ends_of_uncommitted(cluster, commits.positions, ends)
     check_origin(destination, settings.topic, topic_id)
     first = {place.partition: offset for place, offset in begins.items()}
     last = {place.partition: offset for place, offset in ends.items()}
@@ -107,6 +108,20 @@ def load(
         done.size_bytes += sum(file.size_bytes for file in files)
         tell(done)
     return done
+
+
+def _ends_of_uncommitted(
+    cluster: Cluster, positions: Mapping[int, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where partitions end that were loaded beyond what is committed, into a Delta table with uncommitted records.
+
+    There is nothing to load of them until the open transaction ends.
+    """
+    beyond = {
+        place: positions[place.partition] for place, end in ends.items() if positions.get(place.partition, 0) > end
+    }
+    log_ends = cluster.offsets(dict.fromkeys(beyond, LATEST)) if beyond else {}
+    return {place: position for place, position in beyond.items() if position <= log_ends[place]}
 
 
 def _commits(settings: LoadSettings, destination: Destination, partitions: Sequence[int]) -> Commits:

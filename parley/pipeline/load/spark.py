@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from parley.pipeline.load.columns import BadRecord
 from parley.pipeline.load.files import NotOurs
 from parley.pipeline.mirror.appending import Overtaken
+from parley.pipeline.shipping import Shipped, missing_module
 from parley.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -28,8 +29,15 @@ class TaskFailed(Exception):
 
 def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     """What each task answers, in order. Raises TaskFailed."""
-    context = session.sparkContext
-    answers: list[R | TaskFailed] = context.parallelize(tasks, len(tasks)).map(partial(_answer, work)).collect()
+    from py4j.protocol import Py4JJavaError
+
+    sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_answer, work)))
+    try:
+        answers: list[R | TaskFailed] = sent.collect()
+    except Py4JJavaError as error:
+        if (told := missing_module(error)) is not None:
+            raise TaskFailed(told) from error
+        raise
     found: list[R] = []
     for one in answers:
         if isinstance(one, TaskFailed):

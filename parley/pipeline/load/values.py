@@ -1,16 +1,18 @@
-"""One value of a record read by its schema: JSON and Avro as what Arrow takes for a column. Decisions only.
+"""One value of a record read by its schema, from JSON or Avro. Decisions only.
 
-JSON is read strictly where leniency would change data: 5.5 is no integer, ``"abc"`` no list. What is no text where a
-text is wanted becomes its JSON; bytes are read as base64, as Spark reads them.
+The schema says what a text of JSON stands for, which has no types of its own for it: a timestamp (ISO 8601, or a number
+of milliseconds), a date, a decimal, bytes (base64). What is read then has to be an exact value of its column
+(`exact_values`), as in the sinks of Connect: 5.5 is no integer, 5 no text.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
 from math import isfinite
@@ -18,13 +20,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from parley.pipeline.json_text import dumps
+from parley.pipeline.exact_values import fitter, number_of
+from parley.pipeline.json_text import finite
 
 NOT_FITTING: Final = (
     ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
 )  # fmt: skip
 """What reading a value raises that does not fit its schema."""
 _CONFLUENT_BYTES: Final = 5
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FINER_THAN_MICROSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _LOGICAL_READ: Final = frozenset(
     {
         "date", "decimal", "local-timestamp-micros", "local-timestamp-millis", "time-micros", "time-millis",
@@ -43,9 +48,14 @@ class ValueSchema:
 
 def reader(kind: str, schema: ValueSchema) -> Callable[[bytes], Any]:
     """What reads a value as ``json``, ``avro`` or ``avro-confluent``; it raises one of `NOT_FITTING`."""
+    read, fit = _decoder(kind, schema), fitter(schema.type)
+    return lambda data: fit(read(data))
+
+
+def _decoder(kind: str, schema: ValueSchema) -> Callable[[bytes], Any]:
     if kind == "json":
-        exact = Decimal if _has_decimal(schema.type) else None
-        return lambda data: fitted(json.loads(data, parse_float=exact), schema.type)
+        number = Decimal if _has_decimal(schema.type) else finite
+        return lambda data: _typed(json.loads(data, parse_float=number), schema.type)
     import fastavro
 
     parsed = fastavro.parse_schema(_without_unread(schema.avro))
@@ -87,53 +97,41 @@ def _datum(fastavro: Any, schema: Any, data: bytes) -> Any:
     return value
 
 
-def fitted(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON as one that Arrow takes for this type. Raises one of `NOT_FITTING`."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        _want(value, dict, "an object")
-        return {one.name: fitted(value.get(one.name), one.type) for one in kind}
-    if pa.types.is_list(kind):
-        _want(value, list, "a list")
-        return [fitted(one, kind.value_type) for one in value]
-    if pa.types.is_map(kind):
-        _want(value, dict, "an object")
-        return [(key, fitted(one, kind.item_type)) for key, one in value.items()]
-    return _plain(value, kind)
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_timestamp(kind):
-        return moment(value)
+def _typed(value: Any, kind: pa.DataType) -> Any:
+    """A value of JSON with the types that the schema says. What has another shape is left to the rule of values."""
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {one.name: _typed(value.get(one.name), one.type) for one in kind}
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_typed(one, kind.value_type) for one in value]
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return {key: _typed(one, kind.item_type) for key, one in value.items()}
+    if pa.types.is_floating(kind) and isinstance(value, Decimal):
+        return finite(str(value))
+    if pa.types.is_timestamp(kind) and isinstance(value, str | int | float | Decimal):
+        return _timestamp(value, has_zone=kind.tz is not None)
+    if not isinstance(value, str):
+        return value
     if pa.types.is_date(kind):
         return date.fromisoformat(value)
-    if pa.types.is_string(kind):
-        if isinstance(value, str):
-            return value
-        return dumps(value, separators=(",", ":"))
-    if pa.types.is_integer(kind) and not isinstance(value, bool) and isinstance(value, float | Decimal):
-        if value != int(value):
-            raise ValueError(f"an integer is wanted, not {value}")
-        return int(value)
-    if pa.types.is_floating(kind) and not isinstance(value, str | bool):
-        return float(value)
     if pa.types.is_decimal(kind):
-        return Decimal(_no_boolean(value))
+        return Decimal(value)
     if pa.types.is_binary(kind):
         return base64.b64decode(value, validate=True)
-    return _no_boolean(value) if not pa.types.is_boolean(kind) else value
-
-
-def _want(value: Any, kind: type, name: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is wanted, not {type(value).__name__}")
-
-
-def _no_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise TypeError("a boolean stands where none is wanted")
     return value
+
+
+def _timestamp(value: Any, *, has_zone: bool) -> datetime:
+    if isinstance(value, str) and not has_zone:
+        return _from_iso(value)
+    found = moment(value)
+    return found if has_zone else found.replace(tzinfo=None)
+
+
+def _from_iso(text: str) -> datetime:
+    """The time in ISO 8601. Raises ValueError, also for digits that would be cut off."""
+    if _FINER_THAN_MICROSECONDS.search(text):
+        raise ValueError("a time has at most microseconds")
+    return datetime.fromisoformat(text)
 
 
 def moment(value: Any) -> datetime:
@@ -142,12 +140,15 @@ def moment(value: Any) -> datetime:
     Raises one of `NOT_FITTING`.
     """
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        value = _from_iso(value)
     elif isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     if isinstance(value, datetime):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-    return datetime.fromtimestamp(float(_no_boolean(value)) / 1000, UTC)
+    ms = number_of(value)
+    if ms is None or ms * 1000 != int(ms * 1000):
+        raise ValueError("a time is a number of milliseconds with at most three digits behind the point")
+    return _EPOCH + timedelta(microseconds=int(ms * 1000))
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:

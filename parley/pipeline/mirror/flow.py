@@ -54,9 +54,14 @@ class Flow:
         self.number = number
         self.settings = settings
         self.source_connection = Connection(
-            bootstrap=settings.source.bootstrap, client_id=f"mirror-{settings.name}", api_timeout_ms=PATIENCE_MS
+            bootstrap=settings.source.bootstrap,
+            client_id=f"mirror-{settings.name}",
+            api_timeout_ms=PATIENCE_MS,
+            security=settings.source.security,
         )
-        self.target_connection = replace(self.source_connection, bootstrap=settings.target.bootstrap)
+        self.target_connection = replace(
+            self.source_connection, bootstrap=settings.target.bootstrap, security=settings.target.security
+        )
         self.source = Cluster(self.source_connection)
         self.target = Cluster(self.target_connection)
         self.isolation = Isolation[settings.choices.isolation.upper()]
@@ -170,7 +175,7 @@ class Flow:
         if not new:
             return
         latest = self.settings.choices.reset == "latest"
-        first = self.source.offsets(dict.fromkeys(new, LATEST if latest else EARLIEST))
+        first = self.source.offsets(dict.fromkeys(new, LATEST if latest else EARLIEST), self.isolation)
         ends = self.target.offsets(dict.fromkeys(map(self.remote, new), LATEST))
         group = admin.committed(self.source, self.settings.commits_as) if self.settings.commits_as else {}
         found = {place: known for place in new if (known := self._notes.place(place)) is not None}
@@ -227,7 +232,7 @@ class Flow:
         latest = self.settings.choices.reset == "latest"
         for place in anew:
             if ids[place]:
-                begin = self.source.offsets({place: LATEST if latest else EARLIEST})[place]
+                begin = self.source.offsets({place: LATEST if latest else EARLIEST}, self.isolation)[place]
                 self._begin_anew(place, begin, "the topic was made anew")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:

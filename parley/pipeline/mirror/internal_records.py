@@ -88,7 +88,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a consumer group of the source has read a partition, as an offset of the target's partition too.
+    """A consumer group's committed offset for a partition, in the source (upstream) and in the target (downstream).
 
     ``topic`` is its name on the target.
     """

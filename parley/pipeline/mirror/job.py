@@ -16,6 +16,7 @@ from parley.pipeline.fetching import TopicPartition
 from parley.pipeline.mirror.copying import Copied, Range, copy
 from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import MirrorSettings
+from parley.pipeline.shipping import Shipped, missing_module
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:
 
     def run(ranges: list[Range]) -> list[Copied]:
         found: list[Copied] = (
-            context.parallelize(ranges, min(len(ranges), context.defaultParallelism)).map(copy).collect()
+            context.parallelize(ranges, min(len(ranges), context.defaultParallelism)).map(Shipped(copy)).collect()
         )
         return found
 
@@ -116,4 +117,4 @@ def _wait(query: StreamingQuery, over: threading.Event) -> str:
         if over.is_set():
             return ""  # whoever has told us to end may have told Spark too
         raise
-    return "" if failure is None else str(failure)
+    return "" if failure is None else missing_module(failure) or str(failure)

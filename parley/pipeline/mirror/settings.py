@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from parley.pipeline.mirror.naming import DEFAULT_POLICY, IDENTITY_POLICY, ReplicationPolicy, Selection, TopicChoice
 from parley.pipeline.mirror.topics import SettingsChoice
+from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 
 TOPICS_EXCLUDED: Final = r"mm2.*\.internal, .*\.replica, __.*"
 GROUPS_EXCLUDED: Final = "console-consumer-.*, connect-.*, __.*"
@@ -158,6 +159,7 @@ class ClusterName:
 
     alias: str
     bootstrap: str
+    security: SecurityProperties = NO_SECURITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,22 @@ def _cluster(alias: str, properties: Mapping[str, str]) -> ClusterName:
     bootstrap = properties.get(f"{alias}.bootstrap.servers", "").strip()
     if not bootstrap:
         raise BadSettings(f"where is {alias}? Say {alias}.bootstrap.servers = host:port")
-    return ClusterName(alias, bootstrap)
+    return ClusterName(alias, bootstrap, _security({**properties, **_of_cluster(alias, properties)}, f"{alias}."))
+
+
+def _of_cluster(alias: str, properties: Mapping[str, str]) -> dict[str, str]:
+    prefix = f"{alias}."
+    return {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}
+
+
+def _security(properties: Mapping[str, str], where: str) -> SecurityProperties:
+    """TLS and login. Raises BadSettings if they cannot be used."""
+    security = SecurityProperties.of(properties)
+    try:
+        security.read()
+    except ValueError as error:
+        raise BadSettings(f"{where}security.protocol and the keys beside it: {error}") from None
+    return security
 
 
 def _flow(source: ClusterName, target: ClusterName, properties: Mapping[str, str]) -> FlowSettings:
@@ -302,9 +319,11 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
         prefix = next((each for each in prefixes if key.startswith(each)), "")
         bare, value = key[len(prefix) :], properties[key].strip()
         last = bare.removeprefix("source.").removeprefix("target.").removeprefix("consumer.").removeprefix("producer.")
+        if bare.startswith(_SECURITY) and "->" not in prefix:
+            continue  # read for the cluster
         if last.removeprefix("admin.").startswith(_SECURITY):
-            _refuse_security(key, value)
-        elif bare in _FILTERS:
+            raise BadSettings(f"{key}: set it for the whole cluster, as <alias>.{last.removeprefix('admin.')}")
+        if bare in _FILTERS:
             if value.rpartition(".")[2] != _FILTERS[bare]:
                 raise BadSettings(f"{key}: {value} cannot be loaded here; take the lists of names and exclusions")
         elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
@@ -314,11 +333,6 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
     return ignored
 
 
-def _refuse_security(key: str, value: str) -> None:
-    if not (key.endswith("security.protocol") and value == "PLAINTEXT"):
-        raise BadSettings(f"{key}: connections are PLAINTEXT, without authentication, for now: take it out")
-
-
 def from_mm1(
     consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
 ) -> MirrorSettings:
@@ -326,11 +340,12 @@ def from_mm1(
 
     ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.
     """
-    target = ClusterName("target", _address(producer, "--producer.config"))
+    target = ClusterName("target", _address(producer, "--producer.config"), _security(producer, "--producer.config: "))
     flows = []
     ignored = {key for key in producer if key not in _ADDRESSES and not key.startswith(_SECURITY)}
     for number, consumer in enumerate(consumers, start=1):
-        source = ClusterName(f"source{number}", _address(consumer, "--consumer.config"))
+        where = "--consumer.config"
+        source = ClusterName(f"source{number}", _address(consumer, where), _security(consumer, f"{where}: "))
         choices = Choices(
             enabled=True,
             topics=include or ".*",
@@ -351,11 +366,6 @@ def from_mm1(
 
 
 def _address(properties: Mapping[str, str], option: str) -> str:
-    for key in sorted(properties):
-        if key.startswith(_SECURITY) and properties[key].strip() != "PLAINTEXT":
-            raise BadSettings(
-                f"{key} in the file of {option}: connections are PLAINTEXT, without authentication, for now"
-            )
     address = next((properties[key] for key in _ADDRESSES if properties.get(key)), "")
     if not address.strip():
         hint = (

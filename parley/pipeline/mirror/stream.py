@@ -25,6 +25,7 @@ from parley.pipeline.cluster import LATEST, Cluster, Connection
 from parley.pipeline.fetching import Isolation, TopicPartition
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.settings import FlowSettings
+from parley.pipeline.shipping import Travels
 from parley.protocol.errors import KafkaError
 
 FORMAT: Final = "parley-mirror"
@@ -61,7 +62,7 @@ class _Rows(InputPartition):
     rows: list[Row]
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _Reader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, flows: tuple[FlowSettings, ...]) -> None:
         self._flows = flows
         self._clusters: dict[int, Cluster] = {}
@@ -93,7 +94,9 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, number: int, flow: FlowSettings) -> dict[str, dict[str, int]]:
         cluster = self._clusters.get(number)
         if cluster is None:
-            connection = Connection(bootstrap=flow.source.bootstrap, client_id=f"mirror-{flow.name}")
+            connection = Connection(
+                bootstrap=flow.source.bootstrap, client_id=f"mirror-{flow.name}", security=flow.source.security
+            )
             cluster = self._clusters[number] = Cluster(connection)
         there = admin.overview(cluster).topics
         places = [TopicPartition(topic, one) for topic in flow.topics.of(there) for one in range(there[topic])]

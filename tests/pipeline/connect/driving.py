@@ -18,7 +18,7 @@ from parley.pipeline.connect.running import make_worker
 from parley.pipeline.connect.worker import Worker
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 _POLL_S = 0.02
 HERE = "tests.pipeline.connect.sample"
 
@@ -49,6 +49,12 @@ class Told:
     def topic_used(self, task: TaskId, topic: str) -> None:
         self.topics.add((task, topic))
 
+    def fence(self, task: TaskId) -> None:
+        raise AssertionError("a worker that is alone fences nothing")
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        raise AssertionError("a worker that is alone fences nothing")
+
     def _note(self, of: str | TaskId, state: State, trace: str | None) -> None:
         with self._changed:
             self.states[of], self.traces[of] = state, trace
@@ -61,6 +67,11 @@ class Told:
             reached = self._changed.wait_for(lambda: self.states.get(of) is state, WAIT_S)
             assert reached, f"{of} is {self.states.get(of)}: {self.traces.get(of)}"
             return self.traces[of]
+
+    def was(self, of: str | TaskId, state: State) -> None:
+        """Comes back when it is or has been in that state."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: (of, state) in self.events, WAIT_S), f"{of} was never {state}"
 
 
 def until(look: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:

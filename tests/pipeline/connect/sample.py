@@ -63,6 +63,37 @@ class Counter(SourceConnector):
         return [{**self.props, "counter": str(number)} for number in range(max_tasks)]
 
 
+class BoundedTask(CounterTask):
+    """Counts as `CounterTask`, and ends transactions: behind 4, 12 and 19 it commits, behind 7 it aborts."""
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        records = super().poll()
+        assert self.context.transactions is not None
+        for record in records or ():
+            if record.key in ("4", "12", "19"):
+                self.context.transactions.commit_transaction(record)
+            if record.key == "7":
+                self.context.transactions.abort_transaction(record)
+        return records
+
+
+class Bounded(Counter):
+    task_class = BoundedTask
+
+    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
+        return True
+
+
+class Unsure(Counter):
+    """Fails when it is asked what it can do."""
+
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
+        raise ValueError("unsure")
+
+    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
+        raise ValueError("unsure")
+
+
 class NotesTask(SinkTask):
     """Writes a line of JSON for each record into a file of its own.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, at_least, one_of
-from parley.pipeline.connect.distributed.settings import DISTRIBUTED
+from parley.pipeline.connect.distributed.settings import DISTRIBUTED, has_transactional_leader
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.validation import validated
@@ -127,25 +127,82 @@ def test_no_sink_reads_in_the_group_of_the_workers() -> None:
     assert any("Consumer group for sink connector named s conflicts with" in one for one in named.problems())
 
 
-def test_what_only_exactly_once_for_sources_could_give_is_refused() -> None:
+ENABLED = {"exactly.once.source.support": "ENABLED"}
+SAMPLE = "tests.pipeline.connect.sample"
+
+
+@pytest.mark.parametrize(
+    ("config", "worker", "problem"),
+    [
+        ({"file": "f"}, ENABLED, None),
+        ({"file": "f"}, {}, "This worker does not have exactly-once source support enabled."),
+        ({"file": "f"}, {"exactly.once.source.support": "preparing"}, "This worker does not have exactly-once"),
+        ({}, ENABLED, "The connector does not support exactly-once semantics with the provided configuration."),
+        (
+            {"connector.class": f"{SAMPLE}.Counter"},
+            ENABLED,
+            "The connector does not implement the API required for preflight validation of exactly-once source support",
+        ),
+        ({"connector.class": f"{SAMPLE}.Unsure"}, ENABLED, "An unexpected error occurred during validation: unsure"),
+        ({"exactly.once.support": "some"}, ENABLED, "String must be one of (case insensitive): REQUIRED, REQUESTED"),
+    ],
+)
+def test_exactly_once_is_required_of_worker_and_connector(
+    config: dict[str, str], worker: dict[str, str], problem: str | None
+) -> None:
+    given = {"name": "n", "connector.class": "FileStreamSource", "topic": "t", "count": "1"}
+    given["exactly.once.support"] = "Required"
+    assert_problem("exactly.once.support", problem, {**given, **config}, worker)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"transaction.boundary": "INTERVAL"}, None),
+        ({"transaction.boundary": "connector", "connector.class": f"{SAMPLE}.Bounded"}, None),
+        (
+            {"transaction.boundary": "connector"},
+            "The connector does not support connector-defined transaction boundaries with the given configuration. "
+            "Please reconfigure it to use a different transaction boundary definition.",
+        ),
+        (
+            {"transaction.boundary": "connector", "connector.class": f"{SAMPLE}.Unsure"},
+            "An unexpected error occurred during validation: unsure",
+        ),
+        ({"transaction.boundary": "never"}, "String must be one of (case insensitive): INTERVAL, POLL, CONNECTOR"),
+    ],
+)
+def test_boundaries_of_transactions(config: dict[str, str], problem: str | None) -> None:
+    given = {"name": "n", "connector.class": "FileStreamSource", "topic": "t", "count": "1"}
+    assert_problem("transaction.boundary", problem, {**given, **config}, ENABLED)
+
+
+def assert_problem(key: str, problem: str | None, config: dict[str, str], worker: dict[str, str]) -> None:
+    """The only problem of the configuration is this one, with this key; None: it has none."""
+    infos = validated(config["connector.class"], config, Plugins(), worker=worker)
+    wrong = [(one.value.name, text) for one in infos.configs for text in one.value.errors]
+    if problem is None:
+        assert wrong == []
+    else:
+        [(name, text)] = wrong
+        assert name == key
+        assert problem in text
+
+
+def test_keys_of_exactly_once() -> None:
     config = {"name": "n", "connector.class": "FileStreamSource", "topic": "t"}
     for key, value, problem in (
-        ("exactly.once.support", "required", "This worker does not have exactly-once source support enabled."),
-        ("exactly.once.support", "some", "String must be one of (case insensitive): REQUIRED, REQUESTED"),
-        ("transaction.boundary", "connector", "does not support connector-defined transaction boundaries"),
-        ("offsets.storage.topic", "mine", "leave this key out"),
+        ("transaction.boundary.interval.ms", "-1", "Value must be at least 0"),
+        ("offsets.storage.topic", "", "String must be non-empty"),
     ):
-        infos = validated("FileStreamSource", {**config, key: value}, Plugins())
-        [wrong] = [one.value for one in infos.configs if one.value.errors]
-        assert wrong.name == key
-        assert problem in wrong.errors[0]
-    assert validated("FileStreamSource", {**config, "transaction.boundary": "INTERVAL"}, Plugins()).error_count == 0
+        assert_problem(key, problem, {**config, key: value}, {})
     told = {"group.id": "g", "key.converter": "c", "value.converter": "c"}
     told |= {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
-    for mode in ("enabled", "PREPARING"):
-        with pytest.raises(ConfigError, match="exactly-once for source connectors is not there"):
-            WorkerConfig.parse({**told, "exactly.once.source.support": mode}, DISTRIBUTED)
-    WorkerConfig.parse({**told, "exactly.once.source.support": "disabled"}, DISTRIBUTED)
+    for mode, leads, writes in (("disabled", False, False), ("PREPARING", True, False), ("Enabled", True, True)):
+        worker = WorkerConfig.parse({**told, "exactly.once.source.support": mode}, DISTRIBUTED)
+        assert (has_transactional_leader(worker), worker.exactly_once_sources) == (leads, writes)
+    with pytest.raises(ConfigError, match="DISABLED, PREPARING, ENABLED"):
+        WorkerConfig.parse({**told, "exactly.once.source.support": "on"}, DISTRIBUTED)
 
 
 def test_a_class_that_is_not_there_is_said_with_those_that_are() -> None:

@@ -56,7 +56,16 @@ class Noted:
     def topic_used(self, spec: TaskSpec, topic: str) -> None:
         return
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+    def encoded(self, spec: TaskSpec, offsets: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
+        return []
+
+    def fence(self, spec: TaskSpec) -> None:
+        return
+
+    def verify(self, spec: TaskSpec) -> None:
+        return
+
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         return [None for _ in partitions]
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
@@ -199,6 +208,9 @@ def test_a_lost_host_stores_and_says_nothing_more(engine: Engine) -> None:
     engine._lost(host)
     with pytest.raises(ConnectError, match="another host"):
         told.store(spec(), [])
+    for ask in (told.fence, told.verify):
+        with pytest.raises(ConnectError, match="another host"):
+            ask(spec())
     told.state(spec(), State.RUNNING, None)
     assert len(engine.noted.stored_offsets) == 1
     assert State.RUNNING not in [state for _, state, _ in engine.noted.states]
@@ -223,10 +235,15 @@ def test_a_task_that_kills_its_hosts_fails_and_says_why(engine: Engine, clock: C
 
 def test_an_engine_that_has_stopped_takes_in_nobody(engine: Engine) -> None:
     """Not even those of the next one, whose socket may have the same number."""
-    before = set(threading.enumerate())
+
+    def threads() -> set[threading.Thread]:  # brokers of other tests start threads of other names at any time
+        return {each for each in threading.enumerate() if each.name == "connect on spark"}
+
+    before = threads()
     engine._open(engine.noted, "127.0.0.1")
+    assert threads() - before
     engine.stop(0)
-    until(lambda: set(threading.enumerate()) - before, lambda left: not left)
+    until(lambda: threads() - before, lambda left: not left)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(engine._plan.address)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -19,14 +20,16 @@ import pytest
 from parley import Broker
 from parley.pipeline.connect import placement
 from parley.pipeline.connect.herder import State, TargetState, TaskId
-from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.offsets import FileOffsetStore, OffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.spark import SparkEngine
 from parley.pipeline.connect.tasks import peer
 from parley.pipeline.connect.tasks.spec import Reports
-from parley.pipeline.connect.worker import Worker
+from parley.pipeline.connect.worker import Worker, WorkerEvents
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from tests.pipeline.connect.driving import Driven, Told, create, produce, until
+from tests.pipeline.connect.workers import Reader, counter, group_worker
+from tests.pipeline.connect.workers import until as until_async
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +37,7 @@ ROOT = Path(__file__).parents[3]
 SILENCE_S, BEAT_S, STOP_S, FENCE_S = 5.0, 0.2, 0.5, 7.0
 """The silence where a host falls silent; the fence is longer than that, and as long as is needed for hosts that die."""
 SINKS = 4
+COUNT = 4_000
 
 
 def program(silence_s: float) -> str:
@@ -168,9 +172,16 @@ def test_a_host_that_dies_is_replaced(run: Run) -> None:
         process.kill()
     until(run.engine.begun, lambda found: found == 0)
     for name in run.names:
-        run.driven.told.wait(TaskId(name, 0), State.RESTARTING)
+        run.driven.told.was(TaskId(name, 0), State.RESTARTING)
+    # Its fence is over, and no other process has come.
+    for name in run.names:
+        reason = run.driven.told.wait(TaskId(name, 0), State.UNASSIGNED)
+        assert reason is not None
+        assert "none of its processes for tasks has connected" in reason
     run.engine.add()
     run.goes_on("b", "c")
+    for name in run.names:
+        run.driven.told.wait(TaskId(name, 0), State.RUNNING)
 
 
 def test_a_host_that_has_lost_its_worker_ends_under_a_task_that_is_stuck(
@@ -199,3 +210,33 @@ def test_strangers_get_nothing_and_hold_up_nobody(run: Run) -> None:
     for stranger in strangers:
         stranger.close()
     assert run.engine.begun() == 3
+
+
+async def test_a_source_in_hosts_that_die_writes_exactly_once(
+    connect_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "FENCE_S", FENCE_S)
+    bootstrap, group = connect_broker.bootstrap_servers, f"hosts-{uuid4().hex[:8]}"
+    engines: list[HostsEngine] = []
+
+    def make(config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, events: WorkerEvents) -> Worker:
+        engines.append(HostsEngine(config))
+        return Worker(config, plugins, offsets, engines[-1], events)
+
+    async with group_worker(bootstrap, group, make, exactly_once_source_support="enabled") as worker:
+        [engine] = engines
+        try:
+            await worker.ask("PUT", "/connectors/src/config", counter(group, COUNT))
+            reader = Reader(bootstrap, group)
+            await until_async(reader.read, lambda keys: len(keys) > COUNT // 4)
+            for process in engine.processes:
+                process.kill()
+            await until_async(lambda: asyncio.to_thread(engine.begun), lambda found: found == 0)
+            engine.add()
+            keys = await until_async(reader.read, lambda keys: len(keys) >= COUNT)
+            assert keys == [f"0-{number}" for number in range(COUNT)]
+            reader.close()
+        finally:
+            for process in engine.processes:
+                process.kill()
+                process.communicate()

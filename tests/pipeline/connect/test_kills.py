@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley import Broker
-from tests.pipeline.connect.workers import file_sink, file_source, settings, until
+from tests.pipeline.connect.workers import Reader, file_sink, file_source, settings, until
 
 ROOT = Path(__file__).parents[3]
 PARTITIONS = 4
@@ -73,6 +73,7 @@ def properties(connect_broker: Broker, tmp_path: Path) -> Path:
         "heartbeat.interval.ms": "300",
         "session.timeout.ms": "1500",
         "scheduled.rebalance.max.delay.ms": "0",
+        "exactly.once.source.support": "enabled",
     }
     path = tmp_path / "worker.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
@@ -98,6 +99,13 @@ def produce(bootstrap: str, topic: str, start: int, end: int) -> None:
         producer.produce(topic, b'{"n": %d}' % number, partition=number % PARTITIONS)
         producer.poll(0)
     assert producer.flush(60) == 0
+
+
+async def put(client: httpx.AsyncClient, name: str, config: Mapping[str, str]) -> None:
+    """Configure a connector. Sessions here are short: a worker refuses (409) while its group rebalances."""
+    await until(
+        lambda: client.put(f"/connectors/{name}/config", json=dict(config)), lambda made: made.status_code in (200, 201)
+    )
 
 
 async def statuses(client: httpx.AsyncClient, name: str) -> dict[str, Any]:
@@ -127,7 +135,7 @@ async def test_each_record_is_in_one_file_once(
     }
     first, second = workers
     async with httpx.AsyncClient(base_url=first.url, timeout=60) as client:
-        assert (await client.put("/connectors/out/config", json=config)).status_code == 201
+        await put(client, "out", config)
         await until(lambda: statuses(client, "out"), lambda found: where(found) == {first.id, second.id})
     for number, victim in enumerate((first, second)):
         begin = number * RECORDS
@@ -157,6 +165,40 @@ def read(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.ParquetFile(path).read() for path in folder.rglob("*.parquet"))
 
 
+async def test_each_line_is_seen_once_by_readers_of_committed_records(
+    connect_broker: Broker, workers: list[WorkerProcess], properties: Path, tmp_path: Path
+) -> None:
+    source, topic = tmp_path / "in.txt", f"t-{uuid4().hex[:8]}"
+    expected = [str(number) for number in range(RECORDS)]
+    source.write_text("".join(f"{line}\n" for line in expected))
+    bootstrap = connect_broker.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    config = {**file_source(source, topic, batch_size="50", exactly_once_support="required")}
+    config["value.converter"] = "org.apache.kafka.connect.storage.StringConverter"
+    async with httpx.AsyncClient(base_url=workers[0].url, timeout=60) as client:
+        await put(client, "in", config)
+    reader = Reader(bootstrap, topic)
+    for part in (1, 2):
+        await until(reader.read, lambda lines, part=part: len(lines) > part * RECORDS // 4)  # type: ignore[misc]
+        living = {worker.id: worker for worker in workers if worker.process.poll() is None}
+        async with httpx.AsyncClient(base_url=next(iter(living.values())).url, timeout=60) as client:
+            busy = await until(
+                lambda client=client: runs_on(client, "in"),  # type: ignore[misc]
+                lambda found, living=living: found in living,  # type: ignore[misc]
+            )
+        living[busy].kill()
+        workers.append(WorkerProcess(properties))
+        await asyncio.to_thread(workers[-1].ready)
+    assert await until(reader.read, lambda lines: len(lines) >= RECORDS) == expected
+    reader.close()
+
+
+async def runs_on(client: httpx.AsyncClient, name: str) -> str:
+    """The worker of a connector's only task, when it runs."""
+    return next(iter(where(await statuses(client, name))), "")
+
+
 async def test_no_line_is_lost_when_the_leader_is_killed(
     connect_broker: Broker, workers: list[WorkerProcess], tmp_path: Path
 ) -> None:
@@ -165,8 +207,8 @@ async def test_no_line_is_lost_when_the_leader_is_killed(
     converters = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
     first, second = workers
     async with httpx.AsyncClient(base_url=first.url, timeout=60) as client:
-        await client.put("/connectors/in/config", json={**file_source(source, topic, batch_size="200"), **converters})
-        await client.put("/connectors/out/config", json={**file_sink(target, topic), **converters})
+        await put(client, "in", {**file_source(source, topic, batch_size="200"), **converters})
+        await put(client, "out", {**file_sink(target, topic), **converters})
     await until(lambda: asyncio.to_thread(seen, target), lambda found: len(found) > 0)
     first.kill()
     with source.open("a") as file:

@@ -18,6 +18,7 @@ from parley.pipeline.connect.tasks.sealed import Sealed, Stranger, sealed
 
 WAIT_S = 30.0
 KEY = b"k" * 32
+BOTH, NEITHER = (True, True), (False, False)
 
 
 class End:
@@ -48,11 +49,13 @@ class End:
         return answer + 1
 
 
-def greeted(worker: Connection, host: Connection, keys: tuple[bytes, bytes] = (KEY, KEY)) -> tuple[Sealed, Sealed]:
+def greeted(
+    worker: Connection, host: Connection, keys: tuple[bytes, bytes] = (KEY, KEY), *, encrypted: tuple[bool, bool] = BOTH
+) -> tuple[Sealed, Sealed]:
     """Both ends, once they have greeted each other."""
     with ThreadPoolExecutor(1) as other:
-        there = other.submit(sealed, host, keys[1], is_worker=False)
-        return sealed(worker, keys[0], is_worker=True), there.result()
+        there = other.submit(sealed, host, keys[1], is_worker=False, can_encrypt=encrypted[1])
+        return sealed(worker, keys[0], is_worker=True, can_encrypt=encrypted[0]), there.result()
 
 
 @pytest.fixture
@@ -181,6 +184,7 @@ def test_who_was_stopped_for_a_while_knows_before_it_reads_anything() -> None:
     other.peer.close()
 
 
+@pytest.mark.slow
 def test_a_beat_counts_from_when_it_was_sent() -> None:
     clock, end = Clock(), End()
     near, far = greeted(*Pipe())
@@ -233,12 +237,12 @@ def test_nothing_is_read_of_who_does_not_know_the_key() -> None:
         greeted(worker, host, (KEY, b"another"))
     assert worker.closed
     worker, stranger = Pipe()
-    for said in (b"n" * 32, pickle.dumps(Harm())[:40]):
+    for said in (b"\0" + b"n" * 32, pickle.dumps(Harm())[:40]):
         stranger.send_bytes(said)
     with pytest.raises(Stranger):
         sealed(worker, KEY, is_worker=True)
     worker, stranger = Pipe()
-    stranger.send_bytes(b"n" * 33)
+    stranger.send_bytes(b"n" * 34)
     with pytest.raises(OSError, match="bad message length"):
         sealed(worker, KEY, is_worker=True)
     assert not Harm.was_read
@@ -258,14 +262,20 @@ def hand_on(one: Connection, other: Connection) -> None:
         other.send_bytes(one.recv_bytes())
 
 
-@pytest.mark.parametrize("change", ["made up", "changed", "repeated", "sent back", "left out"])
-def test_messages_that_were_tampered_with_end_the_connection(change: str) -> None:
+def relayed(encrypted: tuple[bool, bool]) -> tuple[Sealed, Sealed, Connection, Connection]:
+    """Worker and host, and a third party's connections to them. The third party has relayed their greetings."""
     worker_end, near = Pipe()
     far, host_end = Pipe()
-    with ThreadPoolExecutor(2) as relays:  # somebody between the two, who hands on how they greet each other
+    with ThreadPoolExecutor(2) as relays:
         for one, other in ((near, far), (far, near)):
             relays.submit(hand_on, one, other)
-        worker, host = greeted(worker_end, host_end)
+        return *greeted(worker_end, host_end, encrypted=encrypted), near, far
+
+
+@pytest.mark.parametrize("encrypted", [BOTH, NEITHER], ids=["encrypted", "authenticated"])
+@pytest.mark.parametrize("change", ["made up", "changed", "repeated", "sent back", "left out"])
+def test_messages_that_were_tampered_with_end_the_connection(change: str, encrypted: tuple[bool, bool]) -> None:
+    worker, host, near, far = relayed(encrypted)
     for number in (1, 2):
         worker.send(("tell", "note", number))
     first, second = near.recv_bytes(), near.recv_bytes()
@@ -286,3 +296,36 @@ def test_messages_that_were_tampered_with_end_the_connection(change: str) -> Non
     with pytest.raises(Stranger):
         host.recv()
     assert not Harm.was_read
+
+
+@pytest.mark.parametrize("encrypted", [BOTH, (True, False), (False, True), NEITHER])
+def test_messages_are_encrypted_if_both_ends_can(encrypted: tuple[bool, bool]) -> None:
+    worker, host, near, far = relayed(encrypted)
+    assert worker.is_encrypted == host.is_encrypted == all(encrypted)
+    worker.send({"password": "marked"})
+    message = near.recv_bytes()
+    assert (b"marked" in message) is not all(encrypted)
+    far.send_bytes(message)
+    assert host.recv() == {"password": "marked"}
+
+
+def test_a_third_party_cannot_prevent_the_encryption() -> None:
+    worker_end, near = Pipe()
+    far, host_end = Pipe()
+
+    def downgrade(one: Connection, other: Connection) -> None:
+        other.send_bytes(b"\0" + one.recv_bytes()[1:])
+        hand_on(one, other)
+
+    with ThreadPoolExecutor(4) as threads:
+        for one, other in ((near, far), (far, near)):
+            threads.submit(downgrade, one, other)
+        ends = [
+            threads.submit(sealed, end, KEY, is_worker=end is worker_end, can_encrypt=True)
+            for end in (worker_end, host_end)
+        ]
+        errors = [end.exception(WAIT_S) for end in ends]
+        near.close()
+        far.close()
+    assert any(isinstance(error, Stranger) for error in errors)
+    assert all(errors)

@@ -180,3 +180,16 @@ def test_a_task_that_somebody_starts_again_is_no_suspect_any_more() -> None:
         placed(made, 1000 * incarnation)
         assert made.lost(made.hosts[0], 1000 * incarnation + 1) == []
         made.hosts.append(Host())
+
+
+def test_tasks_wait_for_a_host_once_their_fence_is_over() -> None:
+    made = placement(1, 2)
+    assert made.without_host(0) == []
+    placed(made, 0)
+    made.lost(made.hosts[0], 100)
+    assert made.without_host(100 + FENCE_S / 2) == []
+    made.want(spec(2))
+    assert [one.id.task for one in made.without_host(100 + FENCE_S / 2)] == [2]
+    assert {one.id.task for one in made.without_host(100 + FENCE_S)} == {0, 1, 2}
+    made.hosts.append(Host())
+    assert made.without_host(100 + FENCE_S) == []

@@ -93,7 +93,16 @@ class Silent:
     def topic_used(self, spec: TaskSpec, topic: str) -> None:
         return
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+    def encoded(self, spec: TaskSpec, offsets: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
+        return []
+
+    def fence(self, spec: TaskSpec) -> None:
+        return
+
+    def verify(self, spec: TaskSpec) -> None:
+        return
+
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         return [None for _ in partitions]
 
     def store(self, spec: TaskSpec, offsets: Sequence[Any]) -> None:

@@ -107,6 +107,24 @@ def test_killed_it_loses_nothing(worker: Path, ends: list[subprocess.Popen[str]]
     until(lambda: set(lines(folder / "out.txt")), lambda found: found >= set(expected))
 
 
+def test_a_supervised_worker_is_started_again(worker: Path, ends: list[subprocess.Popen[str]]) -> None:
+    folder = worker.parent
+    (folder / "in.txt").write_text("a\n")
+    supervisor, _ = started(worker, folder / "source.properties", folder / "sink.json", "--supervise")
+    ends.append(supervisor)
+    until(lambda: lines(folder / "out.txt"), lambda found: "a" in found)
+    listed = ["ps", "-o", "pid=", "--ppid", f"{supervisor.pid}"]
+    (child,) = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(child), signal.SIGKILL)
+    assert supervisor.stdout is not None
+    assert supervisor.stdout.readline().startswith("Connect is ready: ")
+    with (folder / "in.txt").open("a") as file:
+        file.write("b\n")
+    until(lambda: lines(folder / "out.txt"), lambda found: "b" in found)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(WAIT_S) == 0
+
+
 def test_what_cannot_start_says_why(worker: Path) -> None:
     folder = worker.parent
     assert "cannot be read" in refused(folder / "absent.properties")

@@ -9,16 +9,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import httpx
+from confluent_kafka import Consumer, TopicPartition
 
-from parley.pipeline.connect.distributed.process import distributed, standalone
+from parley.pipeline.connect.distributed.process import MakeWorker, distributed, standalone
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED
 from parley.pipeline.connect.herder import Herder
 from parley.pipeline.connect.running import make_worker
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
-WAIT_SECONDS = 60.0
+SAMPLE = "tests.pipeline.connect.sample"
+WAIT_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 
 T = TypeVar("T")
@@ -92,8 +95,17 @@ async def standalone_worker(bootstrap: str, folder: Path, **more: str) -> AsyncI
 
 
 @asynccontextmanager
-async def group_worker(bootstrap: str, group: str, **more: str) -> AsyncIterator[RunningWorker]:
-    """A worker of a group, whose topics have the group's name."""
+async def group_worker(
+    bootstrap: str,
+    group: str,
+    make: MakeWorker = make_worker,
+    client: httpx.AsyncClient | None = None,
+    **more: str,
+) -> AsyncIterator[RunningWorker]:
+    """A worker of a group, whose topics have the group's name.
+
+    `make` makes what runs its tasks; `client` asks its REST API, if that lets not everyone in.
+    """
     told = {
         **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
         **{f"{what}.storage.replication.factor": "-1" for what in ("config", "offset", "status")},
@@ -103,14 +115,15 @@ async def group_worker(bootstrap: str, group: str, **more: str) -> AsyncIterator
         "scheduled.rebalance.max.delay.ms": "0",
         **settings(bootstrap, **more),
     }
-    running = distributed(WorkerConfig.parse(told, DISTRIBUTED), make_worker, now_ms)
-    async with running as (herder, url), _client(herder, url) as worker:
+    running = distributed(WorkerConfig.parse(told, DISTRIBUTED), make, now_ms)
+    async with running as (herder, url), _client(herder, url, client) as worker:
         yield worker
 
 
 @asynccontextmanager
-async def _client(herder: Herder, url: str) -> AsyncIterator[RunningWorker]:
-    async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
+async def _client(herder: Herder, url: str, client: httpx.AsyncClient | None = None) -> AsyncIterator[RunningWorker]:
+    async with client or httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
+        client.base_url = httpx.URL(url)
         worker = RunningWorker(herder, url, client)
         await until(lambda: client.get("/health"), lambda answer: answer.status_code == 200)
         yield worker
@@ -135,3 +148,27 @@ async def lines(path: Path, count: int) -> list[str]:
         return path.read_text().splitlines() if path.exists() else []
 
     return await until(lambda: asyncio.to_thread(read), lambda found: len(found) >= count)
+
+
+def counter(topic: str, count: int, **more: object) -> dict[str, str]:
+    """The configuration of a connector that counts; underscores stand for dots."""
+    config = {"connector.class": f"{SAMPLE}.Counter", "topic": topic, "count": str(count)}
+    return config | {key.replace("_", "."): str(value) for key, value in more.items()}
+
+
+class Reader:
+    """Reads the committed records of a topic with one partition."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid4().hex})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self._lines: list[str] = []
+
+    async def read(self) -> list[str]:
+        """The values so far."""
+        messages = await asyncio.to_thread(self._consumer.consume, 1000, 0.1)
+        self._lines += [str(one.value() or b"", "utf-8") for one in messages if one.error() is None]
+        return self._lines
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -26,6 +26,8 @@ from parley.pipeline.sending import ProducerId
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import Row, as_rows, create, delete_records, produce, read, rows
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(Exception):
     """What stands for a kill -9."""

@@ -207,10 +207,10 @@ def test_decimals_of_json_are_exact() -> None:
 
 def test_decimals_keep_their_digits_in_json_too() -> None:
     price = Decimal("123456789012345678901.25")
-    kind = pa.struct([("price", pa.decimal128(30, 2)), ("rest", pa.string())])
-    data = b'{"price": 123456789012345678901.25, "rest": {"a": [0.10, "1"]}}'
+    kind = pa.struct([("price", pa.decimal128(30, 2)), ("rest", pa.list_(pa.float64()))])
+    data = b'{"price": 123456789012345678901.25, "rest": [0.10]}'
     (row,) = loaded(Layout(value_format="json", schema=ValueSchema(kind), text=True), batch(data))
-    assert json.loads(row["value"], parse_float=Decimal) == {"price": price, "rest": '{"a":[0.10,"1"]}'}
+    assert json.loads(row["value"], parse_float=Decimal) == {"price": price, "rest": [Decimal("0.1")]}
     assert dumps(jsonable({"price": price, "rest": None}, kind)) == f'{{"price": {price}, "rest": null}}'
     assert dumps([Decimal("-1e3"), Decimal("1e999999999"), Decimal("0.00")]) == "[-1000, 1E+999999999, 0.00]"
 

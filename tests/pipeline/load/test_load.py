@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from parley.pipeline.cluster import Connection
+from parley.pipeline.cluster import Connection, Isolation
 from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
 from parley.pipeline.load.job import LoadSettings, load
@@ -24,6 +24,7 @@ from parley.pipeline.load.ranges import RecordsGone, TopicMadeAnew
 from parley.pipeline.load.schemas import read_schema
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
+from tests.pipeline.transactions import abort_transaction, commit_transaction, open_transaction
 
 SCHEMA = read_schema(json.dumps({"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}))
 
@@ -277,3 +278,44 @@ def test_an_address_of_hadoop_is_one_of_s3() -> None:
     for scheme in ("s3", "s3a"):
         found, root = filesystem(f"{scheme}://bucket/folder?region=eu-west-1&endpoint_override=127.0.0.1:1")
         assert (found.type_name, root) == ("s3", "bucket/folder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", Isolation)
+def test_transactions_are_loaded_when_they_are_committed(settings: LoadSettings, isolation: Isolation) -> None:
+    """Five offsets a file: some hold only aborted records and markers, and become no file."""
+    bootstrap, topic = settings.connection.bootstrap, settings.topic
+    settings = replace(settings, isolation=isolation, per_file=5)
+    commit_transaction(bootstrap, topic, rows(4))
+    abort_transaction(bootstrap, topic, rows(13))
+    last = open_transaction(bootstrap, topic, rows(4))
+    produce(bootstrap, topic, rows(2))
+    # Offsets: 300-303 committed, 304 a marker, 305-317 aborted, 318 a marker, 319-322 open, 323-324 plain.
+    committed, undecided = [*range(300, 304)], [*range(319, 325)]
+    now = committed if isolation is Isolation.READ_COMMITTED else [*committed, *range(305, 318), *undecided]
+    done = load(settings, in_process)
+    assert done.offsets == done.wanted == (519 if isolation is Isolation.READ_COMMITTED else 525)
+    assert offsets(settings.uri) == sorted([*WHOLE, *((0, one) for one in now)])
+    assert load(settings, in_process).records == 0
+    last.commit()
+    produce(bootstrap, topic, rows(1))
+    load(settings, in_process)
+    later = [*now, *undecided, 326] if isolation is Isolation.READ_COMMITTED else [*now, 326]
+    assert offsets(settings.uri) == sorted([*WHOLE, *((0, one) for one in later)])
+
+
+def test_a_table_with_uncommitted_records_is_loaded_further_when_they_are_committed(settings: LoadSettings) -> None:
+    """What is loaded reaches behind the last stable offset: the topic is still the same."""
+    bootstrap, topic = settings.connection.bootstrap, settings.topic
+    uncommitted = replace(settings, format="delta", isolation=Isolation.READ_UNCOMMITTED)
+    last = open_transaction(bootstrap, topic, rows(4))
+    load(uncommitted, in_process)
+    settings = replace(uncommitted, isolation=Isolation.READ_COMMITTED)
+    assert load(settings, in_process).wanted == 0
+    last.commit()
+    produce(bootstrap, topic, rows(1))
+    assert load(settings, in_process).records == 1
+    # Offsets: 300-303 in the transaction, 304 its marker, 305 plain.
+    table = DeltaTable(settings.uri).to_pyarrow_table()
+    found = sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+    assert found == sorted([*WHOLE, *((0, one) for one in (300, 301, 302, 303, 305))])

@@ -39,6 +39,9 @@ from tests.pipeline.mirror.clusters import (
     rows,
     settings_of,
 )
+from tests.pipeline.transactions import abort_transaction, commit_transaction, open_transaction
+
+pytestmark = pytest.mark.slow
 
 
 def test_records_arrive_as_they_were(a: str, b: str) -> None:
@@ -395,3 +398,49 @@ def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monke
     for one in pair:
         one.flows[0].close()
     assert as_rows(read(b, "A.orders")) == rows(1000)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions_and_the_groups_that_read_them(a: str, b: str, isolation: str) -> None:
+    """A mirror that is killed after each copy, while a transaction is open on the source."""
+    create(a, "orders")
+    commit_transaction(a, "orders", rows(10))
+    abort_transaction(a, "orders", rows(5, 100))
+    last = open_transaction(a, "orders", rows(10, 200))
+    produce(a, "orders", rows(10, 1000))
+    # Offsets: 0-9 committed, 10 a marker, 11-15 aborted, 16 a marker, 17-26 open, 27-36 plain.
+    for group, offset in {"first": 4, "second": 20, "third": 37}.items():
+        commit(a, group, {("orders", 0): offset})
+    settings = properties(a, b) | {"consumer.isolation.level": isolation, "sync.group.offsets.enabled": "true"}
+    aborted = [] if isolation == "read_committed" else rows(5, 100)
+    behind = rows(10, 200) + rows(10, 1000)
+
+    def killed() -> int:
+        running = mirror(settings)
+        running.flows[0].prepare()
+        running.copy(running.ends())
+        running.flows[0].close()
+        return running.progress()[0].lag
+
+    for _ in range(2):
+        assert killed() == 0  # what is not decided yet is nothing that waits
+        decided = rows(10) + aborted + ([] if isolation == "read_committed" else behind)
+        assert as_rows(read(b, "A.orders")) == decided
+    last.commit()
+    for _ in range(2):
+        killed()
+    copy_once(settings)
+    assert as_rows(read(b, "A.orders")) == rows(10) + aborted + behind
+    found = [committed(b, group, [("A.orders", 0)])[0] for group in ("first", "second", "third")]
+    assert found == [4, 10 + len(aborted) + 3, 30 + len(aborted)]
+
+
+def test_a_mirror_of_new_committed_records_begins_before_an_open_transaction(a: str, b: str) -> None:
+    create(a, "orders")
+    commit_transaction(a, "orders", rows(5))
+    last = open_transaction(a, "orders", rows(10, 200))
+    settings = properties(a, b) | {"consumer.isolation.level": "read_committed", "consumer.auto.offset.reset": "latest"}
+    copy_once(settings)
+    last.commit()
+    copy_once(settings)
+    assert as_rows(read(b, "A.orders")) == rows(10, 200)

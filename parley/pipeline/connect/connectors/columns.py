@@ -1,29 +1,49 @@
-"""Records of a sink as an Arrow table: what columnar targets (Parquet, Delta) write.
+"""Records of a sink as rows of typed columns: what Parquet files, Delta tables and database tables have in common.
 
 A struct, or a JSON object without schema, becomes a column for each of its fields; any other value the column
 ``value``. Beside them, where wanted, stands where the record came from: ``kafka_key``, ``kafka_topic``,
 ``kafka_partition``, ``kafka_offset`` and ``kafka_timestamp``; a field of the value that has such a name counts more.
 
-Records of one table may differ in their schemas: a field that some do not have is null in them, and numbers take the
-wider type. What does not go together raises DataError.
+`Columns` takes rows in their order and applies the rule of `exact_values` and `column_types`: a value is stored
+exactly, in a column that is widened if need be, or its record is refused. The first value that tells its type makes a
+column.
 """
 
 from __future__ import annotations
 
-import json
+import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from parley.pipeline.column_types import DIGITS_MAX, Fractions, is_always_exact, settled, widened
+from parley.pipeline.connect.connector import SinkTask
 from parley.pipeline.connect.data import LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import DataError
+from parley.pipeline.connect.logical import from_millis
 from parley.pipeline.connect.records import SinkRecord
+from parley.pipeline.exact_values import UNKNOWN, DoesNotFit, fits, fitter, json_value, kind_of
+from parley.pipeline.json_text import dumps
 
-__all__ = ["arrow_type", "plain", "table_of"]
+__all__ = [
+    "Columns",
+    "FileColumns",
+    "Refused",
+    "Row",
+    "StoredRow",
+    "Target",
+    "arrow_type",
+    "fields_of",
+    "place",
+    "plain",
+    "planned",
+    "refusing",
+    "row_of",
+    "table_of",
+]
 
-_DECIMAL_DIGITS: Final = 38
 _SIMPLE: Final[Mapping[SchemaType, Callable[[], Any]]] = {
     SchemaType.INT8: pa.int8,
     SchemaType.INT16: pa.int16,
@@ -36,22 +56,259 @@ _SIMPLE: Final[Mapping[SchemaType, Callable[[], Any]]] = {
     SchemaType.BYTES: pa.binary,
 }
 _LOGICAL: Final[Mapping[str, Callable[[Schema], Any]]] = {
-    LogicalType.DECIMAL: lambda schema: pa.decimal128(_DECIMAL_DIGITS, int(schema.parameters[LogicalType.SCALE])),
+    LogicalType.DECIMAL: lambda schema: pa.decimal128(DIGITS_MAX, int(schema.parameters[LogicalType.SCALE])),
     LogicalType.DATE: lambda schema: pa.date32(),
     LogicalType.TIME: lambda schema: pa.time32("ms"),
     LogicalType.TIMESTAMP: lambda schema: pa.timestamp("ms", "UTC"),
 }
+_SOURCE: Final[Mapping[str, Any]] = {
+    "kafka_key": pa.string(),
+    "kafka_topic": pa.string(),
+    "kafka_partition": pa.int32(),
+    "kafka_offset": pa.int64(),
+    "kafka_timestamp": pa.timestamp("ms", "UTC"),
+}
+_NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts that readers of a divided table take for null."""
+
+
+class Refused(DataError):
+    """A record is not stored, because a value of it would not be stored exactly. The text names record and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The values of a record by the names of their columns, and the types that its schema declares for them."""
+
+    record: SinkRecord
+    values: Mapping[str, Any]
+    declared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it is stored: the values of its columns, without nulls."""
+
+    row: Row
+    values: Mapping[str, Any]
+
+
+class Target(Protocol):
+    """The table or the file that rows go to."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages: ``table orders``."""
+        ...
+
+    @property
+    def evolution_key(self) -> str | None:
+        """The key of the connector that would allow columns to be added and widened; None if they may be."""
+        ...
+
+    def column(self, kind: Any) -> Any:
+        """The target's type for values of an Arrow type; None if it has none."""
+        ...
+
+    def stays_exact(self, name: str, kind: Any) -> bool:
+        """Whether all values that are stored in a column are exact values of a type that it is to be widened to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """A file of its own, whose columns are what its rows need."""
+
+    name: str = "a Parquet file"
+    evolution_key: str | None = None
+
+    def column(self, kind: Any) -> Any:
+        return kind
+
+    def stays_exact(self, name: str, kind: Any) -> bool:
+        return True  # nothing is stored in it yet
+
+
+class Columns:
+    """The columns of a target while rows are added. Nothing is written here."""
+
+    def __init__(
+        self,
+        stored: Mapping[str, Any],
+        target: Target,
+        *,
+        required: Iterable[str] = (),
+        dividing: Iterable[str] = (),
+        fixed: Iterable[str] = (),
+    ) -> None:
+        """``stored`` are the types of the columns that are there; ``required`` those of them that take no nulls.
+
+        ``fixed`` are columns that are never widened.
+
+        ``dividing`` are columns that a table is divided by: their values are kept as text, in which some are null.
+        """
+        self.kinds: dict[str, Any] = dict(stored)
+        self._stored = dict(stored)
+        self._target = target
+        self._required = frozenset(required)
+        self._dividing = frozenset(dividing)
+        self._fixed = frozenset(fixed)
+        self._rows: list[tuple[Row, dict[str, Any]]] = []
+        self._changed: set[str] = set()
+        """Columns with another type than some of the rows were added with."""
+        self._asked: dict[tuple[str, Any], bool] = {}
+
+    def add(self, row: Row) -> None:
+        """Add a row. Raises Refused, and forgets the row then."""
+        grown: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
+        for name in self._required:
+            if row.values.get(name) is None:
+                raise self._refused(row, name, DoesNotFit("null", self.kinds[name]))
+        for name in self._dividing:
+            value = row.values.get(name)
+            if isinstance(value, bytes | bytearray | memoryview) or value in _NULL_FOLDERS:
+                text = f"the field {name} has {kind_of(value)}, which would not be told from null"
+                raise Refused(f"{place(row.record)}: {text}, because {self._target.name} is divided by it")
+        for name, value in row.values.items():
+            kind = self.kinds.get(name, UNKNOWN)
+            if value is None and kind != UNKNOWN:
+                continue
+            try:
+                if kind == UNKNOWN:
+                    raise DoesNotFit(kind_of(value), kind)
+                stored[name] = fitter(kind)(value)
+            except DoesNotFit as error:
+                needed = self._grown(row, name, error)
+                if needed is not None:
+                    grown[name] = needed
+                    stored[name] = fitter(needed)(value)
+        self._changed |= {name for name in grown if self.kinds.get(name, UNKNOWN) != UNKNOWN}
+        self.kinds |= grown
+        self._rows.append((row, stored))
+
+    def _grown(self, row: Row, name: str, error: DoesNotFit) -> Any:
+        """The type that a column needs for a value; None if a null tells none. Raises Refused."""
+        value, declared = row.values[name], row.declared.get(name)
+        is_new = name not in self._stored
+        if value is None and (declared is None or not is_new or self._target.evolution_key):
+            return None
+        if self._target.evolution_key or name in self._fixed:
+            raise self._refused(row, name, error, is_lacking=is_new)
+        for fractions in Fractions:
+            try:
+                needed = widened(self.kinds.get(name, UNKNOWN), value, declared, fractions)
+            except DoesNotFit as found:
+                error = found if error.kind == UNKNOWN else error
+                continue
+            kind = self._target.column(needed)
+            if kind is None and value is None:
+                return None
+            if kind is None:
+                given, target = kind_of(value), self._target.name
+                raise Refused(f"{place(row.record)}: the field {name} has {given}, for which {target} has no type")
+            if fits(value, kind) and self._keeps(name, kind):
+                return kind
+        raise self._refused(row, name, error)
+
+    def _keeps(self, name: str, kind: Any) -> bool:
+        """Whether what the column has so far, stored or among these rows, is exact in a type."""
+        if is_always_exact(self.kinds.get(name, UNKNOWN), kind):
+            return True
+        if not all(fits(row.values.get(name), kind) for row, _ in self._rows):
+            return False
+        stored = self._stored.get(name, UNKNOWN)
+        if is_always_exact(stored, kind):
+            return True
+        if (name, kind) not in self._asked:
+            self._asked[name, kind] = self._target.stays_exact(name, kind)
+        return self._asked[name, kind]
+
+    def _refused(self, row: Row, name: str, error: DoesNotFit, *, is_lacking: bool = False) -> Refused:
+        key = self._target.evolution_key
+        if is_lacking:
+            return Refused(f"{place(row.record)}: {self._target.name} lacks {name}; {key}=true adds columns")
+        error = error.below(name)
+        is_unknown = error.kind == UNKNOWN
+        column = "no column can be made for it" if is_unknown else f"no exact value of its column type {error.kind}"
+        hint = f"; {key}=false keeps the column as it is" if key else ""
+        return Refused(f"{place(row.record)}: the field {error.path} has {error.given}, {column}{hint}")
+
+    def finish(self, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
+        """The rows as they are stored, in their order; `kinds` has all columns then. Refused records are handed over.
+
+        Raises what ``refuse`` raises.
+        """
+        for name, kind in self.kinds.items():
+            if kind != self._stored.get(name) and kind != settled(kind):
+                self.kinds[name] = settled(kind)
+                self._changed.add(name)
+        self.kinds = {name: kind for name, kind in self.kinds.items() if kind != UNKNOWN or name in self._stored}
+        changed = {name: fitter(self.kinds.get(name, UNKNOWN)) for name in self._changed}
+        found = []
+        for row, stored in self._rows:
+            try:
+                for name in changed.keys() & row.values.keys():
+                    stored[name] = self._again(row, name, changed[name])
+                if not self.kinds:
+                    raise Refused(f"{place(row.record)}: no field has a value, so that no column can be made")
+            except Refused as error:
+                refuse(row.record, error)
+                continue
+            found.append(StoredRow(row, {name: value for name, value in stored.items() if value is not None}))
+        return found
+
+    def _again(self, row: Row, name: str, fit: Callable[[Any], Any]) -> Any:
+        try:
+            return fit(row.values[name])
+        except DoesNotFit as error:
+            raise self._refused(row, name, error) from None
+
+    @property
+    def widened(self) -> dict[str, Any]:
+        """The columns that were there and have another type now, by their names."""
+        return {name: self.kinds[name] for name, kind in self._stored.items() if self.kinds[name] != kind}
+
+    @property
+    def added(self) -> dict[str, Any]:
+        """The columns that were not there, by their names."""
+        return {name: kind for name, kind in self.kinds.items() if name not in self._stored}
+
+
+def refusing(task: SinkTask) -> Callable[[SinkRecord, Refused], None]:
+    """What hands refused records to the task's reporter (KIP-610), or raises Refused if there is none."""
+    reporter = task.context.errant_records
+
+    def refuse(record: SinkRecord, error: Refused) -> None:
+        if reporter is None:
+            raise error
+        reporter.report(record, error)
+
+    return refuse
+
+
+def planned(rows: Iterable[Row], columns: Columns, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
+    """Add the rows and finish. Raises what ``refuse`` raises."""
+    for row in rows:
+        try:
+            columns.add(row)
+        except Refused as error:
+            refuse(row.record, error)
+    return columns.finish(refuse)
 
 
 def arrow_type(schema: Schema) -> Any:
-    """The Arrow type of values of a schema."""
+    """The Arrow type of values of a schema. Raises DataError."""
     logical = _LOGICAL.get(schema.name or "")
     if logical is not None:
-        return logical(schema)
+        try:
+            return logical(schema)
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{schema!r} has no column type: {error}") from None
     if schema.type in _SIMPLE:
         return _SIMPLE[schema.type]()
     if schema.type is SchemaType.STRUCT:
-        return pa.struct([pa.field(one.name, arrow_type(one.schema)) for one in schema.fields])
+        return pa.struct([pa.field(each.name, arrow_type(each.schema)) for each in schema.fields])
     if schema.value_schema is None:
         raise DataError(f"{schema!r} has no schema of its elements")
     if schema.type is SchemaType.ARRAY:
@@ -61,62 +318,82 @@ def arrow_type(schema: Schema) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value without structs: dictionaries in their place."""
+    """A value without structs: dictionaries in their place. A timestamp without time zone is taken for UTC."""
     if isinstance(value, Struct):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(each) for each in value]
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=dt.UTC)
     return value
 
 
-def table_of(records: Sequence[SinkRecord], *, with_source: bool = True) -> pa.Table:
-    """The records as a table, in their order. Raises DataError."""
-    try:
-        tables = [_table(schema, list(same)) for schema, same in groupby(records, key=lambda one: one.value_schema)]
-        table = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise DataError(f"the records do not make a table: {error}") from error
-    if not with_source:
-        return table
-    for name, column in _source(records):
-        if name not in table.column_names:
-            table = table.append_column(name, column)
-    return table
-
-
-def _table(schema: Schema | None, records: Sequence[SinkRecord]) -> pa.Table:
-    """Records of one schema. Tombstones have null in all columns."""
-    values: list[Any] = [plain(one.value) for one in records]
+def fields_of(value: Any, schema: Schema | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a value as columns, and the types that its schema declares for them."""
     if schema is not None and schema.type is SchemaType.STRUCT:
-        return _of_rows(values, pa.schema([pa.field(one.name, arrow_type(one.schema)) for one in schema.fields]))
-    kinds = {type(one) for one in values} - {type(None)}
-    if schema is None and kinds == {dict}:
-        names = dict.fromkeys(name for row in values if row is not None for name in row)
-        columns = {name: pa.array([None if row is None else row.get(name) for row in values]) for name in names}
-        return pa.table(columns)
-    kind = None if schema is None else arrow_type(schema)
-    return pa.table({"value": pa.array(values, kind)})
+        declared = _declared(schema)
+    else:
+        declared = {} if schema is None else {"value": arrow_type(schema)}
+    found = plain(value)
+    if value is None:
+        return dict.fromkeys(declared), declared
+    has_fields = isinstance(value, Struct) or (schema is None and isinstance(value, dict) and _has_names(value))
+    return (found if has_fields else {"value": found}), declared
 
 
-def _of_rows(rows: Iterable[Mapping[str, Any] | None], schema: Any) -> pa.Table:
-    listed = list(rows)
-    columns = [
-        pa.array([None if row is None else row.get(field.name) for row in listed], field.type) for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+def _has_names(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(name, str) for name in value)
 
 
-def _source(records: Sequence[SinkRecord]) -> list[tuple[str, Any]]:
-    """Where the records came from, a column for each part of it."""
-    return [
-        ("kafka_key", pa.array([_key_text(one.key) for one in records], pa.string())),
-        ("kafka_topic", pa.array([one.original_topic for one in records], pa.string())),
-        ("kafka_partition", pa.array([one.original_kafka_partition for one in records], pa.int32())),
-        ("kafka_offset", pa.array([one.original_kafka_offset for one in records], pa.int64())),
-        ("kafka_timestamp", pa.array([one.timestamp for one in records], pa.timestamp("ms", "UTC"))),
-    ]
+def _declared(schema: Schema) -> dict[str, Any]:
+    return {each.name: arrow_type(each.schema) for each in schema.fields}
+
+
+def row_of(record: SinkRecord, *, with_source: bool) -> Row:
+    """The record as a row. Tombstones have null in all columns of their value. Raises Refused."""
+    values, declared = fields_of(record.value, record.value_schema)
+    if not with_source:
+        return Row(record, values, declared)
+    source = {name: each for name, each in _source(record).items() if name not in values}
+    return Row(record, {**values, **source}, {**_SOURCE, **declared})
+
+
+def table_of(
+    records: Sequence[SinkRecord],
+    columns: Columns,
+    refuse: Callable[[SinkRecord, Refused], None],
+    *,
+    with_source: bool = True,
+) -> pa.Table:
+    """The records as a table with all columns that the target has then, in their order.
+
+    Raises what ``refuse`` raises, and DataError for a schema that has no column types.
+    """
+    rows = []
+    for record in records:
+        try:
+            rows.append(row_of(record, with_source=with_source))
+        except Refused as error:
+            refuse(record, error)
+    stored = planned(rows, columns, refuse)
+    arrays = {name: pa.array([each.values.get(name) for each in stored], kind) for name, kind in columns.kinds.items()}
+    return pa.table(arrays, schema=pa.schema(list(columns.kinds.items())))
+
+
+def _source(record: SinkRecord) -> dict[str, Any]:
+    """Where the record came from."""
+    try:
+        moment = None if record.timestamp is None else from_millis(record.timestamp)
+        key = _key_text(record.key)
+    except (DataError, UnicodeDecodeError, TypeError, ValueError):
+        raise Refused(
+            f"{place(record)}: its key or its timestamp has no exact text or time for the columns kafka_key and "
+            "kafka_timestamp; metadata.columns=false leaves them out"
+        ) from None
+    where = (record.original_topic, record.original_kafka_partition, record.original_kafka_offset)
+    return dict(zip(_SOURCE, (key, *where, moment), strict=True))
 
 
 def _key_text(key: Any) -> str | None:
@@ -124,5 +401,10 @@ def _key_text(key: Any) -> str | None:
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, bytes):
-        return key.decode(errors="replace")
-    return json.dumps(plain(key), default=str, ensure_ascii=False)
+        return key.decode()
+    return dumps(json_value(plain(key)))
+
+
+def place(record: SinkRecord) -> str:
+    """Where a record lies, for messages."""
+    return f"{record.original_topic}-{record.original_kafka_partition} offset {record.original_kafka_offset}"

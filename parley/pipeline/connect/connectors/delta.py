@@ -4,28 +4,98 @@ The table's own log carries how far each partition has come, as Delta's applicat
 (``txn``: application id ``<connector>:<topic>-<partition>``, version: the end of the range): rows and offset are
 committed together, and a task that comes back asks the table; one that is late, because another has taken its place,
 gives up. The table is made by the first write.
+
+The library casts what does not fit a table, 5.5 into 5. So the rows are given the table's own types before, by the rule
+of `columns`. New columns and new fields of structs only change the table's schema. For any other widening the table is
+written anew with the wider type, in a commit of its own that fails if another task commits meanwhile: readers of Delta
+do not expect files with different types in a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from parley.pipeline.column_types import delta_type, is_always_exact, only_adds_fields
 from parley.pipeline.connect.config import ConfigType, Importance
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import table_of
+from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
 from parley.pipeline.connect.connectors.ranges import range_keys
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.exact_values import DoesNotFit, fits, fitter
 
 __all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
 
 _STORAGE: Final = "storage."
 _VERSION: Final = "1.0"
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
+_EVOLUTION: Final = "schema.evolution"
+_BATCH_ROWS: Final = 65_536
+"""Rows of a table that are in memory at once while it is read for a widening."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TableColumns:
+    """A table of Delta as a target of `Columns`."""
+
+    name: str
+    evolution_key: str | None
+    table: DeltaTable | None
+
+    def column(self, kind: Any) -> Any:
+        return delta_type(kind)
+
+    def stays_exact(self, name: str, kind: Any) -> bool:
+        if self.table is None:
+            return True
+        return all(fits(value, kind) for batch in _scan(self.table, [name]) for value in batch.column(0).to_pylist())
+
+
+def _schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _scan(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, some columns of them."""
+    return iter(table.to_pyarrow_dataset().scanner(columns=list(names), batch_size=_BATCH_ROWS).to_reader())
+
+
+def _converted(table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """The rows of a table in another schema, the columns named in `kinds` of another type. Raises ConnectError.
+
+    A thread reads them: the library takes the batches in a thread of its own, in which it cannot be called.
+    """
+    with ThreadPoolExecutor(1) as reading:
+        batches = reading.submit(_scan, table, schema.names).result()
+        while (batch := reading.submit(next, batches, None).result()) is not None:
+            arrays = [
+                _as_kind(each, batch.column(each.name)) if each.name in kinds else batch.column(each.name)
+                for each in schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_still_exact(table: DeltaTable | None, kinds: Mapping[str, Any]) -> None:
+    """Raises RetriableError if another task has changed the table, so that it would not hold these types exactly."""
+    there = {} if table is None else {each.name: each.type for each in _schema(table)}
+    changed = [name for name, kind in there.items() if name in kinds and not is_always_exact(kinds[name], kind)]
+    if changed or table is None:
+        raise RetriableError(f"another task has changed the columns {', '.join(changed)} meanwhile")
+
+
+def _as_kind(field: pa.Field, column: pa.Array) -> pa.Array:
+    fit = fitter(field.type)
+    try:
+        return pa.array([fit(value) for value in column.to_pylist()], field.type)
+    except DoesNotFit as error:
+        raise ConnectError(f"the column {field.name} cannot be widened: {error}") from None
 
 
 class DeltaSinkTask(ExactlyOnceSinkTask):
@@ -54,30 +124,85 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if not records:
             return  # nothing of the range is left; a restart would read it again, and leave it out again
-        rows = table_of(records, with_source=self._with_source)
-        table, application = self._table(), self._application(offsets.topic_partition)
-        end = None if table is None else table.transaction_version(application)
-        if end is not None and end > offsets.start:
-            raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
-        done = Transaction(application, offsets.end)
         try:
-            write_deltalake(
-                self._url if table is None else table,  # as it was looked at: a commit meanwhile is a conflict
-                rows,
-                mode="append",
-                schema_mode="merge" if self._evolves else None,
-                partition_by=self._columns or None,
-                storage_options=self._storage or None,
-                commit_properties=CommitProperties(app_transactions=[done]),
-            )
-        except SchemaMismatchError as error:
-            raise ConnectError(
-                f"{offsets} does not fit the table {self._url}: {error}. schema.evolution=true adds columns."
-            ) from error
+            self._append(offsets, records)
+        except ConnectError:
+            raise
         except (CommitFailedError, OSError) as error:
             raise RetriableError(f"{offsets} cannot be committed to {self._url}: {error}") from error
-        except Exception as error:  # the library raises what has no class of its own for values that do not fit
+        except Exception as error:  # the library raises what has no class of its own
             raise ConnectError(f"{offsets} cannot be written to {self._url}: {error}") from error
+
+    def _append(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        table = self._table_without(offsets)
+        schema = pa.schema([]) if table is None else _schema(table)
+        columns = Columns(
+            {each.name: each.type for each in schema},
+            _TableColumns(f"the table {self._url}", None if self._evolves or table is None else _EVOLUTION, table),
+            required=[each.name for each in schema if not each.nullable],
+            dividing=self._columns if table is None else table.metadata().partition_columns,
+        )
+        rows = table_of(records, columns, refusing(self), with_source=self._with_source)
+        if not rows.num_rows:
+            return
+        widened = columns.widened
+        if table is not None and not all(only_adds_fields(schema.field(name).type, widened[name]) for name in widened):
+            self._rewrite(table, schema, widened)
+            table = self._table_without(offsets)
+            _check_still_exact(table, columns.kinds)
+        done = Transaction(self._application(offsets.topic_partition), offsets.end)
+        if table is None:
+            self._make(rows, done)
+            return
+        write_deltalake(
+            table,  # as it was looked at: a change of its schema meanwhile is a conflict, and so is the same range
+            rows,
+            mode="append",
+            schema_mode="merge" if columns.added or widened else None,
+            partition_by=self._columns or None,
+            storage_options=self._storage or None,
+            commit_properties=CommitProperties(app_transactions=[done]),
+        )
+
+    def _make(self, rows: pa.Table, done: Transaction) -> None:
+        """Make the table with its first rows. Raises RetriableError if another task makes it meanwhile.
+
+        Without retries: the library would commit again, over the table of the other task.
+        """
+        try:
+            write_deltalake(
+                self._url,
+                rows,
+                mode="error",
+                partition_by=self._columns or None,
+                storage_options=self._storage or None,
+                commit_properties=CommitProperties(app_transactions=[done], max_commit_retries=0),
+            )
+        except DeltaError as error:
+            if self._table() is None:
+                raise
+            raise RetriableError(f"another task created the table {self._url} first: {error}") from error
+
+    def _rewrite(self, table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> None:
+        """Write the table anew with other types of some columns. Raises CommitFailedError if another task commits first."""
+        wider = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in schema])
+        write_deltalake(
+            table,
+            pa.RecordBatchReader.from_batches(wider, _converted(table, wider, kinds)),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=table.metadata().partition_columns or None,
+            storage_options=self._storage or None,
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+
+    def _table_without(self, offsets: OffsetRange) -> DeltaTable | None:
+        """The table, which does not have the range yet. Raises ConnectError if it has."""
+        table = self._table()
+        end = None if table is None else table.transaction_version(self._application(offsets.topic_partition))
+        if end is not None and end > offsets.start:
+            raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
+        return table
 
     def _table(self) -> DeltaTable | None:
         try:
@@ -99,7 +224,13 @@ class DeltaSinkConnector(SinkConnector):
     config_def = (
         range_keys("The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store.")
         .define("partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns a new table is divided by.")
-        .define("schema.evolution", ConfigType.BOOLEAN, True, _MEDIUM, "Whether fields that are new become columns.")
+        .define(
+            _EVOLUTION,
+            ConfigType.BOOLEAN,
+            True,
+            _MEDIUM,
+            "Whether fields that are new become columns, and columns are widened for values that they cannot hold.",
+        )
         .define(
             "metadata.columns",
             ConfigType.BOOLEAN,

@@ -140,6 +140,10 @@ class FileStreamSourceConnector(SourceConnector):
         )
     )
 
+    def exactly_once_support(self, props: Mapping[str, str]) -> bool:
+        """A file that only grows can be read again from any position; standard input cannot."""
+        return bool(props.get("file"))
+
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:

@@ -7,6 +7,7 @@ At least once: a request whose answer did not come is sent again, with the same 
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -101,7 +102,7 @@ def _partition(record: SinkRecord) -> tuple[str, int]:
 
 
 def _content(value: Any) -> tuple[bytes, str]:
-    """The body of a request and its type: text and bytes as they are, all else as JSON."""
+    """The body of a request and its type: text and bytes as they are, all else as JSON, bytes in it in base64."""
     if isinstance(value, bytes):
         return value, "application/octet-stream"
     if isinstance(value, str):
@@ -111,7 +112,7 @@ def _content(value: Any) -> tuple[bytes, str]:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _web_address(name: str, value: Any) -> None:

@@ -28,7 +28,7 @@ from pyarrow import fs
 
 from parley.pipeline.connect.config import ConfigType, ConfigValue, Importance, one_of
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import table_of
+from parley.pipeline.connect.connectors.columns import Columns, FileColumns, refusing, table_of
 from parley.pipeline.connect.connectors.ranges import range_keys
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
@@ -100,6 +100,8 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
         folder = self._folder(offsets.topic_partition)
         path = f"{folder}/{_safe(offsets.topic)}+{offsets.partition}+{offsets.start}+{offsets.end}.parquet"
         content = self._content(offsets, records)
+        if content is None:
+            return
         try:
             self._files.create_dir(folder, recursive=True)
             written = f"{folder}/.{uuid.uuid4().hex}.tmp" if self._renames else path
@@ -114,11 +116,17 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
         except OSError as error:
             raise RetriableError(f"{path} cannot be written: {error}") from error
 
-    def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer:
-        """The file, made before any is begun: a store may finish an object that its writer has given up."""
+    def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer | None:
+        """The file, made before any is begun: a store may finish an object that its writer has given up.
+
+        None if all records are refused.
+        """
         made = pa.BufferOutputStream()
+        table = table_of(records, Columns({}, FileColumns()), refusing(self), with_source=self._with_source)
+        if not table.num_rows:
+            return None
         try:
-            pq.write_table(table_of(records, with_source=self._with_source), made, compression=self._codec)
+            pq.write_table(table, made, compression=self._codec)
         except pa.ArrowException as error:
             raise ConnectError(f"{offsets} cannot be written as Parquet: {error}") from error
         return made.getvalue()

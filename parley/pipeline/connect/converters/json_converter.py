@@ -21,7 +21,7 @@ from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAn
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.logical import FROM_LOGICAL, TO_LOGICAL
 from parley.pipeline.connect.values import infer_schema
-from parley.pipeline.json_text import dumps
+from parley.pipeline.json_text import dumps, finite
 
 __all__ = ["JsonConverter"]
 
@@ -179,7 +179,7 @@ class JsonConverter(ConverterOfBoth):
         if data is None or not (self._has_schemas or data.strip()):
             return NO_VALUE
         try:
-            given = json.loads(data, parse_float=Decimal) if self._has_schemas else json.loads(data)
+            given = json.loads(data, parse_float=Decimal if self._has_schemas else finite)
         except (ValueError, RecursionError) as error:
             raise DataError(f"Converting bytes of topic {topic} from JSON failed: {error}") from None
         if not self._has_schemas:
@@ -250,9 +250,14 @@ def _float(value: float) -> float | str:
 
 def _float_of(given: Decimal | int | str) -> float:
     try:
-        return float(given)
+        found = float(given)
     except ValueError:
         raise DataError(f"{given!r} is no number") from None
+    except OverflowError:
+        raise DataError("a number is too large for a double") from None
+    if math.isinf(found) and not isinstance(given, str):
+        raise DataError("a number is too large for a double")
+    return found
 
 
 def _bytes_of(schema: Schema, given: Any) -> Any:
@@ -272,7 +277,7 @@ def _plain_numbers(given: Any) -> Any:
     """The same without decimals, for which there is no schema."""
     match given:
         case Decimal():
-            return float(given)
+            return _float_of(given)
         case list():
             return [_plain_numbers(one) for one in given]
         case dict():

@@ -10,6 +10,7 @@ The records are Kafka Connect's (``config.storage.topic``), keys as text and val
 ``restart-connector-NAME``            ``{"include-tasks": true, "only-failed": false}``: happens once, when read
 ``logger-cluster-NAME``               ``{"level": "INFO"}``: happens once, when read
 ``session-key``                       the key that workers sign requests among them with (KIP-507)
+``tasks-fencing-NAME``                ``{"task-count": n}``: no older task can write, so many may (KIP-618)
 ====================================  ==================================================================
 
 `ConfigState` is what the records say, and `ConfigState.apply` the only thing that changes it: everybody who has read
@@ -25,12 +26,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import TargetState, TaskId
 
-__all__ = ["Change", "Changed", "ConfigState", "ConfigStore", "SessionKey"]
+__all__ = ["Change", "Changed", "ConfigState", "ConfigStore", "LeaderWrites", "SessionKey"]
 
 _CONNECTOR: Final = "connector-"
 _TASK: Final = "task-"
@@ -39,6 +40,7 @@ _TARGET: Final = "target-state-"
 _RESTART: Final = "restart-connector-"
 _LOGGER: Final = "logger-cluster-"
 _SESSION_KEY: Final = "session-key"
+_FENCING: Final = "tasks-fencing-"
 _log = logging.getLogger(__name__)
 
 
@@ -80,6 +82,14 @@ class ConfigState:
     """The configurations of the tasks of each connector that was divided up."""
     targets: dict[str, TargetState] = field(default_factory=dict)
     session_key: SessionKey | None = None
+    fenced_counts: dict[str, int] = field(default_factory=dict)
+    """How many tasks of each connector may write in transactions since its last round of fencing.
+
+    They outlive the connector: one of the same name must fence them."""
+    unfenced: set[str] = field(default_factory=set)
+    """Connectors with tasks that were committed after their last round of fencing."""
+    generations: dict[str, int] = field(default_factory=dict)
+    """How often the tasks of each connector were committed."""
     _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
     """Task configurations whose commit has not come yet."""
     inconsistent: set[str] = field(default_factory=set)
@@ -130,6 +140,7 @@ class ConfigState:
         deferred = self._deferred.pop(name, {})
         if value is None:
             return None
+        self.unfenced.add(name)
         count = int(value["tasks"])
         # What is missing before the commit may be kept from an earlier one: the log is compacted.
         known = dict(enumerate(self.tasks.get(name, ())))
@@ -139,6 +150,7 @@ class ConfigState:
             return None
         self.inconsistent.discard(name)
         self.tasks[name] = [found[number] for number in range(count)]
+        self.generations[name] = self.generations.get(name, 0) + 1
         return Changed(Change.TASKS, name)
 
     def _target(self, name: str, value: Any) -> Changed | None:
@@ -155,6 +167,11 @@ class ConfigState:
 
     def _logger(self, name: str, value: Any) -> Changed | None:
         return None if value is None else Changed(Change.LOGGER, name, str(value["level"]))
+
+    def _fencing(self, name: str, value: Any) -> None:
+        if value is not None:
+            self.fenced_counts[name] = int(value["task-count"])
+            self.unfenced.discard(name)
 
     def _session(self, name: str, value: Any) -> Changed | None:
         if value is None or name:
@@ -175,6 +192,7 @@ _TAKES: Final[Mapping[str, Callable[[ConfigState, str, Any], Changed | None]]] =
     _RESTART: ConfigState._restart,
     _LOGGER: ConfigState._logger,
     _SESSION_KEY: ConfigState._session,
+    _FENCING: ConfigState._fencing,
 }
 
 
@@ -182,14 +200,30 @@ def _texts(properties: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in properties.items() if value is not None}
 
 
+class LeaderWrites(Protocol):
+    """How the leader writes to the log so that an earlier leader cannot any longer (KIP-618)."""
+
+    async def claim(self) -> None:
+        """Fence all earlier leaders. Raises KafkaError."""
+        ...
+
+    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write all of the records or none. Raises KafkaError, also when a later leader has fenced this one."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
 class ConfigStore:
-    """The configurations, and how they are changed. Only the leader of the group may write, but for target states.
+    """The configurations, and how they are changed. Only the leader of the group may write, but for target states and
+    levels of loggers. With `leader_writes` it must have claimed that first, and no earlier leader can write then.
 
     Every write comes back when it was read back: `state` then has it. Raises KafkaError where it cannot be written.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, leader_writes: LeaderWrites | None = None) -> None:
         self._log = log
+        self._leader_writes = leader_writes
         self.state = ConfigState()
         self._on_change: Callable[[Changed], None] | None = None
 
@@ -200,7 +234,14 @@ class ConfigStore:
 
     async def stop(self) -> None:
         """Follow no longer."""
+        if self._leader_writes is not None:
+            await self._leader_writes.stop()
         await self._log.stop()
+
+    async def claim(self) -> None:
+        """This worker leads: keep earlier leaders from writing, if workers are configured to do that (KIP-618)."""
+        if self._leader_writes is not None:
+            await self._leader_writes.claim()
 
     def _take(self, record: Keyed) -> None:
         changed = self.state.apply(record)
@@ -214,29 +255,34 @@ class ConfigStore:
     async def put_connector(self, name: str, config: Mapping[str, str], target: TargetState | None) -> None:
         """Put a connector's configuration, and its target state if one is given."""
         records = [] if target is None else [_target_record(name, target)]
-        await self._write([*records, (_CONNECTOR + name, {"properties": dict(config)})])
+        await self._lead([*records, (_CONNECTOR + name, {"properties": dict(config)})])
 
     async def delete_connector(self, name: str) -> None:
         """Forget a connector and its target state."""
-        await self._write([(_CONNECTOR + name, None), (_TARGET + name, None)])
+        await self._lead([(_CONNECTOR + name, None), (_TARGET + name, None)])
 
     async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Put the configurations of all tasks of a connector, together."""
         records: list[tuple[str, Any]] = [
             (f"{_TASK}{name}-{number}", {"properties": dict(config)}) for number, config in enumerate(configs)
         ]
-        await self._write([*records, (_COMMIT + name, {"tasks": len(configs)})])
+        await self._lead([*records, (_COMMIT + name, {"tasks": len(configs)})])
+
+    async def put_fenced(self, name: str, count: int) -> None:
+        """Note that no task of a connector can write but those of the present commit, which are so many."""
+        await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:
         """Ask for another state of a connector; one that stops gives up its tasks."""
-        records: list[tuple[str, Any]] = [_target_record(name, target)]
+        record = _target_record(name, target)
         if target is TargetState.STOPPED:
-            records.insert(0, (_COMMIT + name, {"tasks": 0}))
-        await self._write(records)
+            await self._lead([(_COMMIT + name, {"tasks": 0}), record])
+        else:
+            await self._write([record])
 
     async def put_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
         """Ask whoever has the connector and its tasks to start them again."""
-        await self._write([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
+        await self._lead([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
 
     async def put_logger(self, name: str, level: str) -> None:
         """Set the level of a logger in every worker."""
@@ -245,13 +291,22 @@ class ConfigStore:
     async def put_session_key(self, key: SessionKey) -> None:
         """Give all workers another key to sign with."""
         text = base64.b64encode(key.key).decode()
-        await self._write(
+        await self._lead(
             [(_SESSION_KEY, {"key": text, "algorithm": key.algorithm, "creation-timestamp": key.created_ms})]
         )
 
     async def _write(self, records: Sequence[tuple[str, Any]]) -> None:
-        await self._log.send([(key.encode(), _json(value)) for key, value in records])
+        await self._log.send(_encoded(records))
         await self._log.read_to_end()
+
+    async def _lead(self, records: Sequence[tuple[str, Any]]) -> None:
+        """Write what only the leader may."""
+        await (self._leader_writes or self._log).send(_encoded(records))
+        await self._log.read_to_end()
+
+
+def _encoded(records: Sequence[tuple[str, Any]]) -> list[tuple[bytes, bytes | None]]:
+    return [(key.encode(), _json(value)) for key, value in records]
 
 
 def _target_record(name: str, target: TargetState) -> tuple[str, Any]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -27,12 +28,14 @@ import httpx
 
 from parley.pipeline.connect.distributed import signing
 from parley.pipeline.connect.distributed.configs import Change, Changed, ConfigStore
+from parley.pipeline.connect.distributed.fencing import Fencing
 from parley.pipeline.connect.distributed.loggers import Loggers
 from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import PROTOCOLS, Work
 from parley.pipeline.connect.distributed.running import Running
 from parley.pipeline.connect.distributed.share import Share
 from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import HerderError, NotFound, State, TargetState, TaskId
 from parley.protocol.errors import KafkaError
 
@@ -40,6 +43,8 @@ __all__ = ["Following", "restart_plan"]
 
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 60.0
+_FENCE_S: Final = 30.0
+"""How long a task waits for the leader to fence older tasks."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +63,7 @@ def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_
 
 
 class Following:
-    """See the module's rules. `turn` is held by whoever writes configurations."""
+    """See the module's rules. A caller that writes configurations holds `turn`."""
 
     def __init__(
         self,
@@ -68,28 +73,31 @@ class Following:
         loggers: Loggers,
         *,
         turn: asyncio.Lock,
-        key_ttl_ms: int,
+        rules: signing.SigningRules,
+        tls: ssl.SSLContext | None,
         now_ms: Callable[[], int],
     ) -> None:
+        """``tls`` verifies the other workers if their REST API uses HTTPS; None means the system's authorities."""
         self._configs = configs
         self._statuses = statuses
         self._membership = membership
         self._loggers = loggers
         self._turn = turn
-        self._key_ttl_ms = key_ttl_ms
+        self._rules = rules
         self._now_ms = now_ms
         self._counts: dict[str, int] = {}
         """The connectors known here, with their numbers of tasks."""
         self._worked_out: dict[str, Mapping[str, str]] = {}
         """The configurations of connectors here for which tasks were last worked out."""
         self._doing: set[asyncio.Task[None]] = set()
-        self._client = httpx.AsyncClient(timeout=30)
+        self._client = httpx.AsyncClient(timeout=30, verify=True if tls is None else tls)
         self._running: Running
         self._share: Share
+        self._fencing: Fencing
 
-    def use(self, running: Running, share: Share) -> None:
+    def use(self, running: Running, share: Share, fencing: Fencing) -> None:
         """Act on this."""
-        self._running, self._share = running, share
+        self._running, self._share, self._fencing = running, share, fencing
 
     async def start(self) -> None:
         """Read what the log has, and follow it."""
@@ -175,15 +183,28 @@ class Following:
     # Leading.
 
     def lead(self) -> None:
-        """This worker leads: see to the key that workers sign with, and forget statuses of what is no more."""
-        self._do(self._clean_up())
+        """This worker leads: keep earlier leaders from writing, see to the key that workers sign with, and forget
+        statuses of what is no more."""
+        self._do(self._lead())
+
+    async def _lead(self) -> None:
+        pause = _RETRY_FIRST_S
+        while self._share.leads:
+            try:
+                await self._configs.claim()
+                await self._clean_up()
+                return
+            except KafkaError as error:
+                _log.warning("this worker leads, and cannot write configurations yet: %s; trying again", error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RETRY_MAX_S)
 
     async def _clean_up(self) -> None:
         state = self._configs.state
         key = state.session_key
-        is_out_of_date = key is None or self._now_ms() - key.created_ms > self._key_ttl_ms
+        is_out_of_date = key is None or self._now_ms() - key.created_ms > self._rules.key_ttl_ms
         if is_out_of_date and self._share.version >= PROTOCOLS["sessioned"]:
-            await self._configs.put_session_key(signing.new_key(self._now_ms()))
+            await self._configs.put_session_key(signing.new_key(self._now_ms(), self._rules))
         gone = (self._statuses.connectors.keys() | {task.connector for task in self._statuses.tasks}) - (
             state.connectors.keys()
         )
@@ -228,19 +249,64 @@ class Following:
         is_here = name in self._running.work.connectors
         return is_here and self._configs.state.target(name) is TargetState.STARTED
 
+    # Before a task writes exactly once.
+
+    async def fence(self, task: TaskId) -> None:
+        """Have the leader fence older tasks of the connector. Raises ConnectError."""
+        give_up, pause = asyncio.get_running_loop().time() + _FENCE_S, _RETRY_FIRST_S
+        while True:
+            try:
+                await self._fence(task.connector)
+                return
+            except (HerderError, KafkaError, httpx.HTTPError) as error:
+                is_late = asyncio.get_running_loop().time() + pause > give_up
+                if is_late or task not in self._running.allowed.tasks:
+                    raise ConnectError(f"Failed to perform round of zombie fencing: {error}") from error
+                _log.warning("older tasks of %s are not fenced yet: %s; trying again", task.connector, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RETRY_MAX_S)
+
+    async def _fence(self, name: str) -> None:
+        if self._share.leads:
+            await self._fencing.round(name)
+        else:
+            await self._ask_leader("PUT", f"connectors/{quote(name, safe='')}/fence", b"")
+
+    async def verify(self, task: TaskId, generation: int) -> None:
+        """Raises ConnectError if newer tasks of the connector were committed, or the task is another worker's."""
+        try:
+            await self._configs.refresh()
+        except KafkaError as error:
+            raise ConnectError(f"Failed to perform preflight check for task {task}: {error}") from error
+        if self._configs.state.generations.get(task.connector, 0) != generation:
+            raise ConnectError(
+                f"Cannot start source task {task} with exactly-once support as the connector has already generated a "
+                "new set of task configs"
+            )
+        if task not in self._running.allowed.tasks:
+            raise ConnectError(
+                f"Cannot start source task {task} with exactly-once support as it has already been revoked from this "
+                "worker"
+            )
+
     async def _submit(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
         """Have the leader write the tasks. Raises HerderError, KafkaError or httpx.HTTPError."""
         if self._share.leads:
             async with self._turn:
                 await self._configs.put_tasks(name, tasks)
             return
+        body = json.dumps([dict(one) for one in tasks]).encode()
+        await self._ask_leader("POST", f"connectors/{quote(name, safe='')}/tasks", body)
+
+    async def _ask_leader(self, method: str, path: str, body: bytes) -> None:
+        """Send the leader a signed request. Raises HerderError or httpx.HTTPError."""
         url, key = self._share.leader_url, self._configs.state.session_key
         if url is None:
             raise HerderError("no leader is known")
-        body = json.dumps([dict(one) for one in tasks]).encode()
-        signed = {} if key is None else signing.sign(key, body)
-        answer = await self._client.post(
-            f"{url.rstrip('/')}/connectors/{quote(name, safe='')}/tasks",
+        signed = {} if key is None else signing.sign(key, body, self._rules)
+        answer = await self._client.request(
+            method,
+            f"{url.rstrip('/')}/{path}",
             params={"forward": "false"},
             content=body,
             headers={"content-type": "application/json", **signed},

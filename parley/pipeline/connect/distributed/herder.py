@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from parley.pipeline.connect.connector_config import keys_of_all
 from parley.pipeline.connect.distributed import signing
 from parley.pipeline.connect.distributed.blocking import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigStore
+from parley.pipeline.connect.distributed.fencing import Fencing
 from parley.pipeline.connect.distributed.following import Following, restart_plan
 from parley.pipeline.connect.distributed.loggers import LEVELS, Loggers
 from parley.pipeline.connect.distributed.membership import Membership
@@ -36,7 +38,7 @@ from parley.pipeline.connect.distributed.running import Running
 from parley.pipeline.connect.distributed.share import Share
 from parley.pipeline.connect.distributed.statuses import StatusStore
 from parley.pipeline.connect.distributed.telling import Telling
-from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.errors import ConfigError, ConnectError
 from parley.pipeline.connect.herder import (
     AlreadyExists,
     BadRequest,
@@ -89,7 +91,11 @@ class HerderSettings:
     sync_timeout_ms: int = 3_000
     stop_timeout_ms: int = 10_000
     """How long a connector and its tasks have to stop, whatever they do."""
-    key_ttl_ms: int = signing.KEY_TTL_MS
+    signatures: signing.SigningRules = signing.DEFAULT_RULES
+    requires_signatures: bool = False
+    """True: requests among workers need a signature even if the group's protocol is too old for it."""
+    tls: ssl.SSLContext | None = None
+    """What verifies other workers' certificates; None means the authorities of the system."""
     tracks_topics: bool = True
     allows_topic_reset: bool = True
 
@@ -126,7 +132,8 @@ class WorkerHerder(Herder):
             membership,
             self._loggers,
             turn=self._turn,
-            key_ttl_ms=settings.key_ttl_ms,
+            rules=settings.signatures,
+            tls=settings.tls,
             now_ms=now_ms,
         )
         self._telling = Telling(statuses)
@@ -136,6 +143,8 @@ class WorkerHerder(Herder):
             lambda: configs.state,
             version_of=self._version_of,
             reconfigure=self._following.reconfigure,
+            fence=self._following.fence,
+            verify=self._following.verify,
             now_ms=now_ms,
             tracks_topics=settings.tracks_topics,
             stop_seconds=settings.stop_timeout_ms / 1000,
@@ -151,9 +160,10 @@ class WorkerHerder(Herder):
             now_ms=now_ms,
             on_leading=self._following.lead,
         )
-        self._following.use(self._running, self._share)
         self._worker = make_worker(self._running)
         self._running.use(self._worker)
+        self._fencing = Fencing(configs, self._turn, self._worker.fence_tasks)
+        self._following.use(self._running, self._share, self._fencing)
         self._is_ready = False
 
     async def run(self) -> None:
@@ -296,9 +306,10 @@ class WorkerHerder(Herder):
         return list(zip(tasks, self._configs.state.tasks.get(name, ()), strict=True))
 
     async def put_task_configs(
-        self, name: str, configs: Sequence[Config], body: bytes, headers: Mapping[str, str]
+        self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
     ) -> None:
         self._check_signature(body, headers)
+        configs = parse(body)
         self._must_lead("write task configurations")
         async with self._turn:
             await self.connector(name)
@@ -310,10 +321,13 @@ class WorkerHerder(Herder):
         await self.connector(name)
         if self._kind(name) == "sink":
             raise BadRequest(f"Connector {name} is not a source connector")
-        raise BadRequest(
-            "This worker does not have exactly-once source support: let no worker of the group have "
-            "exactly.once.source.support=enabled"
-        )
+        await self._fence(name)
+
+    async def _fence(self, name: str) -> None:
+        try:
+            await self._done(self._fencing.round(name))
+        except ConnectError as error:
+            raise HerderError(f"Failed to perform zombie fencing: {error}") from error
 
     async def task_status(self, task: TaskId) -> Status:
         await self._caught_up()
@@ -358,16 +372,24 @@ class WorkerHerder(Herder):
     async def _alter(self, name: str, offsets: Offsets | None) -> str:
         await self._settled()
         self._must_lead("alter or reset offsets")
+        info = await self._stopped(name)
+        if self._writes_exactly_once(info.config):
+            await self._fence(name)
         async with self._turn:
-            await self._done(self._configs.refresh())
-            info = await self.connector(name)
-            if self._configs.state.target(name) is not TargetState.STOPPED or info.tasks:
-                raise BadRequest(
-                    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
-                    f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
-                )
+            info = await self._stopped(name)
             await self._running.stop_tasks_of(name)  # the last offsets that they commit must not come afterwards
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
+
+    async def _stopped(self, name: str) -> ConnectorInfo:
+        """The connector, which must be stopped. Raises NotFound, BadRequest."""
+        await self._done(self._configs.refresh())
+        info = await self.connector(name)
+        if self._configs.state.target(name) is not TargetState.STOPPED or info.tasks:
+            raise BadRequest(
+                "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
+                f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+            )
+        return info
 
     # Plugins and loggers.
 
@@ -424,8 +446,8 @@ class WorkerHerder(Herder):
 
     def _check_signature(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Whether another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
-        if self._share.version >= PROTOCOLS["sessioned"]:
-            signing.check(self._configs.state.session_key, body, headers)
+        if self._settings.requires_signatures or self._share.version >= PROTOCOLS["sessioned"]:
+            signing.check(self._configs.state.session_key, body, headers, self._settings.signatures)
 
     def _must_know(self, name: str) -> None:
         if name not in self._configs.state.connectors:
@@ -472,6 +494,12 @@ class WorkerHerder(Herder):
             return "sink" if _is_sink(self._plugins, config) else "source"
         except ConfigError:
             return "unknown"
+
+    def _writes_exactly_once(self, config: Config) -> bool:
+        try:
+            return self._worker.writes_exactly_once(config)
+        except ConfigError:
+            return False
 
     def _version_of(self, name: str) -> str | None:
         config = self._configs.state.connectors.get(name, {})

@@ -8,6 +8,7 @@ a worker that is alone. Rules:
    when it was called: whoever has sent something and then reads to the end knows what the log says.
 3. What may pass (a leader that moves, a broker that comes back) is tried again until it succeeds or the log is stopped;
    `send` gives up after `SEND_SECONDS`.
+4. Records of aborted transactions are left out; reading to the end waits for the transactions that are open there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
+from parley.pipeline.decode import visible
+from parley.pipeline.fetching import Isolation, TopicPartition, fetched_in
 from parley.pipeline.partitioner import partition_of
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -27,8 +30,8 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records import batch
-from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
+from parley.protocol.security.client_security import ClientSecurity
 
 __all__ = ["Keyed", "Log", "MemoryLog", "TopicLog"]
 
@@ -98,12 +101,14 @@ class MemoryLog(Log):
 class TopicLog(Log):
     """A topic. `bootstrap` and `client_id` are the worker's; `now_ms` gives the time of records."""
 
-    def __init__(self, bootstrap: str, plan: TopicPlan, *, client_id: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, bootstrap: str, plan: TopicPlan, *, client_id: str, security: ClientSecurity, now_ms: Callable[[], int]
+    ) -> None:
         self._plan = plan
         self._now_ms = now_ms
         # Apart, since a fetch that waits for records holds up what is sent behind it on the same connection.
-        self._reader = Client(bootstrap, client_id=client_id)
-        self._writer = Client(bootstrap, client_id=client_id)
+        self._reader = Client(bootstrap, client_id=client_id, security=security)
+        self._writer = Client(bootstrap, client_id=client_id, security=security)
         self._positions: dict[int, int] = {}
         self._waiting: list[tuple[dict[int, int], asyncio.Future[None]]] = []
         self._following: asyncio.Task[None] | None = None
@@ -201,6 +206,7 @@ class TopicLog(Log):
             max_wait_ms=_FETCH_WAIT_MS,
             min_bytes=1,
             max_bytes=8 * _FETCH_BYTES,
+            isolation_level=Isolation.READ_COMMITTED,
             topics=[FetchRequest.FetchTopic(topic=self._plan.name, partitions=asked)],
         )
         version = min(await self._reader.version_for(FetchRequest, node=node), _NAMES_UNTIL)
@@ -221,15 +227,13 @@ class TopicLog(Log):
             return True
         if one.error_code:
             return False
-        records = one.records or b""
-        for position, header in headers(records):
-            if header.next_offset <= self._positions[partition]:
-                continue
-            if not header.is_control:
-                for record in batch.records(records, position):
-                    if record.offset >= self._positions[partition] and record.key is not None:
-                        on_record(Keyed(record.offset, record.key, record.value))
-            self._positions[partition] = header.next_offset
+        position = self._positions[partition]
+        fetched = fetched_in(TopicPartition(self._plan.name, partition), position, one)
+        for at, _ in visible(fetched, position):
+            for record in batch.records(fetched.records, at):
+                if record.offset >= position and record.key is not None:
+                    on_record(Keyed(record.offset, record.key, record.value))
+        self._positions[partition] = fetched.next_offset
         return True
 
     def _wake(self) -> None:

@@ -41,6 +41,7 @@ from parley.protocol.messages.groups import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from parley.protocol.security.client_security import ClientSecurity
 
 __all__ = ["Alone", "Group", "GroupSettings", "Member", "Membership"]
 
@@ -146,9 +147,9 @@ class _Place:
 class Group(Membership):
     """A place in a group of the cluster."""
 
-    def __init__(self, bootstrap: str, settings: GroupSettings, *, client_id: str) -> None:
+    def __init__(self, bootstrap: str, settings: GroupSettings, *, client_id: str, security: ClientSecurity) -> None:
         self._settings = settings
-        self._client = Client(bootstrap, client_id=client_id)
+        self._client = Client(bootstrap, client_id=client_id, security=security)
         self._member_id = ""
         self._place: _Place | None = None
         self._rejoin = asyncio.Event()
@@ -327,9 +328,9 @@ def _check(code: int, what: str) -> None:
 
 
 def _member(metadata: Any) -> MemberState:
-    """What a member says of itself; one that cannot be read gets work and has none."""
+    """Return the state in a member's metadata. If it cannot be read, the member is assigned work as if it had none."""
     try:
         return decode_member(bytes(metadata))
     except MalformedAssignment as error:
-        _log.warning("a member of the group says what cannot be read: %s", error)
+        _log.warning("the metadata of a member of the group cannot be read: %s", error)
         return MemberState("", -1)

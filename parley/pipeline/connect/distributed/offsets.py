@@ -14,28 +14,36 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from parley.pipeline.cluster import Connection
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.errors import ConnectError, RetriableError
-from parley.pipeline.connect.offsets import SourceOffset, StoredOffsets, key_of
+from parley.pipeline.connect.offsets import SourceOffset, StoredOffsets, TopicOffsets, key_of
 from parley.protocol.errors import KafkaError
 
 __all__ = ["TopicOffsetStore"]
 
-_STORE_SECONDS: Final = 60.0
+_STORE_SECONDS: Final = 120.0
+"""Longer than a transaction in the topic stays open if its task has died."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class TopicOffsetStore:
-    """An offset store (:class:`parley.pipeline.connect.offsets.OffsetStore`) over a log that lives in `loop`.
+    """Offsets (``parley.pipeline.connect.offsets.TopicOffsets``) over a log that lives in `loop`.
 
-    Its calls block and may come from any thread but the loop's own.
+    Its calls block and may come from any thread but the loop's own. `open_log` opens the log of another topic, by the
+    connection to its cluster and its name.
     """
 
-    def __init__(self, log: Log, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, log: Log, loop: asyncio.AbstractEventLoop, open_log: Callable[[Connection, str], Log] | None = None
+    ) -> None:
         self._log = log
         self._loop = loop
+        self._open_log = open_log
+        self._others: dict[tuple[Connection, str], _OwnTopic] = {}
+        self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._offsets = StoredOffsets()
         self._keys: dict[str, bytes] = {}
@@ -45,8 +53,29 @@ class TopicOffsetStore:
         self._run(lambda: self._log.start(self._take))
 
     def stop(self) -> None:
-        """As OffsetStore."""
+        """As OffsetStore; the stores of other topics end with it."""
+        with self._opening:
+            others = list(self._others.values())
+            self._others.clear()
+        for other in others:
+            other.stop()
         self._run(self._log.stop)
+
+    def at(self, connection: Connection, topic: str) -> TopicOffsets:
+        """As TopicOffsets."""
+        if self._open_log is None:
+            raise ConnectError(f"offsets cannot be kept in a topic of their own, {topic}")
+        with self._opening:
+            known = self._others.get((connection, topic))
+            if known is None:
+                known = _OwnTopic(TopicOffsetStore(self._open_log(connection, topic), self._loop), self)
+                try:
+                    known.start()
+                except BaseException:
+                    known.stop()
+                    raise
+                self._others[connection, topic] = known
+            return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         """As OffsetStore; also knows what other workers have stored."""
@@ -62,10 +91,14 @@ class TopicOffsetStore:
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
         """As OffsetStore: comes back when all in-sync replicas have them."""
-        with self._lock:
-            records = [(self._key(connector, partition), _value(offset)) for partition, offset in offsets]
+        records = self.encoded(connector, offsets)
         if records:
             self._run(lambda: self._log.send(records))
+
+    def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """As TopicOffsets."""
+        with self._lock:
+            return [(self._key(connector, partition), _value(offset)) for partition, offset in offsets]
 
     def _key(self, connector: str, partition: Mapping[str, Any]) -> bytes:
         name = key_of(connector, partition)
@@ -95,6 +128,34 @@ class TopicOffsetStore:
         except KafkaError as error:
             kind = RetriableError if error.code.retriable else ConnectError
             raise kind(f"offsets cannot be stored: {error}") from error
+
+
+class _OwnTopic:
+    """The offsets of connectors with a topic of their own, over those of the worker's topic.
+
+    Only what is forgotten is written to the worker's topic, too: else it would be found there again.
+    """
+
+    def __init__(self, own: TopicOffsetStore, workers: TopicOffsetStore) -> None:
+        self._own = own
+        self._workers = workers
+        self.start, self.stop, self.at, self.encoded = own.start, own.stop, workers.at, own.encoded
+
+    def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        """As OffsetStore."""
+        own, workers = (one.get(connector, partitions) for one in (self._own, self._workers))
+        return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
+
+    def all(self, connector: str) -> list[SourceOffset]:
+        """As OffsetStore."""
+        found = [*self._workers.all(connector), *self._own.all(connector)]
+        return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
+
+    def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
+        """As OffsetStore."""
+        given = list(offsets)
+        self._workers.store(connector, [one for one in given if one[1] is None])
+        self._own.store(connector, given)
 
 
 def _value(offset: Mapping[str, Any] | None) -> bytes | None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from parley.pipeline.cluster import Connection
 from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.distributed.herder import HerderSettings, WorkerHerder
+from parley.pipeline.connect.distributed.leading import TransactionalWrites, leader_id
 from parley.pipeline.connect.distributed.log import Log, MemoryLog, TopicLog
 from parley.pipeline.connect.distributed.membership import Alone, Group, Membership
 from parley.pipeline.connect.distributed.offsets import TopicOffsetStore
-from parley.pipeline.connect.distributed.settings import config_topic, group_settings, offset_topic, status_topic
+from parley.pipeline.connect.distributed.settings import (
+    config_topic,
+    group_settings,
+    has_transactional_leader,
+    offset_topic,
+    signing_rules,
+    status_topic,
+)
+from parley.pipeline.connect.distributed.signing import DEFAULT_RULES, SigningRules
 from parley.pipeline.connect.distributed.statuses import StatusStore
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import Herder
@@ -24,7 +33,8 @@ from parley.pipeline.connect.placement import FENCE_S
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.rest.app import application
 from parley.pipeline.connect.rest.forwarding import Forwarder
-from parley.pipeline.connect.rest.server import Listener, RestServer, parse_listeners
+from parley.pipeline.connect.rest.server import RestServer
+from parley.pipeline.connect.rest.settings import RestSettings
 from parley.pipeline.connect.tasks.peer import SILENCE_S
 from parley.pipeline.connect.worker import Worker, WorkerEvents
 from parley.pipeline.connect.worker_config import WorkerConfig
@@ -48,11 +58,12 @@ _log = logging.getLogger(__name__)
 class _Parts:
     """What distributed and standalone workers differ in."""
 
-    configs: Log
+    configs: ConfigStore
     statuses: Log
     offsets: OffsetStore
     membership: Membership
     group_id: str = ""
+    signatures: SigningRules = DEFAULT_RULES
 
 
 @asynccontextmanager
@@ -64,16 +75,33 @@ async def distributed(
     Raises ConnectError where it cannot start; a worker that cannot go on cancels whoever is inside, and raises then.
     """
     client_id = config["client.id"] or f"connect-{config['group.id']}"
+    security = config.security.read()
 
     def topic(plan_of: Callable[[WorkerConfig], object]) -> TopicLog:
-        return TopicLog(config.bootstrap, plan_of(config), client_id=client_id, now_ms=now_ms)  # type: ignore[arg-type]
+        return TopicLog(config.bootstrap, plan_of(config), client_id=client_id, security=security, now_ms=now_ms)  # type: ignore[arg-type]
 
+    def own_offsets(connection: Connection, name: str) -> TopicLog:
+        plan = replace(offset_topic(config), name=name, key="offsets.storage.topic")
+        return TopicLog(
+            connection.bootstrap, plan, client_id=client_id, security=connection.security.read(), now_ms=now_ms
+        )
+
+    group = Group(config.bootstrap, group_settings(config), client_id=client_id, security=security)
+    leader_writes: TransactionalWrites | None = None
+    if has_transactional_leader(config):
+        leader_writes = TransactionalWrites(
+            Connection(bootstrap=config.bootstrap, client_id=client_id, security=config.security),
+            config_topic(config).name,
+            leader_id(config["group.id"]),
+            on_lost=group.rejoin,
+        )
     parts = _Parts(
-        topic(config_topic),
+        ConfigStore(topic(config_topic), leader_writes),
         topic(status_topic),
-        TopicOffsetStore(topic(offset_topic), asyncio.get_running_loop()),
-        Group(config.bootstrap, group_settings(config), client_id=client_id),
+        TopicOffsetStore(topic(offset_topic), asyncio.get_running_loop(), own_offsets),
+        group,
         config["group.id"],
+        signing_rules(config),
     )
     async with _serving(config, parts, make_worker, now_ms) as serving:
         yield serving
@@ -85,7 +113,7 @@ async def standalone(
 ) -> AsyncIterator[tuple[Herder, str]]:
     """As `distributed`, for a worker that is alone: offsets are kept in a file, all else in memory."""
     offsets = FileOffsetStore(config["offset.storage.file.filename"])
-    parts = _Parts(MemoryLog(), MemoryLog(), offsets, Alone())
+    parts = _Parts(ConfigStore(MemoryLog()), MemoryLog(), offsets, Alone())
     async with _serving(config, parts, make_worker, now_ms) as serving:
         yield serving
 
@@ -94,28 +122,23 @@ async def standalone(
 async def _serving(
     config: WorkerConfig, parts: _Parts, make_worker: MakeWorker, now_ms: Callable[[], int]
 ) -> AsyncIterator[tuple[Herder, str]]:
+    rest = RestSettings.of(config)
     plugins = Plugins(config["plugin.path"])
     cluster_id = await _cluster_id(config)
-    async with RestServer(parse_listeners(",".join(config["listeners"]))) as server:
-        url = _advertised(config, server.addresses[0])
+    async with RestServer(rest.listeners, rest.tls) as server, RestServer(rest.admin, rest.admin_tls) as admin:
+        url = rest.advertised_url(server.addresses)
         herder = WorkerHerder(
-            _settings(config, url, cluster_id, parts.group_id),
+            _settings(config, url, cluster_id, parts, rest),
             lambda events: make_worker(config, plugins, parts.offsets, events),
             plugins,
-            ConfigStore(parts.configs),
+            parts.configs,
             StatusStore(parts.statuses),
             parts.membership,
             now_ms=now_ms,
         )
-        forwarder = Forwarder()
-        server.serve(
-            application(
-                herder,
-                forwarder,
-                allow_origin=config["access.control.allow.origin"],
-                allow_methods=config["access.control.allow.methods"],
-            )
-        )
+        forwarder = Forwarder(tls=rest.client_tls)
+        server.serve(application(herder, forwarder, rest.endpoints, login=rest.login, cors=rest.cors))
+        admin.serve(application(herder, forwarder, rest.admin_endpoints, login=rest.login, cors=rest.cors))
         running = asyncio.create_task(herder.run())
         try:
             async with _cancelled_with(running):
@@ -150,40 +173,33 @@ async def _cancelled_with(running: asyncio.Task[None]) -> AsyncIterator[None]:
         running.remove_done_callback(end)
 
 
-def _settings(config: WorkerConfig, url: str, cluster_id: str, group_id: str) -> HerderSettings:
+def _settings(config: WorkerConfig, url: str, cluster_id: str, parts: _Parts, rest: RestSettings) -> HerderSettings:
     lost_host_ms = 0 if config["tasks.engine"] == "threads" else _LOST_HOST_MS
     tracking = config["topic.tracking.enable"], config["topic.tracking.allow.reset"]
     alone = HerderSettings(
         url,
         cluster_id,
         stop_timeout_ms=config["task.shutdown.graceful.timeout.ms"] + _STOP_EXTRA_MS + lost_host_ms,
+        signatures=parts.signatures,
+        requires_signatures=rest.login is not None,
+        tls=rest.client_tls,
         tracks_topics=tracking[0],
         allows_topic_reset=tracking[1],
     )
-    if not group_id:
+    if not parts.group_id:
         return alone
     return replace(
         alone,
-        group_id=group_id,
+        group_id=parts.group_id,
         max_delay_ms=config["scheduled.rebalance.max.delay.ms"],
         sync_timeout_ms=config["worker.sync.timeout.ms"],
-        key_ttl_ms=config["inter.worker.key.ttl.ms"],
     )
-
-
-def _advertised(config: WorkerConfig, listener: Listener) -> str:
-    """The URL that others are told: the advertised host and port, else where it listens."""
-    host = config["rest.advertised.host.name"] or listener.host
-    if host in ("", "0.0.0.0", "::"):
-        host = socket.getfqdn()
-    port = config["rest.advertised.port"] or listener.port
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 async def _cluster_id(config: WorkerConfig) -> str:
     """The id of the cluster. Raises ConnectError where none of the brokers answers."""
     try:
-        async with Client(config.bootstrap) as client:
+        async with Client(config.bootstrap, security=config.security.read()) as client:
             return (await client.metadata([])).cluster_id or ""
     except KafkaError as error:
         raise ConnectError(f"bootstrap.servers={config.bootstrap}: {error}. Are the brokers running?") from error

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
 from parley.pipeline.connect.distributed.blocking import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigState
@@ -46,6 +47,8 @@ class Running:
         *,
         version_of: Callable[[str], str | None],
         reconfigure: Callable[[str], None],
+        fence: Callable[[TaskId], Coroutine[Any, Any, None]],
+        verify: Callable[[TaskId, int], Coroutine[Any, Any, None]],
         now_ms: Callable[[], int],
         tracks_topics: bool,
         stop_seconds: float,
@@ -60,13 +63,15 @@ class Running:
         self._state = state
         self._version_of = version_of
         self._reconfigure = reconfigure
+        self._fence = fence
+        self._verify = verify
         self._now_ms = now_ms
         self._tracks_topics = tracks_topics
         self._stop_seconds = stop_seconds
         self._task_counts: dict[str, int] = {}
         """How many tasks the connector had when its tasks here were started."""
-        self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str]]] = {}
-        """The configurations, of the connector and its own, with which a task was started."""
+        self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
+        """The configurations, of the connector and its own, with which a task was started, and its generation."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.get_running_loop()
         self._worker: Worker
@@ -93,6 +98,14 @@ class Running:
         """As WorkerEvents."""
         if self._tracks_topics:
             self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
+
+    def fence(self, task: TaskId) -> None:
+        """As WorkerEvents."""
+        asyncio.run_coroutine_threadsafe(self._fence(task), self._loop).result()
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        """As WorkerEvents."""
+        asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
     def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
         """A state to be told; a connector that has begun to run has its tasks worked out."""
@@ -152,19 +165,44 @@ class Running:
         return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
-        """The tasks here whose connector has another number of tasks by now: they must end before others begin."""
-        counts = {name: len(self._state().tasks.get(name, ())) for name in self._task_counts}
-        changed = {name for name, count in self._task_counts.items() if counts[name] != count}
-        return Work(tasks=frozenset(task for task in self.work.tasks if task.connector in changed))
+        """The tasks here whose connector has another number of tasks by now: they must end before others begin.
+
+        So must those of an older generation, if their connector writes exactly once.
+        """
+        state = self._state()
+        changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
+        generations = {name: self._generation(name, state.connectors.get(name)) for name in self._task_counts}
+        return Work(
+            tasks=frozenset(
+                task
+                for task in self.work.tasks
+                if task.connector in changed or self._started_with[task][2] != generations[task.connector]
+            )
+        )
 
     def reconfigured(self, name: str) -> Work:
-        """The tasks of a connector that were started here with other configurations than there are now."""
+        """The tasks of a connector that were started here with other configurations than there are now.
+
+        Of a source that writes exactly once these are all: those of an older generation are fenced.
+        """
         state = self._state()
         connector = state.connectors.get(name)
         tasks = [task for task in self.work.tasks if task.connector == name]
         return Work(
-            tasks=frozenset(task for task in tasks if self._started_with[task] != (connector, state.task_config(task)))
+            tasks=frozenset(
+                task
+                for task in tasks
+                if self._started_with[task] != (connector, state.task_config(task), self._generation(name, connector))
+            )
         )
+
+    def _generation(self, name: str, connector: dict[str, str] | None) -> int:
+        """Which tasks of a connector may write now; 0 if older ones may as well."""
+        try:
+            counts = connector is not None and self._worker.writes_exactly_once(connector)
+        except ConnectError:
+            return 0
+        return self._state().generations.get(name, 0) if counts else 0
 
     def failed(self, name: str, error: BaseException) -> None:
         """A connector of this worker cannot go on."""
@@ -195,10 +233,12 @@ class Running:
         count = len(state.tasks[task.connector])
         self.work |= Work(tasks=frozenset((task,)))
         self._task_counts[task.connector] = count
-        self._started_with[task] = (connector, config)
+        generation = self._generation(task.connector, connector)
+        self._started_with[task] = (connector, config, generation)
         try:
             target = state.target(task.connector)
-            await in_thread(self._worker.start_task, task, count, connector, config, target)
+            start = partial(self._worker.start_task, task, count, connector, config, target, generation=generation)
+            await in_thread(start)
         except Exception as error:
             self._say(task, State.FAILED, stack_trace(error))
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, between, non_empty, one_of
+from parley.pipeline.connect.config import (
+    ConfigDef,
+    ConfigType,
+    Importance,
+    Validator,
+    at_least,
+    between,
+    non_empty,
+    one_of,
+)
 from parley.pipeline.connect.distributed.membership import GroupSettings
+from parley.pipeline.connect.distributed.signing import ALGORITHMS, KEY_BITS_MIN, SigningRules
 from parley.pipeline.connect.distributed.topics import TopicPlan
-from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.worker_config import COMMON, WorkerConfig
 
-__all__ = ["DISTRIBUTED", "config_topic", "group_settings", "offset_topic", "status_topic"]
+__all__ = [
+    "DISTRIBUTED",
+    "config_topic",
+    "group_settings",
+    "has_transactional_leader",
+    "offset_topic",
+    "signing_rules",
+    "status_topic",
+]
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _INT, _STRING = ConfigType.INT, ConfigType.STRING
@@ -18,18 +36,12 @@ _REPLICAS: Final = "How many brokers have it; -1: as many as the brokers say. On
 _replicas: Final = between(-1, 32767)
 
 
-def _no_exactly_once(name: str, value: str) -> None:
-    """The one mode there is. A mode that Kafka has, too, is refused with what that means for sources."""
-    if value.lower() in ("preparing", "enabled"):
-        raise ConfigError(
-            f"Invalid value {value} for configuration {name}: exactly-once for source connectors is not there, they "
-            "write at least once. Leave the key out, or set it to disabled"
-        )
-    if value.lower() != "disabled":
-        raise ConfigError(
-            f"Invalid value {value} for configuration {name}: String must be one of (case insensitive): DISABLED, "
-            "PREPARING, ENABLED"
-        )
+def _some_of(*allowed: str) -> Validator:
+    def check(name: str, value: Any) -> None:
+        non_empty(name, value)
+        one_of(*allowed)(name, value)
+
+    return check
 
 
 DISTRIBUTED: Final = COMMON + (
@@ -113,8 +125,9 @@ DISTRIBUTED: Final = COMMON + (
         _STRING,
         "disabled",
         _HIGH,
-        "Exactly-once for sources (KIP-618) is not there: only disabled is taken.",
-        validator=_no_exactly_once,
+        "Whether sources write exactly once (KIP-618): enabled. On the way there set preparing on all workers of a "
+        "group first, then enabled on all of them.",
+        validator=one_of("disabled", "preparing", "enabled", ignore_case=True),
     )
     .define(
         "inter.worker.key.ttl.ms",
@@ -123,6 +136,38 @@ DISTRIBUTED: Final = COMMON + (
         _LOW,
         "After how many ms workers sign requests among them with another key.",
         validator=at_least(0),
+    )
+    .define(
+        "inter.worker.key.generation.algorithm",
+        _STRING,
+        "HmacSHA256",
+        _LOW,
+        "What the key is made for that workers sign requests among them with.",
+        validator=one_of(*ALGORITHMS),
+    )
+    .define(
+        "inter.worker.key.size",
+        _INT,
+        None,
+        _LOW,
+        "The length of that key in bits; without it, that of the algorithm's digest.",
+        validator=lambda name, value: None if value is None else at_least(KEY_BITS_MIN)(name, value),
+    )
+    .define(
+        "inter.worker.signature.algorithm",
+        _STRING,
+        "HmacSHA256",
+        _LOW,
+        "How this worker signs requests to other workers.",
+        validator=one_of(*ALGORITHMS),
+    )
+    .define(
+        "inter.worker.verification.algorithms",
+        ConfigType.LIST,
+        ["HmacSHA256"],
+        _LOW,
+        "The signatures of other workers that this worker accepts; its own algorithm must be one of them.",
+        validator=_some_of(*ALGORITHMS),
     )
 )
 
@@ -140,6 +185,11 @@ def status_topic(config: WorkerConfig) -> TopicPlan:
 def offset_topic(config: WorkerConfig) -> TopicPlan:
     """The topic of source offsets."""
     return _plan(config, "offset", config["offset.storage.partitions"])
+
+
+def has_transactional_leader(config: WorkerConfig) -> bool:
+    """True if the leader writes configurations in transactions, so that an earlier leader cannot (KIP-618)."""
+    return str(config["exactly.once.source.support"]).lower() != "disabled"
 
 
 def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
@@ -162,3 +212,20 @@ def group_settings(config: WorkerConfig) -> GroupSettings:
         config["heartbeat.interval.ms"],
         "default" if protocol == "eager" else protocol,
     )
+
+
+def signing_rules(config: WorkerConfig) -> SigningRules:
+    """How requests among workers are signed. Raises ConnectError if this worker would refuse its own signatures."""
+    rules = SigningRules(
+        config["inter.worker.key.generation.algorithm"],
+        config["inter.worker.key.size"],
+        config["inter.worker.signature.algorithm"],
+        tuple(config["inter.worker.verification.algorithms"]),
+        config["inter.worker.key.ttl.ms"],
+    )
+    if rules.algorithm not in rules.accepted:
+        raise ConnectError(
+            f"inter.worker.verification.algorithms must contain {rules.algorithm}, which is the "
+            "inter.worker.signature.algorithm"
+        )
+    return rules

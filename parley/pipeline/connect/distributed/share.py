@@ -85,11 +85,11 @@ class Share:
     # As the group's member.
 
     def member_state(self) -> MemberState:
-        """As Member."""
+        """Return what this worker tells the group's leader (see ``Member.member_state``)."""
         return MemberState(self._url, self._configs.state.offset, self._running.allowed)
 
     async def before_join(self, version: int | None) -> None:
-        """As Member."""
+        """Stop the work that must not run during the rebalance (see ``Member.before_join``)."""
         self.settled.clear()
         await self._read_on()
         if version == 0:
@@ -99,7 +99,7 @@ class Share:
             await self._running.stop(self._running.outdated())
 
     def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
-        """As Member."""
+        """Share out the connectors and tasks among the members (see ``Member.share_out``)."""
         offset = self._configs.state.offset
         url = members[leader].url
         if max(member.config_offset for member in members.values()) > offset:
@@ -122,7 +122,7 @@ class Share:
         }
 
     async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
-        """As Member."""
+        """Stop the revoked work and start the assigned work (see ``Member.on_assigned``)."""
         self._running.generation = generation
         self.version = version
         self._lead(assignment, member_id)
@@ -150,7 +150,7 @@ class Share:
             self.settled.set()
 
     async def on_lost(self) -> None:
-        """As Member."""
+        """Stop all connectors and tasks of this worker (see ``Member.on_lost``)."""
         _log.warning("the place in the group is lost: all connectors and tasks are stopped here")
         self.joined.clear()
         self.settled.clear()

@@ -7,46 +7,86 @@ import binascii
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from parley.pipeline.connect.distributed.configs import SessionKey
 from parley.pipeline.connect.herder import BadRequest, Forbidden
 
-__all__ = ["KEY_TTL_MS", "check", "new_key", "sign"]
+__all__ = [
+    "ALGORITHMS",
+    "DEFAULT_RULES",
+    "KEY_BITS_MIN",
+    "KEY_TTL_MS",
+    "SigningRules",
+    "check",
+    "is_signed",
+    "new_key",
+    "sign",
+]
 
 SIGNATURE: Final = "X-Connect-Authorization"
 ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"
 KEY_TTL_MS: Final = 3_600_000
 """After so long the leader makes another key (``inter.worker.key.ttl.ms``)."""
+KEY_BITS_MIN: Final = 128
 _HASHES: Final = {"HmacSHA256": "sha256", "HmacSHA384": "sha384", "HmacSHA512": "sha512"}
+ALGORITHMS: Final = tuple(_HASHES)
 _ALGORITHM: Final = "HmacSHA256"
-_KEY_BYTES: Final = 32
+_KEY_BITS: Final = {"HmacSHA256": 256, "HmacSHA384": 384, "HmacSHA512": 512}
 
 
-def new_key(now_ms: int) -> SessionKey:
+@dataclass(frozen=True, slots=True)
+class SigningRules:
+    """How a worker makes keys, signs requests, and which signatures it accepts (``inter.worker.*``)."""
+
+    key_algorithm: str = _ALGORITHM
+    key_bits: int | None = None
+    """None means the length of the algorithm's digest."""
+    algorithm: str = _ALGORITHM
+    accepted: tuple[str, ...] = (_ALGORITHM,)
+    key_ttl_ms: int = KEY_TTL_MS
+
+
+DEFAULT_RULES: Final = SigningRules()
+
+
+def new_key(now_ms: int, rules: SigningRules = DEFAULT_RULES) -> SessionKey:
     """A key nobody knows yet."""
-    return SessionKey(secrets.token_bytes(_KEY_BYTES), _ALGORITHM, now_ms)
+    bits = rules.key_bits or _KEY_BITS[rules.key_algorithm]
+    return SessionKey(secrets.token_bytes((bits + 7) // 8), rules.key_algorithm, now_ms)
 
 
-def sign(key: SessionKey, body: bytes) -> dict[str, str]:
+def sign(key: SessionKey, body: bytes, rules: SigningRules = DEFAULT_RULES) -> dict[str, str]:
     """The headers that show who has sent the body."""
-    return {SIGNATURE: base64.b64encode(_digest(key, body)).decode(), ALGORITHM: key.algorithm}
+    digest = base64.b64encode(_digest(key, body, rules.algorithm)).decode()
+    return {SIGNATURE: digest, ALGORITHM: rules.algorithm}
 
 
-def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str]) -> None:
+def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str], rules: SigningRules = DEFAULT_RULES) -> None:
     """Raises BadRequest without a signature that can be looked at, Forbidden where it is not that of the body."""
     signature, algorithm = headers.get(SIGNATURE), headers.get(ALGORITHM)
     if signature is None or algorithm is None:
         raise BadRequest("Internal request missing required signature")
-    if algorithm not in _HASHES:
-        raise BadRequest(f"This worker does not support the '{algorithm}' signature algorithm used to sign the request")
+    if algorithm not in rules.accepted:
+        raise BadRequest(
+            f"This worker does not support the '{algorithm}' key signing algorithm used by other workers. "
+            f"This worker is currently configured to use: [{', '.join(rules.accepted)}]. "
+            "Check that all workers' configuration files permit the same set of signature algorithms "
+            "(inter.worker.verification.algorithms), and correct any misconfigured worker and restart it."
+        )
     try:
         given = base64.b64decode(signature, validate=True)
     except (binascii.Error, ValueError):
         raise BadRequest("the signature is not base64") from None
-    if key is None or algorithm != key.algorithm or not hmac.compare_digest(given, _digest(key, body)):
+    if key is None or not hmac.compare_digest(given, _digest(key, body, algorithm)):
         raise Forbidden("Internal request contained invalid signature.")
 
 
-def _digest(key: SessionKey, body: bytes) -> bytes:
-    return hmac.digest(key.key, body, _HASHES[key.algorithm])
+def is_signed(headers: Mapping[str, str]) -> bool:
+    """True if the headers have a signature, which may be wrong."""
+    return SIGNATURE in headers and ALGORITHM in headers
+
+
+def _digest(key: SessionKey, body: bytes, algorithm: str) -> bytes:
+    return hmac.digest(key.key, body, _HASHES[algorithm])

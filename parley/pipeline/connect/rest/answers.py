@@ -169,17 +169,21 @@ async def tasks(request: Request, herder: Herder) -> Reply:
 
 async def put_tasks(request: Request, herder: Herder) -> Reply:
     body = await bodies.read_text(request)
+    await herder.put_task_configs(_name(request), body, request.headers, _task_configs)
+    return Reply(status=204)
+
+
+def _task_configs(body: bytes) -> list[dict[str, str]]:
+    """The configurations of tasks in a request's body. Raises Refused (400) or BadRequest."""
     configs = bodies.parse(body, texts=True)
     if not isinstance(configs, list):
         raise BadRequest("the configurations of tasks must be a JSON array")
-    tasks = [bodies.patch_of(bodies.text_map(one, "a task's configuration")) for one in configs]
-    await herder.put_task_configs(_name(request), tasks, body, request.headers)
-    return Reply(status=204)
+    return [bodies.patch_of(bodies.text_map(one, "a task's configuration")) for one in configs]
 
 
 async def fence(request: Request, herder: Herder) -> Reply:
     await herder.fence(_name(request), await bodies.read_text(request), request.headers)
-    return Reply()
+    return Reply(status=204)
 
 
 async def task_status(request: Request, herder: Herder) -> Reply:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from typing import Final
 
@@ -33,38 +34,50 @@ from parley.pipeline.connect.rest import bodies, openapi, shapes
 from parley.pipeline.connect.rest.answers import Reply
 from parley.pipeline.connect.rest.endpoints import ENDPOINTS, Endpoint
 from parley.pipeline.connect.rest.forwarding import Forwarder
+from parley.pipeline.connect.rest.login import BasicLogin, DemandLogin
 from parley.pipeline.connect.rest.paths import ambiguity
 
-__all__ = ["REQUEST_SECONDS", "application"]
+__all__ = ["REQUEST_SECONDS", "CrossOrigin", "application"]
 
 REQUEST_SECONDS: Final = 90.0
 _READY_WITHOUT: Final = frozenset({"/health"})
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class CrossOrigin:
+    """What pages of other sites may do (``access.control.allow.*``): nothing by default. Lists, separated by commas."""
+
+    origins: str = ""
+    methods: str = ""
+
+
 def application(
     herder: Herder,
     forwarder: Forwarder | None = None,
+    endpoints: Sequence[Endpoint] = ENDPOINTS,
     *,
-    allow_origin: str = "",
-    allow_methods: str = "",
+    login: BasicLogin | None = None,
+    cors: CrossOrigin = CrossOrigin(),
     request_seconds: float = REQUEST_SECONDS,
 ) -> Starlette:
     """The application that serves this herder.
 
-    `forwarder` sends on what only the leader can do; without one such a request is refused with 409. `allow_origin` and
-    `allow_methods` are what other sites' pages may do (access.control.allow.*); nothing by default.
+    `forwarder` sends on what only the leader can do; without one such a request is refused with 409. `login` is
+    demanded of every request that no other worker has signed.
     """
     paths: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     routes = [Route(path, _Resource(methods, herder, forwarder, request_seconds)) for path, methods in paths.items()]
     described = openapi.document(version_of("parley-broker"))
     routes.append(Route("/openapi.json", lambda _: JSONResponse(described)))
     middleware = [Middleware(_Paths)]
-    if allow_origin:
-        methods = [one.strip() for one in (allow_methods or "GET,POST,HEAD").split(",")]
-        origins = [one.strip() for one in allow_origin.split(",")]
+    if login is not None:
+        middleware.append(Middleware(DemandLogin, login=login, endpoints=endpoints))
+    if cors.origins:
+        methods = [one.strip() for one in (cors.methods or "GET,POST,HEAD").split(",")]
+        origins = [one.strip() for one in cors.origins.split(",")]
         middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods))
     served = Starlette(
         routes=routes,

@@ -18,7 +18,7 @@ class Endpoint:
     """One method of one path.
 
     `answers` are the names of schemas of the OpenAPI document by status; `query` the parameters with what they are for;
-    `body` the schema of the request's body, if it takes one.
+    `body` the schema of the request's body, if it takes one. Requests `among_workers` are signed by another worker.
     """
 
     method: str
@@ -28,6 +28,12 @@ class Endpoint:
     answers: Mapping[int, str | None]
     query: Mapping[str, str] = field(default_factory=dict)
     body: str | None = None
+    among_workers: bool = False
+
+    @property
+    def is_admin(self) -> bool:
+        """True if ``admin.listeners`` says where it is served."""
+        return self.path.startswith("/admin/")
 
 
 _C: Final = "/connectors/{connector}"
@@ -112,13 +118,15 @@ ENDPOINTS: Final = (
         answers.put_tasks,
         {204: None, 400: "Error", 403: "Error"},
         body="TaskConfigs",
+        among_workers=True,
     ),
     Endpoint(
         "PUT",
         f"{_C}/fence",
         "Among workers: end the transactions of a source's earlier tasks (KIP-618); the request is signed",
         answers.fence,
-        {400: "Error", 403: "Error", 404: "Error"},
+        {204: None, 400: "Error", 403: "Error", 404: "Error"},
+        among_workers=True,
     ),
     Endpoint(
         "GET", f"{_C}/tasks/{{task}}/status", "What a task does", answers.task_status, {200: "TaskStatus", 404: "Error"}

@@ -7,6 +7,7 @@ so again, since the leader may have changed meanwhile.
 from __future__ import annotations
 
 import json
+import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -31,8 +32,9 @@ _NEXT: Final = {"": "true", "true": "false"}
 class Forwarder:
     """Sends requests on; `close` it at the end."""
 
-    def __init__(self, timeout_seconds: float = 90.0) -> None:
-        self._client = httpx.AsyncClient(timeout=timeout_seconds)
+    def __init__(self, timeout_seconds: float = 90.0, *, tls: ssl.SSLContext | None = None) -> None:
+        """``tls`` verifies workers whose REST API uses HTTPS; None means the authorities of the system."""
+        self._client = httpx.AsyncClient(timeout=timeout_seconds, verify=True if tls is None else tls)
 
     async def send(self, request: Request, elsewhere: NotLeader) -> Reply:
         """The leader's answer. Raises HerderError as the leader does, or where it cannot be asked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -30,13 +31,16 @@ class Listener(NamedTuple):
 
     host: str
     port: int
+    is_tls: bool = False
+
+    @property
+    def protocol(self) -> str:
+        """The scheme of its URLs."""
+        return "https" if self.is_tls else "http"
 
 
 def parse_listeners(text: str) -> list[Listener]:
-    """The addresses in `listeners`, as "http://:8083,http://[::1]:8084". Raises ConnectError.
-
-    HTTPS is refused: there is no TLS here yet, put a proxy before it.
-    """
+    """The addresses in `listeners`, as "http://:8083,https://[::1]:8443". Raises ConnectError."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
@@ -44,11 +48,9 @@ def parse_listeners(text: str) -> list[Listener]:
             host, port = url.hostname or "", DEFAULT_PORT if url.port is None else url.port
         except ValueError as error:
             raise ConnectError(f"listeners: {part!r} is no address: {error}") from None
-        if url.scheme.lower() == "https":
-            raise ConnectError(f"listeners: {part!r}: HTTPS is not served here; put a proxy before it, and use HTTP.")
-        if url.scheme.lower() != "http" or url.path not in ("", "/"):
-            raise ConnectError(f"listeners: {part!r} must look as HTTP://host:{DEFAULT_PORT}")
-        listeners.append(Listener(host, port))
+        if url.scheme.lower() not in ("http", "https") or url.path not in ("", "/"):
+            raise ConnectError(f"listeners: {part!r} must look as HTTP://host:{DEFAULT_PORT} or HTTPS://host:8443")
+        listeners.append(Listener(host, port, url.scheme.lower() == "https"))
     if not listeners:
         raise ConnectError("listeners: no address is given; the default is http://:8083")
     return listeners
@@ -60,11 +62,15 @@ class RestServer:
     Taking them first lets whoever serves know its own URL, also where port 0 was asked for.
     """
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Listener], tls: ssl.SSLContext | None = None) -> None:
+        """``tls`` is the context of the listeners with TLS. Raises ValueError if they need one and there is none."""
+        if tls is None and any(one.is_tls for one in listeners):
+            raise ValueError("a listener with TLS needs a context")
         self._listeners = listeners
+        self._tls = tls
         self._sockets: list[socket.socket] = []
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._servers: list[uvicorn.Server] = []
+        self._serving: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         try:
@@ -78,36 +84,48 @@ class RestServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
+        for server in self._servers:
+            server.should_exit = True
+        await asyncio.gather(*self._serving)
         self._close_sockets()
 
     @property
     def addresses(self) -> list[Listener]:
         """Where it listens, with the ports that the system chose."""
-        return [Listener(*one.getsockname()[:2]) for one in self._sockets]
+        named = zip(self._listeners, (one.getsockname()[:2] for one in self._sockets), strict=True)
+        return [listener._replace(host=host, port=port) for listener, (host, port) in named]
 
     def serve(self, app: ASGIApp) -> None:
         """Begin to answer."""
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_END_SECONDS,
-        )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=self._sockets))
+        pairs = list(zip(self._listeners, self._sockets, strict=True))
+        for is_tls in (False, True):
+            sockets = [taken for listener, taken in pairs if listener.is_tls is is_tls]
+            if sockets:
+                server = _Server(_config(app, self._tls if is_tls else None))
+                self._servers.append(server)
+                self._serving.append(asyncio.create_task(server.serve(sockets=sockets)))
 
     def _close_sockets(self) -> None:
         for one in self._sockets:
             with suppress(OSError):
                 one.close()
         self._sockets.clear()
+
+
+def _config(app: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        limit_concurrency=_CONNECTIONS_MAX,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_END_SECONDS,
+    )
+    config.load()
+    config.ssl = tls  # uvicorn itself makes contexts from PEM files only
+    return config
 
 
 class _Server(uvicorn.Server):

@@ -41,7 +41,7 @@ def task(task: TaskId, config: Mapping[str, str]) -> Json:
 
 
 def state(status: Status) -> Json:
-    """What a connector does."""
+    """Return the status of a connector or a task as JSON."""
     shown: Json = {"state": status.state.value, "worker_id": status.worker_id}
     if status.trace is not None:
         shown["trace"] = status.trace
@@ -51,12 +51,12 @@ def state(status: Status) -> Json:
 
 
 def task_state(number: int, status: Status) -> Json:
-    """What a task does."""
+    """Return a task's id and status as JSON."""
     return {"id": number, **state(status)}
 
 
 def connector_status(status: ConnectorStatus) -> Json:
-    """What a connector and its tasks do."""
+    """Return the status of a connector and of its tasks as JSON."""
     tasks = [task_state(number, status.tasks[number]) for number in sorted(status.tasks)]
     return {"name": status.name, "connector": state(status.connector), "tasks": tasks, "type": status.kind}
 

@@ -147,7 +147,9 @@ class Feed:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        client = Client(self._connection.bootstrap, client_id=self._connection.client_id)
+        client = Client(
+            self._connection.bootstrap, client_id=self._connection.client_id, security=self._connection.security.read()
+        )
         serving = self._loop.create_task(self._serve(client))
         try:
             self._loop.run_forever()

@@ -53,8 +53,21 @@ class Guard:
         if self.may_act:
             self._reports.topic_used(spec, topic)
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._reports.stored(connector, partitions)
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._reports.stored(spec, partitions)
+
+    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        return self._reports.encoded(spec, offsets)
+
+    def fence(self, spec: TaskSpec) -> None:
+        """As Reports. Raises ConnectError if the task may not."""
+        self.check()
+        self._reports.fence(spec)
+
+    def verify(self, spec: TaskSpec) -> None:
+        """As Reports. Raises ConnectError if the task may not."""
+        self._reports.verify(spec)
+        self.check()
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
         """As Reports. Raises ConnectError if the task may not."""

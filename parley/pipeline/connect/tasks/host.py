@@ -20,14 +20,16 @@ from parley.pipeline.connect.connector import SinkTask, SourceTask
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TaskId
 from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.tasks.boundaries import Boundary, ByInterval, ByPoll, ByTask, Requests
 from parley.pipeline.connect.tasks.conversion import Conversion
+from parley.pipeline.connect.tasks.exactly_once import ExactlyOnceRun
 from parley.pipeline.connect.tasks.feed import Feed
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.sink import SinkRun
 from parley.pipeline.connect.tasks.source import SourceRun, TopicMaker
-from parley.pipeline.connect.tasks.spec import ClientSettings, Reports, TaskSpec
+from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import Tolerance
-from parley.pipeline.connect.tasks.writing import DeadLetterTopic, TopicWriter
+from parley.pipeline.connect.tasks.writing import DeadLetterTopic, TopicWriter, TransactionWriter
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["TaskHost"]
@@ -238,7 +240,7 @@ class TaskHost:
         """What a task needs, made in its own thread. Raises ConfigError, ConnectError."""
         spec, worker = running.spec, self._worker
         conversion = Conversion(spec, worker, self._plugins)
-        producer = ClientSettings.of("producer", worker, spec)
+        producer = ClientSettings.of("producer", worker, spec.connector_config)
         client_id = worker["client.id"] or "connect"
         cluster = self._clients.cluster(producer.connection(worker, client_id), running.held)
         interval_ms = worker["offset.flush.interval.ms"]
@@ -249,13 +251,16 @@ class TaskHost:
         if not spec.is_sink:
             source: SourceTask = self._plugins.make(task_class, SourceTask)  # type: ignore[type-abstract]
             topics = TopicMaker(cluster, spec.connector_config, is_enabled=worker["topic.creation.enable"])
+            if spec.exactly_once is not None:
+                own = TransactionWriter(cluster, producer, spec.exactly_once.transactional_id)
+                return self._exactly_once(spec.exactly_once, spec, source, conversion, tolerance, own, topics, running)
             return SourceRun(
                 spec, source, conversion, tolerance, writer, topics, running.guard, commit_interval_ms=interval_ms
             )
         sink: SinkTask = self._plugins.make(task_class, SinkTask)  # type: ignore[type-abstract]
         if settings["errors.deadletterqueue.topic.name"]:
             tolerance.dead_letters = DeadLetterTopic(cluster, writer, settings)
-        consumer = ClientSettings.of("consumer", worker, spec)
+        consumer = ClientSettings.of("consumer", worker, spec.connector_config)
         connection = consumer.connection(worker, client_id)
         feed = self._clients.feed(connection, consumer.isolation, running.held)
         return SinkRun(
@@ -268,4 +273,39 @@ class TaskHost:
             feed,
             running.guard,
             commit_interval_ms=interval_ms,
+        )
+
+    def _exactly_once(
+        self,
+        how: ExactlyOnce,
+        spec: TaskSpec,
+        task: SourceTask,
+        conversion: Conversion,
+        tolerance: Tolerance,
+        writer: TransactionWriter,
+        topics: TopicMaker,
+        running: _Running,
+    ) -> ExactlyOnceRun:
+        settings = spec.settings()
+        requests = Requests() if settings["transaction.boundary"].lower() == "connector" else None
+        boundary: Boundary
+        if requests is not None:
+            boundary = ByTask(requests)
+        elif settings["transaction.boundary"].lower() == "interval":
+            given_ms = settings["transaction.boundary.interval.ms"]
+            interval_ms = self._worker["offset.flush.interval.ms"] if given_ms is None else given_ms
+            boundary = ByInterval(interval_ms, self._now_ms())
+        else:
+            boundary = ByPoll()
+        return ExactlyOnceRun(
+            spec,
+            task,
+            conversion,
+            tolerance,
+            writer,
+            topics,
+            running.guard,
+            offsets_topic=how.offsets_topic,
+            boundary=boundary,
+            requests=requests,
         )

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Client
 from typing import Any
 
@@ -35,7 +35,7 @@ class HostPlan:
     """What a host is told before it begins. Can be pickled."""
 
     address: tuple[str, int]
-    key: bytes
+    key: bytes = field(repr=False)
     worker: WorkerConfig
 
 
@@ -50,9 +50,19 @@ class _Reports:
     def topic_used(self, spec: TaskSpec, topic: str) -> None:
         self.peer.tell("topic_used", spec, topic)
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        found: list[Mapping[str, Any] | None] = self.peer.call("stored", connector, partitions)
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        found: list[Mapping[str, Any] | None] = self.peer.call("stored", spec, partitions)
         return found
+
+    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        found: list[tuple[bytes, bytes | None]] = self.peer.call("encoded", spec, offsets)
+        return found
+
+    def fence(self, spec: TaskSpec) -> None:
+        self.peer.call("fence", spec)
+
+    def verify(self, spec: TaskSpec) -> None:
+        self.peer.call("verify", spec)
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
         self.peer.call("store", spec, offsets)

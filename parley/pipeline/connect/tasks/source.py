@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from parley.pipeline.cluster import Cluster
-from parley.pipeline.connect.connector import SourceTask
+from parley.pipeline.connect.connector import SourceTask, TransactionContext
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.offsets import key_of
 from parley.pipeline.connect.records import SourceRecord
@@ -24,7 +24,7 @@ from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import LeftOut, Stage, Tolerance
-from parley.pipeline.connect.tasks.writing import TopicWriter, create_topic
+from parley.pipeline.connect.tasks.writing import TopicWriter, TransactionWriter, create_topic
 from parley.protocol.errors import KafkaError
 
 __all__ = ["SourceRun"]
@@ -36,23 +36,26 @@ _log = logging.getLogger(__name__)
 class _StoredOffsets:
     """The offsets that a task can read."""
 
-    def __init__(self, connector: str, reports: Reports) -> None:
-        self._connector = connector
+    def __init__(self, spec: TaskSpec, reports: Reports) -> None:
+        self._spec = spec
         self._reports = reports
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return self.offsets([partition])[0]
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._reports.stored(self._connector, list(partitions))
+        return self._reports.stored(self._spec, list(partitions))
 
 
 class SourceContext:
     """What the runtime does for a source task."""
 
-    def __init__(self, configs: Mapping[str, str], offsets: _StoredOffsets) -> None:
+    def __init__(
+        self, configs: Mapping[str, str], offsets: _StoredOffsets, transactions: TransactionContext | None
+    ) -> None:
         self.configs = configs
         self.offsets = offsets
+        self.transactions = transactions
 
 
 class SourceRun:
@@ -64,17 +67,19 @@ class SourceRun:
         task: SourceTask,
         conversion: Conversion,
         tolerance: Tolerance,
-        writer: TopicWriter,
+        writer: TopicWriter | TransactionWriter,
         topics: TopicMaker,
         guard: Guard,
         *,
-        commit_interval_ms: int,
+        commit_interval_ms: int = 0,
+        transactions: TransactionContext | None = None,
     ) -> None:
         self._spec = spec
         self._task = task
         self._conversion = conversion
         self._tolerance = tolerance
         self._writer = writer
+        self._requests = transactions
         self._topics = topics
         self._guard = guard
         self._now_ms = tolerance.now_ms
@@ -86,10 +91,13 @@ class SourceRun:
 
     def begin(self) -> None:
         """Start the task. Raises whatever it raises."""
-        offsets = _StoredOffsets(self._spec.id.connector, self._guard)
-        self._task.initialize(SourceContext(self._spec.task_config, offsets))
-        self._task.start(self._spec.task_config)
+        self._start()
         self._commit_at_ms = self._now_ms() + self._interval_ms
+
+    def _start(self) -> None:
+        offsets = _StoredOffsets(self._spec, self._guard)
+        self._task.initialize(SourceContext(self._spec.task_config, offsets, self._requests))
+        self._task.start(self._spec.task_config)
 
     def step(self, wait_s: float) -> None:
         """Poll once and write what came, then wait if nothing came; store offsets if that is due."""
@@ -114,16 +122,20 @@ class SourceRun:
 
     def _send(self, polled: Sequence[SourceRecord]) -> None:
         outgoing = [one for one in (self._conversion.outgoing(record, self._tolerance) for record in polled) if one]
-        for topic in {one.topic for one in outgoing} - self._used:
-            self._topics.make(topic)
-            self._used.add(topic)
-            self._guard.topic_used(self._spec, topic)
+        self._use({one.topic for one in outgoing})
         self._write(outgoing)
         for record in polled:
             self._task.commit_record(record)
             if record.source_partition:
                 key = key_of(self._spec.id.connector, record.source_partition)
                 self._done[key] = (record.source_partition, record.source_offset)
+
+    def _use(self, topics: Set[str]) -> None:
+        """Make the topics unless they are there, and report those that the task has not used before."""
+        for topic in topics - self._used:
+            self._topics.make(topic)
+            self._used.add(topic)
+            self._guard.topic_used(self._spec, topic)
 
     def _write(self, outgoing: Sequence[Outgoing]) -> None:
         self._guard.check()

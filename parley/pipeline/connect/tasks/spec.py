@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from parley.pipeline.cluster import Connection, Isolation
@@ -12,8 +12,22 @@ from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.herder import State, TaskId
 from parley.pipeline.connect.offsets import SourceOffset
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
+from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 
-__all__ = ["ClientSettings", "Reports", "TaskSpec"]
+__all__ = ["ClientSettings", "ExactlyOnce", "Reports", "TaskSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnce:
+    """How a source task writes exactly once: its transactional id, the topic of its offsets, and the generation of its
+    connector's tasks that it is one of."""
+
+    transactional_id: str
+    offsets_topic: str
+    generation: int
+
+
+_TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +39,10 @@ class TaskSpec:
     """How many tasks the connector has."""
     incarnation: int
     is_sink: bool
-    connector_config: Mapping[str, str]
-    task_config: Mapping[str, str]
+    connector_config: Mapping[str, str] = field(repr=False)
+    task_config: Mapping[str, str] = field(repr=False)
     is_paused: bool = False
+    exactly_once: ExactlyOnce | None = None
 
     def settings(self) -> dict[str, Any]:
         """The connector's own keys that all connectors have, as typed values. Raises ConfigError."""
@@ -41,7 +56,7 @@ class Reports(Protocol):
 
     def topic_used(self, spec: TaskSpec, topic: str) -> None: ...
 
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         """The offsets stored for these partitions of a source."""
         ...
 
@@ -49,25 +64,41 @@ class Reports(Protocol):
         """Store offsets; they are durable when it returns. Raises ConnectError."""
         ...
 
+    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """The offsets as records of the connector's offsets topic, by key and value. Raises ConnectError."""
+        ...
+
+    def fence(self, spec: TaskSpec) -> None:
+        """Have all older tasks of the connector fenced (KIP-618). Raises ConnectError."""
+        ...
+
+    def verify(self, spec: TaskSpec) -> None:
+        """Raises ConnectError if newer tasks of the connector were committed, or the task is another worker's."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """The settings of a task's clients: Kafka's names, the connector's over the worker's, as far as they apply."""
 
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
+    security: SecurityProperties = NO_SECURITY
 
     @classmethod
-    def of(cls, kind: str, worker: WorkerConfig, spec: TaskSpec) -> ClientSettings:
-        """`kind` is producer or consumer."""
-        own = with_prefix(spec.connector_config, f"{kind}.override.")
-        return cls({**worker.with_prefix(f"{kind}."), **own})
+    def of(cls, kind: str, worker: WorkerConfig, connector: Mapping[str, str]) -> ClientSettings:
+        """`kind` is producer or consumer, `connector` the connector's configuration."""
+        own = with_prefix(connector, f"{kind}.override.")
+        given = {**worker.with_prefix(f"{kind}."), **own}
+        if own.get(_TOKEN_ENDPOINT, "") not in ("", worker.given.get(_TOKEN_ENDPOINT, "")):
+            raise ConfigError(f"{kind}.override.{_TOKEN_ENDPOINT}: only the worker's own file may set it")
+        # Another cluster gets none of the worker's credentials.
+        base = {} if "bootstrap.servers" in own else {**worker.given, **given}
+        return cls(given, SecurityProperties.of({**base, **own}))
 
     def connection(self, worker: WorkerConfig, client_id: str) -> Connection:
-        """Where these settings lead. Raises ConfigError for a cluster that would have to be reached by TLS or SASL."""
-        security = self.given.get("security.protocol", "PLAINTEXT")
-        if security != "PLAINTEXT":
-            raise ConfigError(f"Invalid value {security} for configuration security.protocol: only PLAINTEXT for now")
+        """Return how these settings reach the cluster: their security settings override those of the worker."""
         return Connection(
+            security=self.security,
             bootstrap=self.given.get("bootstrap.servers", worker.bootstrap),
             client_id=self.given.get("client.id", client_id),
         )

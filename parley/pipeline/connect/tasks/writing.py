@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.compression import Compression
 
-__all__ = ["DeadLetterTopic", "TopicWriter", "create_topic"]
+__all__ = ["DeadLetterTopic", "TopicWriter", "TransactionWriter", "create_topic"]
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(
@@ -33,6 +34,8 @@ _SCHEMA: Final = pa.schema(
 )
 _TIMEOUT_MS: Final = 30_000
 _DELIVERY_MS: Final = 120_000
+_TRANSACTION_MS: Final = 60_000
+_log = logging.getLogger(__name__)
 
 
 class TopicWriter:
@@ -63,6 +66,71 @@ class TopicWriter:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
+
+
+class TransactionWriter:
+    """Writes records of one task in transactions. Every method raises KafkaError; of no use after that, but to close.
+
+    A transaction begins with the first record that is written behind the one before.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ClientSettings, transactional_id: str) -> None:
+        writing = Writing(
+            transactional_id=transactional_id,
+            compression=_compression(settings.given.get("compression.type", "none")),
+            delivery_timeout_ms=settings.integer("delivery.timeout.ms", _DELIVERY_MS),
+            transaction_timeout_ms=settings.integer("transaction.timeout.ms", _TRANSACTION_MS),
+        )
+        self._producer = Producer(cluster, writing)
+        self._is_open = False
+
+    def claim(self) -> None:
+        """Fence earlier owners of the transactional id, and abort what they left open."""
+        self._producer.identity()
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Add records to the transaction. Raises ValueError for what cannot be a record."""
+        if records:
+            self._add(_rows(records), None)
+
+    def write_keyed(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Add records to the transaction, each to the partition of its key."""
+        keys, values = zip(*records, strict=True)
+        columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        self._add(pa.RecordBatch.from_pydict(columns), topic)
+
+    def _add(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        if not self._is_open:
+            self._producer.begin()
+            self._is_open = True
+        self._producer.write(rows, topic=topic)
+
+    def flush(self) -> None:
+        """Wait until all that was added is in its topics, where no reader of committed records sees it yet."""
+        if self._is_open:
+            self._producer.flush()
+
+    def commit(self) -> None:
+        """Commit the transaction, if one is open."""
+        if self._is_open:
+            self._producer.commit()
+            self._is_open = False
+
+    def abort(self) -> bool:
+        """Abort the transaction; False if none is open."""
+        was_open, self._is_open = self._is_open, False
+        if was_open:
+            self._producer.abort()
+        return was_open
+
+    def close(self) -> None:
+        """Abort what is open, if that can be done: else the next owner of the id does, or the broker after a while."""
+        try:
+            self.abort()
+        except (KafkaError, RuntimeError) as error:
+            _log.warning("a transaction is left open: %s", error)
+        finally:
+            self._producer.close()
 
 
 def _rows(records: Sequence[Outgoing]) -> pa.RecordBatch:

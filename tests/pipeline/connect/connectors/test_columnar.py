@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
 from parley.pipeline.connect.connectors import parquet as parquet_sink
-from parley.pipeline.connect.connectors.columns import table_of
+from parley.pipeline.connect.connectors.columns import Columns, FileColumns, Refused, table_of
 from parley.pipeline.connect.connectors.delta import DeltaSinkTask
 from parley.pipeline.connect.connectors.parquet import ParquetSinkConnector, ParquetSinkTask
 from parley.pipeline.connect.data import (
@@ -52,6 +52,15 @@ def rows(start: int, end: int, **more: Any) -> list[SinkRecord]:
     ]
 
 
+def table(records: list[SinkRecord], *, with_source: bool = False) -> pa.Table:
+    """The records as a table of a file; the first that is refused ends it."""
+
+    def refuse(_: SinkRecord, error: Refused) -> None:
+        raise error
+
+    return table_of(records, Columns({}, FileColumns()), refuse, with_source=with_source)
+
+
 def put(task: ExactlyOnceSinkTask, start: int, end: int) -> None:
     task.put_range(OffsetRange("t", 0, start, end), rows(start, end))
 
@@ -85,10 +94,10 @@ def test_types_of_columns() -> None:
         "time": moment.time(),
         "moment": moment,
     }
-    table = table_of([record(5, Struct(schema, values), value_schema=schema, key="k", timestamp=1)])
-    assert table.schema.field("tiny").type == pa.int8()
-    assert table.schema.field("moment").type == pa.timestamp("ms", "UTC")
-    [row] = table.to_pylist()
+    made = table([record(5, Struct(schema, values), value_schema=schema, key="k", timestamp=1)], with_source=True)
+    assert made.schema.field("tiny").type == pa.int8()
+    assert made.schema.field("moment").type == pa.timestamp("ms", "UTC")
+    [row] = made.to_pylist()
     assert row["inner"] == {"x": 7}
     assert row["map"] == [("k", 1)]
     assert row["money"] == Decimal("1.25")
@@ -98,20 +107,20 @@ def test_types_of_columns() -> None:
 
 
 def test_values_without_schema() -> None:
-    table = table_of([record(0, {"a": 1}), record(1, None), record(2, {"b": "x", "a": 2.5})], with_source=False)
-    assert table.to_pylist() == [{"a": 1.0, "b": None}, {"a": None, "b": None}, {"a": 2.5, "b": "x"}]
-    assert table_of([record(0, "x"), record(1, None)], with_source=False).to_pylist() == [
+    made = table([record(0, {"a": 1}), record(1, None), record(2, {"b": "x", "a": 2.5})])
+    assert made.to_pylist() == [{"a": 1.0, "b": None}, {"a": None, "b": None}, {"a": 2.5, "b": "x"}]
+    assert table([record(0, "x"), record(1, None)]).to_pylist() == [
         {"value": "x"},
         {"value": None},
     ]
     with pytest.raises(DataError):
-        table_of([record(0, {"a": 1}), record(1, {"a": "text"})])
+        table([record(0, {"a": 1}), record(1, {"a": "text"})])
 
 
 def test_schemas_that_change() -> None:
     wider = struct({"id": INT64, "more": STRING})
     records = [*rows(0, 1), record(1, Struct(wider, {"id": 1 << 40, "more": "m"}), value_schema=wider)]
-    assert table_of(records, with_source=False).to_pylist() == [
+    assert table(records).to_pylist() == [
         {"id": 0, "name": "n0", "more": None},
         {"id": 1 << 40, "name": None, "more": "m"},
     ]
@@ -245,6 +254,8 @@ def test_what_does_not_fit_a_table_is_said(tmp_path: Path) -> None:
     put(delta(tmp_path), 0, 1)
     other: Schema = struct({"id": STRING})
     records = [record(1, Struct(other, {"id": "text"}), value_schema=other)]
-    with pytest.raises(ConnectError, match="t-0 1-2"):
+    with pytest.raises(
+        ConnectError, match="t-0 offset 1: the field id has a text, no exact value of its column type int32"
+    ):
         delta(tmp_path).put_range(OffsetRange("t", 0, 1, 2), records)
     assert delta(tmp_path).committed([PARTITION]) == {PARTITION: 1}

@@ -72,6 +72,13 @@ def test_a_request_for_each_record(service: Service) -> None:
     assert [headers["idempotency-key"] for _, headers, _ in service.got][:2] == ["t-0-0-1", "t-0-1-1"]
 
 
+def test_bytes_in_json_are_base64(service: Service) -> None:
+    task = started(HttpSinkTask(), {"http.url": service.url})
+    task.put([record(0, {"a": b"\xff\x00", "b": [b"x"]})])
+    task.stop()
+    assert [json.loads(body) for _, _, body in service.got] == [{"a": "/wA=", "b": ["eA=="]}]
+
+
 def test_batches_are_of_one_partition(service: Service) -> None:
     task = started(HttpSinkTask(), {"http.url": service.url, "batch.max.size": "2", "http.method": "PUT"})
     task.put([record(0, 1), record(1, 2), record(2, 3), record(0, 4, partition=1)])

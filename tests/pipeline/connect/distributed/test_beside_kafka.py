@@ -22,7 +22,7 @@ JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
 @asynccontextmanager
-async def kafkas_worker(bootstrap: str, group: str, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def kafkas_worker(bootstrap: str, group: str, support: str, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Kafka Connect 4.3.1 in the group, once it serves: a client of its REST API. It has no connectors of its own."""
     port = free_port()
     told = {
@@ -34,6 +34,7 @@ async def kafkas_worker(bootstrap: str, group: str, folder: Path) -> AsyncIterat
         "heartbeat.interval.ms": "300",
         "session.timeout.ms": "30000",
         "scheduled.rebalance.max.delay.ms": "0",
+        "exactly.once.source.support": support,
         **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
         **{f"{what}.storage.replication.factor": "1" for what in ("config", "offset", "status")},
     }
@@ -55,18 +56,20 @@ async def _health(client: httpx.AsyncClient) -> int:
         return 0
 
 
-async def test_one_group(connect_broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("support", ["disabled", "enabled"])
+async def test_one_group(connect_broker: Broker, tmp_path: Path, support: str) -> None:
+    """With exactly-once sources enabled, too: then the leaders write in transactions and fence each other."""
     bootstrap, group, source = connect_broker.bootstrap_servers, f"beside-{uuid4().hex[:8]}", tmp_path / "in.txt"
     source.write_text("a\nb\n")
     config = file_source(source, group)
     async with AsyncExitStack() as stack:
-        ours = await stack.enter_async_context(group_worker(bootstrap, group))
+        ours = await stack.enter_async_context(group_worker(bootstrap, group, exactly_once_source_support=support))
         await ours.ask("PUT", "/connectors/src/config", config)
         await ours.reaches("src", "RUNNING", "RUNNING")
-        async with kafkas_worker(bootstrap, group, tmp_path) as kafkas:
+        async with kafkas_worker(bootstrap, group, support, tmp_path) as kafkas:
             await kafka_reads_and_asks(ours, kafkas, {**config, "name": "src"}, source)
             await stack.aclose()
-            async with group_worker(bootstrap, group) as later:
+            async with group_worker(bootstrap, group, exactly_once_source_support=support) as later:
                 await ours_reads_and_asks(later, kafkas)
 
 

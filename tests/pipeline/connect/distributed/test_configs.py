@@ -97,6 +97,16 @@ def test_a_deleted_connector_leaves_nothing() -> None:
     assert (state.connectors, state.tasks, state.targets) == ({}, {}, {})
 
 
+def test_tasks_are_unfenced_from_their_commit_until_their_count_is_noted() -> None:
+    state, _ = applied(("task-src-0", {"properties": {}}), ("commit-src", {"tasks": 1}))
+    assert (state.unfenced, state.fenced_counts, state.generations) == ({"src"}, {}, {"src": 1})
+    applied(("tasks-fencing-src", {"task-count": 1}), state=state)
+    assert (state.unfenced, state.fenced_counts, state.generations) == (set(), {"src": 1}, {"src": 1})
+    applied(("commit-src", {"tasks": 0}), ("connector-src", None), state=state)
+    assert (state.unfenced, state.fenced_counts, state.generations) == ({"src"}, {"src": 1}, {"src": 2})
+    assert state.task_ids("src") == []
+
+
 def test_what_happens_once() -> None:
     key = {"key": base64.b64encode(b"secret").decode(), "algorithm": "HmacSHA256", "creation-timestamp": 5}
     state, changes = applied(
@@ -123,6 +133,7 @@ def test_what_happens_once() -> None:
         ("commit-src", '{"tasks": "many"}'),
         ("target-state-src", '{"state": "DANCING"}'),
         ("restart-connector-src", "5"),
+        ("tasks-fencing-src", '{"task-count": "many"}'),
         ("session-key", '{"key": "?", "algorithm": "a", "creation-timestamp": 1}'),
         ("something-else", "{}"),
     ],

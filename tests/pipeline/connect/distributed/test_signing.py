@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from parley.pipeline.connect.distributed.configs import SessionKey
-from parley.pipeline.connect.distributed.signing import check, new_key, sign
+from parley.pipeline.connect.distributed.signing import SigningRules, check, new_key, sign
 from parley.pipeline.connect.herder import BadRequest, Forbidden
 
 KEY = SessionKey(b"key", "HmacSHA256", 0)
@@ -28,10 +28,23 @@ def test_what_is_not_signed_is_refused() -> None:
     headers = sign(KEY, BODY)
     with pytest.raises(BadRequest, match="missing required signature"):
         check(KEY, BODY, {})
-    with pytest.raises(BadRequest, match="signature algorithm"):
+    with pytest.raises(BadRequest, match="signature algorithms"):
         check(KEY, BODY, {**headers, "X-Connect-Request-Signature-Algorithm": "rot13"})
     with pytest.raises(BadRequest, match="base64"):
         check(KEY, BODY, {**headers, "X-Connect-Authorization": "?"})
     for key, body in ((KEY, b"other"), (new_key(0), BODY), (None, BODY)):
         with pytest.raises(Forbidden, match="invalid signature"):
             check(key, body, headers)
+
+
+def test_workers_that_move_to_another_algorithm() -> None:
+    """The key need not be made for the algorithm: both count while a group moves to another one."""
+    newer = SigningRules("HmacSHA512", None, "HmacSHA512", ("HmacSHA512", "HmacSHA256"))
+    older = SigningRules(accepted=("HmacSHA256", "HmacSHA512"))
+    key = new_key(0, newer)
+    assert (len(key.key), key.algorithm) == (64, "HmacSHA512")
+    check(key, BODY, sign(key, BODY, newer), older)
+    check(key, BODY, sign(key, BODY, older), newer)
+    with pytest.raises(BadRequest, match="does not support the 'HmacSHA512'"):
+        check(key, BODY, sign(key, BODY, newer))
+    assert len(new_key(0, SigningRules(key_bits=129)).key) == 17

@@ -389,15 +389,16 @@ async def test_a_port_that_is_taken_is_said(connect_broker: Broker, tmp_path: Pa
                 pass
 
 
-@pytest.mark.parametrize("text", ["", "https://:8443", "localhost:8083", "http://:99999", "http://:8083/path"])
+@pytest.mark.parametrize("text", ["", "ftp://:8443", "localhost:8083", "http://:99999", "http://:8083/path"])
 def test_listeners_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConnectError, match="listeners"):
         parse_listeners(text)
 
 
 def test_listeners() -> None:
-    assert parse_listeners("HTTP://:8083, http://[::1]:8084,http://myhost") == [
+    assert parse_listeners("HTTP://:8083, http://[::1]:8084,http://myhost,HTTPS://:8443") == [
         Listener("", 8083),
         Listener("::1", 8084),
         Listener("myhost", 8083),
+        Listener("", 8443, True),
     ]

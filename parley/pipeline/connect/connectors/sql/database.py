@@ -1,10 +1,10 @@
-"""A database: how it is reached, and which of its types goes with which of Connect's."""
+"""A database: how it is reached, and which of Connect's schemas the values of its columns have."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, non_empty
-from parley.pipeline.connect.connectors.columns import plain
+from parley.pipeline.connect.connectors.sql.column_types import TextDecimal
 from parley.pipeline.connect.data import (
     BOOLEAN,
     BYTES,
@@ -31,17 +31,9 @@ from parley.pipeline.connect.data import (
     decimal,
 )
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from parley.pipeline.json_text import dumps
 
-__all__ = [
-    "CONNECTION",
-    "connect_schema",
-    "connect_value",
-    "failed",
-    "open_engine",
-    "sql_type",
-    "sql_type_of",
-    "sql_value",
-]
+__all__ = ["CONNECTION", "connect_schema", "connect_value", "failed", "open_engine"]
 
 
 def _database(name: str, value: Any) -> None:
@@ -64,7 +56,6 @@ CONNECTION: Final = (
     .define("connection.password", ConfigType.PASSWORD, None, Importance.HIGH, "With which password.")
 )
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-_DECIMAL_DIGITS: Final = 38
 _SCALE_UNKNOWN: Final = 9
 
 
@@ -84,9 +75,13 @@ def open_engine(url: str, user: str | None, password: Password | None) -> sa.Eng
             parsed = parsed.set(username=user)
         if secret is not None:
             parsed = parsed.set(password=secret)
-        return sa.create_engine(parsed, pool_pre_ping=True)
+        engine = sa.create_engine(parsed, pool_pre_ping=True, json_serializer=dumps)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
         raise ConfigError(f"Invalid value for configuration connection.url: {error}") from error
+    if engine.dialect.name == "sqlite":
+        names = getattr(engine.dialect, "ischema_names", {})
+        engine.dialect.ischema_names = {**names, "DECIMAL_TEXT": TextDecimal}  # type: ignore[attr-defined]
+    return engine
 
 
 def _one(value: str | tuple[str, ...] | None) -> str | None:
@@ -116,6 +111,7 @@ def _numeric(kind: Any) -> Schema:
 
 
 _SCHEMAS: Final[tuple[tuple[type[Any], Callable[[Any], Schema]], ...]] = (
+    (TextDecimal, lambda kind: decimal(kind.scale)),
     (sa.Boolean, lambda _: BOOLEAN),
     (sa.SmallInteger, lambda _: INT16),
     (sa.BigInteger, lambda _: INT64),
@@ -145,51 +141,3 @@ def connect_value(value: Any, schema: Schema | None) -> Any:
     if isinstance(value, UUID | Decimal):
         return str(value)
     return value
-
-
-# To the database.
-
-_TYPES: Final[Mapping[SchemaType, Callable[[], TypeEngine[Any]]]] = {
-    SchemaType.INT8: sa.SmallInteger,
-    SchemaType.INT16: sa.SmallInteger,
-    SchemaType.INT32: sa.Integer,
-    SchemaType.INT64: sa.BigInteger,
-    SchemaType.FLOAT32: sa.Float,
-    SchemaType.FLOAT64: sa.Double,
-    SchemaType.BOOLEAN: sa.Boolean,
-    SchemaType.STRING: sa.Text,
-    SchemaType.BYTES: sa.LargeBinary,
-}
-_LOGICAL_TYPES: Final[Mapping[str, Callable[[Schema], TypeEngine[Any]]]] = {
-    LogicalType.DECIMAL: lambda schema: sa.Numeric(_DECIMAL_DIGITS, int(schema.parameters[LogicalType.SCALE])),
-    LogicalType.DATE: lambda _: sa.Date(),
-    LogicalType.TIME: lambda _: sa.Time(),
-    LogicalType.TIMESTAMP: lambda _: sa.DateTime(timezone=True),
-}
-
-
-def sql_type(schema: Schema) -> TypeEngine[Any]:
-    """The type of a column for values of a schema; arrays, maps and structs are kept as JSON text."""
-    logical = _LOGICAL_TYPES.get(schema.name or "")
-    return logical(schema) if logical is not None else _TYPES.get(schema.type, sa.Text)()
-
-
-def sql_type_of(value: Any) -> TypeEngine[Any]:
-    """The type of a column for a value without schema."""
-    match value:
-        case bool():
-            return sa.Boolean()
-        case int():
-            return sa.BigInteger()
-        case float():
-            return sa.Double()
-        case bytes():
-            return sa.LargeBinary()
-        case _:
-            return sa.Text()
-
-
-def sql_value(value: Any) -> Any:
-    """A value as a column takes it."""
-    value = plain(value)
-    return json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, dict | list) else value

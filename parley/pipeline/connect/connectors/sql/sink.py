@@ -7,33 +7,54 @@ another has taken its place, finds more there than it expects and gives up.
 ``insert.mode``: ``insert`` adds rows; ``upsert`` (PostgreSQL, SQLite, MySQL) adds or replaces by the primary key;
 ``update`` changes rows that are there. ``pk.mode`` says what the primary key is: ``none``, ``kafka`` (topic, partition
 and offset), ``record_key`` or ``record_value``, with ``pk.fields``.
+
+A database rounds what does not fit a column. So each transaction keeps the table's columns as they are (`tables`),
+looks at their types, and gives every value the type of its column by the rule of `columns`, or refuses the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, non_empty, one_of
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import plain
-from parley.pipeline.connect.connectors.sql.database import (
-    CONNECTION,
-    failed,
-    open_engine,
-    sql_type,
-    sql_type_of,
-    sql_value,
+from parley.pipeline.connect.connectors.columns import (
+    Columns,
+    Refused,
+    Row,
+    StoredRow,
+    arrow_type,
+    fields_of,
+    place,
+    plain,
+    planned,
+    refusing,
 )
-from parley.pipeline.connect.data import Schema, SchemaType, Struct
+from parley.pipeline.connect.connectors.sql.column_types import sql_value
+from parley.pipeline.connect.connectors.sql.database import CONNECTION, failed, open_engine
+from parley.pipeline.connect.connectors.sql.tables import (
+    NeedsTableAlone,
+    TableColumns,
+    add_columns,
+    even_if_raced,
+    locked,
+    make_table,
+    making,
+    reflected,
+    widen_columns,
+)
+from parley.pipeline.connect.data import Struct
 from parley.pipeline.connect.errors import ConnectError, DataError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.exact_values import DoesNotFit, kind_of
 
 __all__ = ["SqlSinkConnector", "SqlSinkTask"]
 
@@ -43,13 +64,17 @@ _VERSION: Final = "1.0"
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What a record does to a table: the columns of its key, and all of them; None: the row is deleted."""
+_KAFKA_KINDS: Final = (pa.string(), pa.int32(), pa.int64())
+_Refusals = list[tuple[SinkRecord, Refused]]
 
-    key: Mapping[str, Any]
-    columns: Mapping[str, Any] | None
-    types: Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a record does to a table: its row is written, or the row with the values of the key is deleted."""
+
+    row: Row
+    key: tuple[str, ...]
+    is_deletion: bool = False
 
 
 class SqlSinkTask(ExactlyOnceSinkTask):
@@ -62,7 +87,6 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         self.range_records = config["batch.size"]
         self._name = props.get("name", "")
         self._engine = open_engine(config["connection.url"], config["connection.user"], config["connection.password"])
-        self._tables: dict[str, sa.Table] = {}
         self._offsets = sa.Table(
             config["offsets.table"],
             sa.MetaData(),
@@ -76,7 +100,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         table = self._offsets
         wanted = sa.select(table.c.topic, table.c.partition, table.c.next_offset).where(table.c.connector == self._name)
         try:
-            _even_if_raced(lambda: _making(partial(table.create, self._engine, checkfirst=True)))
+            even_if_raced(lambda: making(partial(table.create, self._engine, checkfirst=True)))
             with self._engine.connect() as connection:
                 found = {TopicPartition(topic, number): end for topic, number, end in connection.execute(wanted)}
         except sa.exc.SQLAlchemyError as error:
@@ -85,21 +109,27 @@ class SqlSinkTask(ExactlyOnceSinkTask):
 
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
-            _even_if_raced(partial(self._put, offsets, records))
+            even_if_raced(partial(self._put, offsets, records))
         except sa.exc.SQLAlchemyError as error:
             raise failed(error, f"{offsets} cannot be written") from error
 
     def _put(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
-            with self._engine.begin() as connection:
-                self._advance(connection, offsets)
-                for name, of_it in groupby(records, key=self._table_name):
-                    rows = [row for row in map(self._row, of_it) if row is not None]
-                    if rows:
-                        self._write(connection, self._table(connection, name, rows), rows)
-        except (sa.exc.SQLAlchemyError, _MakingFailed):
-            self._tables.clear()  # what was made in the transaction is not there
-            raise
+            self._put_once(offsets, records, alone=False)
+        except NeedsTableAlone:  # from the beginning: two tasks that have the table would wait for each other
+            self._put_once(offsets, records, alone=True)
+
+    def _put_once(self, offsets: OffsetRange, records: Sequence[SinkRecord], *, alone: bool) -> None:
+        refusals: _Refusals = []
+        with self._engine.begin() as connection:
+            self._advance(connection, offsets)
+            for name, of_it in groupby(records, key=self._table_name):
+                changes = self._changes(of_it, refusals)
+                if changes:
+                    self._write(connection, name, changes, refusals, alone=alone)
+            refuse = refusing(self)
+            for record, error in refusals:
+                refuse(record, error)
 
     def _advance(self, connection: sa.Connection, offsets: OffsetRange) -> None:
         """Put the end of the range where the next one must begin. Raises ConnectError if another task was there."""
@@ -123,96 +153,120 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     def _table_name(self, record: SinkRecord) -> str:
         return str(self._config["table.name.format"]).replace("${topic}", record.topic)
 
-    def _row(self, record: SinkRecord) -> _Row | None:
+    def _changes(self, records: Iterable[SinkRecord], refusals: _Refusals) -> list[_Change]:
+        found = []
+        for record in records:
+            try:
+                change = self._change(record)
+            except DataError as error:
+                refusals.append((record, error if isinstance(error, Refused) else Refused(str(error))))
+                continue
+            if change is not None:
+                found.append(change)
+        return found
+
+    def _change(self, record: SinkRecord) -> _Change | None:
         """What a record does; None for a tombstone that is left out. Raises DataError."""
-        key, types = self._key(record)
+        key, declared = self._key(record)
         if record.value is None:
-            if self._config["delete.enabled"]:
-                return _Row(key, None, types)
-            return None
+            is_deletion = self._config["delete.enabled"]
+            return _Change(Row(record, key, declared), tuple(key), is_deletion=True) if is_deletion else None
         if not isinstance(record.value, Struct | dict):
-            raise DataError(f"{_place(record)}: a row is made of a struct or a JSON object, not {record.value!r:.100}")
-        values = plain(record.value)
-        types = {**_types(record.value_schema, values), **types}
+            raise Refused(f"{place(record)}: a row is made of a struct or an object, not of {kind_of(record.value)}")
+        values, types = fields_of(record.value, record.value_schema)
         wanted = self._config["fields.whitelist"]
-        columns = {name: sql_value(one) for name, one in values.items() if not wanted or name in wanted or name in key}
-        return _Row(key, {**columns, **key}, types)
+        columns = {name: each for name, each in values.items() if not wanted or name in wanted or name in key}
+        return _Change(Row(record, {**columns, **key}, {**types, **declared}), tuple(key))
 
     def _key(self, record: SinkRecord) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The columns of the primary key with their values, and their types. Raises DataError."""
+        """The columns of the primary key with their values, and the types that are declared. Raises DataError."""
         mode, fields = self._config["pk.mode"], self._config["pk.fields"]
         match mode:
             case "none":
                 return {}, {}
             case "kafka":
                 names = fields or _KAFKA_COLUMNS
-                place = (record.original_topic, record.original_kafka_partition, record.original_kafka_offset)
-                return dict(zip(names, place, strict=True)), dict(zip(names, _KAFKA_TYPES, strict=True))
+                where = (record.original_topic, record.original_kafka_partition, record.original_kafka_offset)
+                return dict(zip(names, where, strict=True)), dict(zip(names, _KAFKA_KINDS, strict=True))
             case "record_key":
                 source, schema = record.key, record.key_schema
             case _:
                 source, schema = record.value, record.value_schema
         if source is not None and not isinstance(source, Struct | dict):
             if len(fields) != 1:
-                raise DataError(f"{_place(record)}: pk.fields must name one column for a key that has no fields")
-            return {fields[0]: sql_value(source)}, {fields[0]: sql_type(schema) if schema else sql_type_of(source)}
-        values = {} if source is None else plain(source)
+                raise Refused(f"{place(record)}: pk.fields must name one column for a key that has no fields")
+            return {fields[0]: plain(source)}, {} if schema is None else {fields[0]: arrow_type(schema)}
+        values, declared = ({}, {}) if source is None else fields_of(source, schema)
         names = fields or list(values)
         missing = [name for name in names if values.get(name) is None]
         if missing or not names:
-            raise DataError(f"{_place(record)}: the primary key lacks {', '.join(missing) or 'any field'}")
-        types = _types(schema, values)
-        return {name: sql_value(values[name]) for name in names}, {name: types[name] for name in names}
+            raise Refused(f"{place(record)}: the primary key lacks {', '.join(missing) or 'any field'}")
+        nested = [name for name in names if isinstance(values[name], dict | list)]
+        if nested:
+            raise Refused(f"{place(record)}: {', '.join(nested)} of the primary key has fields or elements of its own")
+        return {name: values[name] for name in names}, {name: declared[name] for name in names if name in declared}
 
     # Tables.
 
-    def _table(self, connection: sa.Connection, name: str, rows: Sequence[_Row]) -> sa.Table:
-        """The table, made or given the columns that it lacks where that is allowed. Raises ConnectError."""
-        table = self._tables.get(name)
+    def _write(
+        self, connection: sa.Connection, name: str, changes: Sequence[_Change], refusals: _Refusals, *, alone: bool
+    ) -> None:
+        """Write rows in their order, those together that name the same columns. Raises ConnectError.
+
+        Raises NeedsTableAlone if the table has to be changed and others may write to it.
+        """
+        table = self._reflected(connection, name, alone)
+        if table is None and not self._config["auto.create"]:
+            raise ConnectError(f"there is no table {name}; auto.create=true makes it")
+        target = TableColumns(f"table {name}", self._evolution_key(table), connection, table)
+        columns = Columns(target.kinds(), target, fixed=target.fixed())
+        rows = planned([change.row for change in changes], columns, lambda *refusal: refusals.append(refusal))
+        if not rows:
+            return
+        if table is None or columns.added or columns.widened:
+            self._define(connection, name, table, columns, changes[0].key, alone=alone)
+            table = reflected(connection, name)
+        of_row = {id(change.row): change for change in changes}
+        ready = []
+        for stored in rows:
+            try:
+                ready.append((of_row[id(stored.row)], _parameters(stored, table, columns, connection.dialect)))
+            except Refused as error:
+                refusals.append((stored.row.record, error))
+        for (is_deletion, names), alike in groupby(ready, key=lambda one: (one[0].is_deletion, tuple(one[1]))):
+            statement = self._deletion(table, names) if is_deletion else self._statement(connection, table, names)
+            parameters = [{f"p_{name}": value for name, value in values.items()} for _, values in alike]
+            if names:
+                connection.execute(statement, parameters)
+            for _ in parameters if not names else ():
+                connection.execute(sa.insert(table))
+
+    @staticmethod
+    def _reflected(connection: sa.Connection, name: str, alone: bool) -> sa.Table | None:
+        return locked(connection, name, alone=alone)
+
+    def _evolution_key(self, table: sa.Table | None) -> str | None:
+        return None if table is None or self._config["auto.evolve"] else "auto.evolve"
+
+    def _define(
+        self,
+        connection: sa.Connection,
+        name: str,
+        table: sa.Table | None,
+        columns: Columns,
+        key: Sequence[str],
+        *,
+        alone: bool,
+    ) -> None:
+        """Make the table, or change its columns."""
         if table is None:
-            table = self._looked_up(connection, name, rows)
-        needed = {column: row.types[column] for row in rows for column in (row.columns or row.key)}
-        missing = {column: kind for column, kind in needed.items() if column not in table.c}
-        if missing:
-            if not self._config["auto.evolve"]:
-                raise ConnectError(f"table {name} lacks {', '.join(missing)}; auto.evolve=true adds columns")
-            self._add_columns(connection, table, missing)
-            table = self._reflected(connection, name)
-        self._tables[name] = table
-        return table
-
-    def _looked_up(self, connection: sa.Connection, name: str, rows: Sequence[_Row]) -> sa.Table:
-        try:
-            return self._reflected(connection, name)
-        except sa.exc.NoSuchTableError:
-            if not self._config["auto.create"]:
-                raise ConnectError(f"there is no table {name}; auto.create=true makes it") from None
-        kinds = {column: kind for row in rows for column, kind in row.types.items()}
-        keys = set(rows[0].key)
-        columns = [sa.Column(one, kind, primary_key=one in keys, autoincrement=False) for one, kind in kinds.items()]
-        schema, _, bare = name.rpartition(".")
-        table = sa.Table(bare, sa.MetaData(), *columns, schema=schema or None)
-        _making(partial(table.create, connection, checkfirst=True))
-        return table
-
-    @staticmethod
-    def _reflected(connection: sa.Connection, name: str) -> sa.Table:
-        schema, _, bare = name.rpartition(".")
-        return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection)
-
-    @staticmethod
-    def _add_columns(connection: sa.Connection, table: sa.Table, missing: Mapping[str, Any]) -> None:
-        preparer = connection.dialect.identifier_preparer
-        for column, kind in missing.items():
-            words = f"{preparer.quote(column)} {kind.compile(dialect=connection.dialect)}"
-            added = sa.text(f"ALTER TABLE {preparer.format_table(table)} ADD COLUMN {words}")
-            _making(partial(connection.execute, added))
-
-    def _write(self, connection: sa.Connection, table: sa.Table, rows: Sequence[_Row]) -> None:
-        """Write rows in their order, those together that say the same columns."""
-        for (is_deleted, names), alike in groupby(rows, key=_shape):
-            statement = self._deletion(table, names) if is_deleted else self._statement(connection, table, names)
-            connection.execute(statement, [_parameters(row) for row in alike])
+            fixed = dict(zip(key, _KAFKA_TYPES, strict=True)) if self._config["pk.mode"] == "kafka" else {}
+            make_table(connection, name, columns.kinds, key, fixed)
+            return
+        if not alone:
+            raise NeedsTableAlone
+        add_columns(connection, table, columns.added)
+        widen_columns(connection, table, columns.widened)
 
     def _statement(self, connection: sa.Connection, table: sa.Table, names: tuple[str, ...]) -> Any:
         keys = self._key_names(table)
@@ -241,42 +295,17 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         self._engine.dispose()
 
 
-class _MakingFailed(Exception):
-    """A table or a column could not be made; `cause` is the database's error."""
-
-    def __init__(self, cause: sa.exc.SQLAlchemyError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-def _making(make: Callable[[], object]) -> None:
-    """Raises _MakingFailed."""
-    try:
-        make()
-    except sa.exc.SQLAlchemyError as error:
-        raise _MakingFailed(error) from error
-
-
-def _even_if_raced(work: Callable[[], None]) -> None:
-    """Do it, once more if a table cannot be made: another task that makes the same one has done so by then.
-
-    Raises SQLAlchemyError.
-    """
-    try:
-        work()
-    except _MakingFailed:
-        try:
-            work()
-        except _MakingFailed as error:
-            raise error.cause from error
-
-
-def _shape(row: _Row) -> tuple[bool, tuple[str, ...]]:
-    return row.columns is None, tuple(row.key if row.columns is None else row.columns)
-
-
-def _parameters(row: _Row) -> dict[str, Any]:
-    return {f"p_{name}": value for name, value in (row.key if row.columns is None else row.columns).items()}
+def _parameters(stored: StoredRow, table: sa.Table, columns: Columns, dialect: sa.Dialect) -> dict[str, Any]:
+    """The values of a row as the driver takes them, nulls included. Raises Refused."""
+    found = {}
+    for name in stored.row.values:
+        if name in columns.kinds:
+            column = table.c[name]
+            try:
+                found[name] = sql_value(stored.values.get(name), column, columns.kinds[name], dialect)
+            except DoesNotFit as error:
+                raise Refused(f"{place(stored.row.record)}: the field {name} has {error}") from None
+    return found
 
 
 def _on_conflict(insert: Callable[[sa.Table], Any]) -> Callable[[sa.Table, Mapping[str, Any], list[str]], Any]:
@@ -301,17 +330,6 @@ _UPSERTS: Final[Mapping[str, Callable[[sa.Table, Mapping[str, Any], list[str]], 
     "mysql": _on_duplicate_key,
     "mariadb": _on_duplicate_key,
 }
-
-
-def _types(schema: Schema | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of columns for the fields of a value."""
-    if schema is not None and schema.type is SchemaType.STRUCT:
-        return {one.name: sql_type(one.schema) for one in schema.fields}
-    return {name: sql_type_of(one) for name, one in values.items()}
-
-
-def _place(record: SinkRecord) -> str:
-    return f"{record.original_topic}-{record.original_kafka_partition} offset {record.original_kafka_offset}"
 
 
 class SqlSinkConnector(SinkConnector):
@@ -348,7 +366,7 @@ class SqlSinkConnector(SinkConnector):
         )
         .define("fields.whitelist", ConfigType.LIST, [], _MEDIUM, "The fields that become columns; none: all.")
         .define("auto.create", ConfigType.BOOLEAN, False, _MEDIUM, "Whether a table that is not there is made.")
-        .define("auto.evolve", ConfigType.BOOLEAN, False, _MEDIUM, "Whether columns that are not there are added.")
+        .define("auto.evolve", ConfigType.BOOLEAN, False, _MEDIUM, "Whether columns are added and widened.")
         .define("delete.enabled", ConfigType.BOOLEAN, False, _MEDIUM, "Whether a record without value deletes its row.")
         .define(
             "batch.size",

@@ -1,0 +1,162 @@
+"""Which columns of a database hold which values exactly: its types beside Arrow's, which the rule of values knows.
+
+Nested values are kept as JSON. SQLite has no decimals, so that they are kept as text there. A timestamp is a moment in
+UTC, also in a column without time zone. Types that have no Arrow type here (a UUID, an address) take texts as they are,
+which the database reads or refuses.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+from pyarrow import types
+from sqlalchemy.types import TypeEngine
+
+from parley.pipeline.column_types import DIGITS_MAX
+from parley.pipeline.exact_values import JSON, DoesNotFit, kind_of
+
+__all__ = ["TextDecimal", "column_kind", "sql_kind", "sql_type", "sql_value"]
+
+_TYPES: Final[Mapping[Any, Callable[[], TypeEngine[Any]]]] = {
+    pa.int8(): sa.SmallInteger,
+    pa.int16(): sa.SmallInteger,
+    pa.int32(): sa.Integer,
+    pa.int64(): sa.BigInteger,
+    pa.float32(): sa.Double,
+    pa.float64(): sa.Double,
+    pa.bool_(): sa.Boolean,
+    pa.string(): sa.Text,
+    pa.binary(): sa.LargeBinary,
+    pa.date32(): sa.Date,
+    JSON: lambda: sa.JSON(none_as_null=True),
+}
+_UNBOUNDED: Final = pa.decimal256(76, 38)
+"""The type of a column of decimals without precision: the numbers that are sure to fit into it."""
+_SQLITE_DIGITS: Final = 15
+"""SQLite keeps a number with a point as a double."""
+
+
+class TextDecimal(sa.types.UserDefinedType[Decimal]):
+    """A decimal of SQLite, which has none: kept as text. The name of the type makes SQLite leave it as it is."""
+
+    cache_ok = True
+
+    def __init__(self, precision: int = DIGITS_MAX, scale: int = 0) -> None:
+        self.precision = precision
+        self.scale = scale
+
+    def get_col_spec(self, **_: Any) -> str:
+        return f"DECIMAL_TEXT({self.precision}, {self.scale})"
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any]:
+        return lambda value: None if value is None else f"{value:f}"
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
+        return lambda value: None if value is None else Decimal(value)
+
+
+def sql_kind(kind: Any) -> Any:
+    """The Arrow type of a column that is made for values of another: nested values are kept as JSON."""
+    if types.is_nested(kind):
+        return JSON
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if types.is_time(kind):
+        return pa.time64("us")
+    return {pa.float32(): pa.float64(), pa.int8(): pa.int16()}.get(kind, kind)
+
+
+def sql_type(kind: Any, dialect: sa.Dialect) -> TypeEngine[Any]:
+    """The type of a column for values of an Arrow type, one that `sql_kind` returns."""
+    if types.is_decimal(kind):
+        is_sqlite = dialect.name == "sqlite"
+        return TextDecimal(kind.precision, kind.scale) if is_sqlite else sa.Numeric(kind.precision, kind.scale)
+    if types.is_timestamp(kind):
+        return sa.DateTime(timezone=True)
+    return sa.Time() if types.is_time(kind) else _TYPES[kind]()
+
+
+def column_kind(kind: TypeEngine[Any], dialect: sa.Dialect) -> Any:
+    """The Arrow type of what a column of the database holds exactly; None for types that are not known here.
+
+    A timestamp is a moment in UTC, also in a column without time zone.
+    """
+    is_sqlite = dialect.name == "sqlite"
+    if isinstance(kind, TextDecimal):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, sa.Integer) and is_sqlite:
+        return pa.int64()
+    if isinstance(kind, sa.Float):
+        return pa.float32() if isinstance(kind, sa.REAL) and not is_sqlite else pa.float64()
+    if isinstance(kind, sa.Numeric):
+        return _decimal_kind(kind, is_sqlite=is_sqlite)
+    if isinstance(kind, sa.DateTime):
+        return pa.timestamp(_unit(kind), "UTC")
+    if isinstance(kind, sa.Time):
+        return pa.time64("us") if _unit(kind) == "us" else pa.time32(_unit(kind))
+    return next((found for of, found in _KINDS if isinstance(kind, of)), None)
+
+
+def _decimal_kind(kind: Any, *, is_sqlite: bool) -> Any:
+    if is_sqlite:
+        return pa.decimal128(
+            min(kind.precision or _SQLITE_DIGITS, _SQLITE_DIGITS), min(kind.scale or 0, _SQLITE_DIGITS)
+        )
+    if kind.precision is None or kind.precision > _UNBOUNDED.precision or not 0 <= (kind.scale or 0) <= kind.precision:
+        return _UNBOUNDED
+    make = pa.decimal128 if kind.precision <= DIGITS_MAX else pa.decimal256
+    return make(kind.precision, kind.scale or 0)
+
+
+def _unit(kind: Any) -> Any:
+    """The unit of times of a column: that of the digits that it keeps, or a coarser one."""
+    digits = getattr(kind, "precision", getattr(kind, "fsp", None))
+    return "us" if digits is None or digits >= 6 else "ms" if digits >= 3 else "s"
+
+
+_KINDS: Final[tuple[tuple[type[Any], Any], ...]] = (
+    (sa.Boolean, pa.bool_()),
+    (sa.SmallInteger, pa.int16()),
+    (sa.BigInteger, pa.int64()),
+    (sa.Integer, pa.int32()),
+    (sa.Date, pa.date32()),
+    (sa.JSON, JSON),
+    (sa.LargeBinary, pa.binary()),
+    (sa.Enum, None),
+    (sa.String, pa.string()),
+)
+
+
+def sql_value(value: Any, column: sa.Column[Any], kind: Any, dialect: sa.Dialect) -> Any:
+    """A value that fits the column's Arrow type, as the driver takes it. Raises DoesNotFit.
+
+    The database itself would cut, pad or round: texts that are longer than the column, numbers that SQLite lacks.
+    """
+    if isinstance(value, str):
+        _check_text(value, column, kind, dialect)
+    elif isinstance(value, float) and dialect.name == "sqlite" and (math.isnan(value) or str(value) == "-0.0"):
+        raise DoesNotFit(kind_of(value), kind)  # they become NULL and 0.0
+    elif isinstance(value, Decimal) and kind == _UNBOUNDED:
+        return value.normalize(_ALL_DIGITS)
+    elif isinstance(value, dt.datetime) and not getattr(column.type, "timezone", False):
+        return value.replace(tzinfo=None)
+    return value
+
+
+_ALL_DIGITS: Final = Context(prec=_UNBOUNDED.precision)
+
+
+def _check_text(value: str, column: sa.Column[Any], kind: Any, dialect: sa.Dialect) -> None:
+    if dialect.name == "postgresql" and "\0" in value:
+        raise DoesNotFit("a text with the character U+0000", kind)
+    length = None if dialect.name == "sqlite" else getattr(column.type, "length", None)
+    if length is None:
+        return
+    if len(value) > length or (isinstance(column.type, sa.CHAR) and len(value) < length):
+        raise DoesNotFit(f"a text of {len(value)} characters", f"{column.type}")

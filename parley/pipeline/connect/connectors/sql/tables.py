@@ -1,0 +1,202 @@
+"""Tables of a database: looked at, made, changed.
+
+A column is widened by ``ALTER COLUMN TYPE`` in PostgreSQL. SQLite has no such statement: there a new column takes the
+values and then the name of the old one, unless the old one is in the primary key, NOT NULL or has a default. Other
+databases have to be changed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from parley.pipeline.connect.connectors.sql.column_types import column_kind, sql_kind, sql_type
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.exact_values import fits
+
+__all__ = [
+    "MakingFailed",
+    "NeedsTableAlone",
+    "TableColumns",
+    "add_columns",
+    "even_if_raced",
+    "locked",
+    "make_table",
+    "making",
+    "reflected",
+    "widen_columns",
+]
+
+_STREAMED_ROWS: Final = 10_000
+
+
+class MakingFailed(Exception):
+    """A table or a column could not be made; `cause` is the database's error."""
+
+    def __init__(self, cause: sa.exc.SQLAlchemyError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class NeedsTableAlone(Exception):
+    """The table has to be changed, and so to be locked against others from the beginning of the transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """A table as a target of `Columns`; no table if it is yet to be made."""
+
+    name: str
+    evolution_key: str | None
+    connection: sa.Connection
+    table: sa.Table | None
+
+    def kinds(self) -> dict[str, Any]:
+        """The Arrow types of the columns."""
+        if self.table is None:
+            return {}
+        dialect = self.connection.dialect
+        return {column.name: column_kind(column.type, dialect) or pa.string() for column in self.table.c}
+
+    def fixed(self) -> list[str]:
+        """The columns that cannot be widened without losing what they have beside their type."""
+        if self.table is None or self.connection.dialect.name != "sqlite":
+            return []
+        return [one.name for one in self.table.c if one.primary_key or not one.nullable or one.server_default]
+
+    def column(self, kind: Any) -> Any:
+        return sql_kind(kind)
+
+    def stays_exact(self, name: str, kind: Any) -> bool:
+        if self.table is None:
+            return True
+        column = self.table.c[name]
+        wanted = sa.select(column).where(column.is_not(None))
+        with self.connection.execute(wanted, execution_options={"yield_per": _STREAMED_ROWS}) as stored:
+            return all(fits(value, kind) for value in stored.scalars())
+
+
+def reflected(connection: sa.Connection, name: str) -> sa.Table:
+    """The table as the database has it now. Raises NoSuchTableError."""
+    schema, bare = _parts(name)
+    table = sa.Table(bare, sa.MetaData(), schema=schema, autoload_with=connection, resolve_fks=False)
+    for column in table.c:
+        if isinstance(column.type, sa.JSON):
+            column.type.none_as_null = True
+    return table
+
+
+def locked(connection: sa.Connection, name: str, *, alone: bool) -> sa.Table | None:
+    """Return the table, locked until the transaction ends; None if there is no such table.
+
+    No other transaction can change its columns. If ``alone`` is true, none can write to it either. SQLite needs no
+    lock: it lets one connection write, and this one has written already.
+    """
+    schema, bare = _parts(name)
+    if not sa.inspect(connection).has_table(bare, schema):
+        return None
+    if connection.dialect.name == "postgresql":
+        mode = "ACCESS EXCLUSIVE" if alone else "ROW EXCLUSIVE"
+        words = _table_words(connection, sa.Table(bare, sa.MetaData(), schema=schema))
+        connection.execute(sa.text(f"LOCK TABLE {words} IN {mode} MODE"))
+    return reflected(connection, name)
+
+
+def _parts(name: str) -> tuple[str | None, str]:
+    schema, _, bare = name.rpartition(".")
+    return schema or None, bare
+
+
+def make_table(
+    connection: sa.Connection,
+    name: str,
+    kinds: Mapping[str, Any],
+    keys: Sequence[str],
+    fixed: Mapping[str, Any],
+) -> None:
+    """Make a table with columns for these Arrow types, some of them of a fixed type. Raises MakingFailed."""
+    dialect = connection.dialect
+    columns = [
+        sa.Column(each, fixed.get(each) or sql_type(kind, dialect), primary_key=each in keys, autoincrement=False)
+        for each, kind in kinds.items()
+    ]
+    schema, bare = _parts(name)
+    table = sa.Table(bare, sa.MetaData(), *columns, schema=schema)
+    making(partial(table.create, connection, checkfirst=True))
+
+
+def add_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, Any]) -> None:
+    """Add columns for these Arrow types. Raises MakingFailed."""
+    for name, kind in kinds.items():
+        words = f"{_quoted(connection, name)} {_type_words(connection, kind)}"
+        added = sa.text(f"ALTER TABLE {_table_words(connection, table)} ADD COLUMN {words}")
+        making(partial(connection.execute, added))
+
+
+def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, Any]) -> None:
+    """Change columns to wider Arrow types, which hold all their values. Raises ConnectError."""
+    statements = _WIDENING.get(connection.dialect.name)
+    if kinds and statements is None:
+        raise ConnectError(f"{table.name} needs wider columns ({', '.join(kinds)}): change it by hand")
+    for name, kind in kinds.items():
+        words = (_table_words(connection, table), _quoted(connection, name), _type_words(connection, kind))
+        temporary = _quoted(connection, f"{name}_widened")
+        try:
+            for statement in statements or ():
+                connection.execute(sa.text(statement.format(*words, temporary)))
+        except (sa.exc.ProgrammingError, sa.exc.NotSupportedError, sa.exc.OperationalError) as error:
+            if connection.dialect.name != "sqlite" and isinstance(error, sa.exc.OperationalError):
+                raise
+            raise ConnectError(f"the column {name} of {table.name} cannot be widened: {error.orig}") from error
+
+
+_WIDENING: Final[Mapping[str, Sequence[str]]] = {
+    "postgresql": ("ALTER TABLE {0} ALTER COLUMN {1} TYPE {2}",),
+    "sqlite": (
+        "ALTER TABLE {0} ADD COLUMN {3} {2}",
+        "UPDATE {0} SET {3} = {1}",
+        "ALTER TABLE {0} DROP COLUMN {1}",
+        "ALTER TABLE {0} RENAME COLUMN {3} TO {1}",
+    ),
+}
+
+
+def _table_words(connection: sa.Connection, table: sa.Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table).replace(":", "\\:")
+
+
+def _quoted(connection: sa.Connection, name: str) -> str:
+    """A name in a statement that is given as text, in which a colon would begin a parameter."""
+    return connection.dialect.identifier_preparer.quote(name).replace(":", "\\:")
+
+
+def _type_words(connection: sa.Connection, kind: Any) -> str:
+    words: str = sql_type(kind, connection.dialect).compile(dialect=connection.dialect)
+    return words
+
+
+def making(make: Callable[[], object]) -> None:
+    """Raises MakingFailed."""
+    try:
+        make()
+    except sa.exc.SQLAlchemyError as error:
+        raise MakingFailed(error) from error
+
+
+def even_if_raced(work: Callable[[], None]) -> None:
+    """Do it, once more if a table cannot be made: another task that makes the same one has done so by then.
+
+    Raises SQLAlchemyError.
+    """
+    try:
+        work()
+    except MakingFailed:
+        try:
+            work()
+        except MakingFailed as error:
+            raise error.cause from error

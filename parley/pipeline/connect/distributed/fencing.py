@@ -1,0 +1,65 @@
+"""Rounds of fencing: before new tasks of a source write in transactions, no older task may any longer (KIP-618).
+
+A task writes under the transactional id ``<group>-<connector>-<number>``. One that begins fences the earlier task of
+its own number; a connector that is divided into fewer tasks, or into others, must have all earlier ones fenced. The
+leader does that once for each commit of tasks, and notes in the log that it has (``tasks-fencing-NAME``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from parley.pipeline.connect.distributed.blocking import in_thread
+from parley.pipeline.connect.distributed.configs import ConfigStore
+from parley.pipeline.connect.herder import NotFound, Rebalancing
+
+__all__ = ["Fencing"]
+
+_log = logging.getLogger(__name__)
+
+
+class Fencing:
+    """The leader's rounds, one at a time for each connector.
+
+    A caller that writes configurations holds `turn`. `fence_tasks` fences the first so many tasks of a connector with
+    its configuration; it blocks, and raises KafkaError or ConnectError.
+    """
+
+    def __init__(
+        self,
+        configs: ConfigStore,
+        turn: asyncio.Lock,
+        fence_tasks: Callable[[str, Mapping[str, str], int], None],
+    ) -> None:
+        self._configs = configs
+        self._turn = turn
+        self._fence_tasks = fence_tasks
+        self._rounds: dict[str, asyncio.Lock] = {}
+
+    async def round(self, name: str) -> None:
+        """No task of the connector can write any longer but those of the present commit, when this returns.
+
+        Raises NotFound for a connector that is deleted, Rebalancing if tasks are committed meanwhile, KafkaError, and
+        ConnectError.
+        """
+        async with self._rounds.setdefault(name, asyncio.Lock()):
+            await self._configs.refresh()
+            state = self._configs.state
+            if name not in state.unfenced:
+                return
+            config = state.connectors.get(name)
+            if config is None:
+                raise NotFound(f"Connector {name} not found")
+            generation, count = state.generations.get(name, 0), len(state.tasks.get(name, ()))
+            before = state.fenced_counts.get(name)
+            # A single task fences the single one before it by itself.
+            if before is not None and (before, count) != (1, 1):
+                _log.info("fencing %d earlier tasks of %s", before, name)
+                await in_thread(self._fence_tasks, name, config, before)
+            async with self._turn:
+                await self._configs.refresh()
+                if state.generations.get(name, 0) != generation:
+                    raise Rebalancing("Fencing failed because new task configurations were generated for the connector")
+                await self._configs.put_fenced(name, count)

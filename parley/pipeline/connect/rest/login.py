@@ -1,0 +1,200 @@
+"""Basic authentication of the REST API, as Kafka's ``BasicAuthSecurityRestExtension``.
+
+The section ``KafkaConnect`` of a JAAS file names the ``PropertyFileLoginModule``, whose option ``file`` names a
+properties file with a line ``user=password`` for each user. A replaced file of users counts from the next request on.
+Requests among workers are signed instead (``parley.pipeline.connect.distributed.signing``). The herder checks their
+signatures, for which it needs the whole body: strangers who claim to sign can take only ``UNVERIFIED_BYTES_MAX`` of
+memory. No error contains a password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parley.configuration.file_changes import fingerprint_of
+from parley.configuration.properties import read_properties
+from parley.pipeline.connect.distributed import signing
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.rest import bodies, shapes
+from parley.pipeline.connect.rest.endpoints import Endpoint
+from parley.pipeline.connect.rest_config import JAAS_FILE
+from parley.protocol.security.jaas import BadJaas, parse_jaas_file
+from parley.protocol.security.passwords import Passwords, basic_credentials
+
+__all__ = ["BasicLogin", "DemandLogin", "jaas_file_of"]
+
+SECTION: Final = "KafkaConnect"
+MODULE: Final = "PropertyFileLoginModule"
+REFUSED: Final = "User cannot access the resource."
+_CHALLENGE: Final = {"www-authenticate": 'Basic realm="connect", charset="UTF-8"'}
+_REFUSAL_DELAY_S: Final = 0.1
+"""How long a refused request waits for its response, so that guessing passwords takes time."""
+UNVERIFIED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The memory for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
+_SMALL_BODY_BYTES: Final = 64 * 1024
+"""So much of each body does not count: strangers cannot keep workers from sending ordinary requests."""
+_LOG_PERIOD_S: Final = 1.0
+"""Failed logins are logged at most once in this time."""
+_log = logging.getLogger(__name__)
+
+
+def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Path:
+    """The JAAS file that the worker's configuration names, or ``KAFKA_OPTS``. Raises ConnectError if neither does."""
+    path = given.get(JAAS_FILE, "").strip()
+    if not path:
+        prefix = f"-D{JAAS_FILE}="
+        try:
+            options = shlex.split(environment.get("KAFKA_OPTS", ""))
+        except ValueError as error:
+            raise ConnectError(f"KAFKA_OPTS cannot be read: {error}; set {JAAS_FILE} instead") from None
+        path = next((one.removeprefix(prefix) for one in reversed(options) if one.startswith(prefix)), "")
+    if not path:
+        raise ConnectError(f"rest.extension.classes demands logins: set {JAAS_FILE} to a JAAS file with {SECTION}")
+    return Path(path)
+
+
+class BasicLogin:
+    """The users of the REST API."""
+
+    def __init__(self, jaas_file: Path) -> None:
+        """Blocks: it reads the files. Raises ConnectError if they name no users."""
+        self._path = _users_file(jaas_file)
+        self._read_from = fingerprint_of([self._path])
+        self._users = _read_users(self._path)
+
+    def user_of(self, authorization: str) -> str | None:
+        """The user whose name and password are in a header ``Authorization``; None if they are not right."""
+        name, password = basic_credentials(authorization)
+        return name if name and self._current().verify(name, password) else None
+
+    def _current(self) -> Passwords:
+        found = fingerprint_of([self._path])
+        if found != self._read_from:
+            self._read_from = found
+            try:
+                self._users = _read_users(self._path)
+            except ConnectError as error:
+                _log.error("the users of the REST API stay as they were: %s", error)
+            else:
+                _log.info("the users of the REST API were read again from %s", self._path)
+        return self._users
+
+
+def _users_file(jaas_file: Path) -> str:
+    try:
+        sections = parse_jaas_file(jaas_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error if isinstance(error, BadJaas) else getattr(error, "strerror", None) or type(error).__name__
+        raise ConnectError(f"{JAAS_FILE}={jaas_file} cannot be read: {reason}") from None
+    modules = sections.get(SECTION, [])
+    if len(modules) != 1 or modules[0].name != MODULE or not modules[0].options.get("file"):
+        raise ConnectError(
+            f"{jaas_file} needs a section {SECTION} with one login module: {SECTION} {{ "
+            f'org.apache.kafka.connect.rest.basic.auth.extension.{MODULE} required file="/path/users.properties"; }};'
+        )
+    return modules[0].options["file"]
+
+
+def _read_users(path: str) -> Passwords:
+    try:
+        users = read_properties(path)
+    except OSError as error:
+        raise ConnectError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
+    except ValueError:
+        raise ConnectError(f"{path} is malformed: it needs a line user=password for each user") from None
+    if not users or not all(users.values()):
+        raise ConnectError(f"{path} needs a line user=password for each user, and at least one; no password is empty")
+    return Passwords(users)
+
+
+class DemandLogin:
+    """An ASGI application in front of another: requests without a right name and password get status 401."""
+
+    def __init__(self, app: ASGIApp, login: BasicLogin, endpoints: Sequence[Endpoint]) -> None:
+        self._app = app
+        self._login = login
+        self._signed = [(one.method, compile_path(one.path)[0]) for one in endpoints if one.among_workers]
+        self._failures = _Failures()
+        self._unverified = _Unverified()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        login = headers.get("authorization", "")
+        if self._login.user_of(login) is not None:
+            await self._app(scope, receive, send)
+        elif self._is_among_workers(scope["method"], scope["path"]) and signing.is_signed(headers):
+            with self._unverified.limited(receive) as limited:
+                await self._app(scope, limited, send)
+        else:
+            self._failures.log(scope, basic_credentials(login)[0])
+            await asyncio.sleep(_REFUSAL_DELAY_S)
+            await JSONResponse(shapes.error(401, REFUSED), 401, _CHALLENGE)(scope, receive, send)
+
+    def _is_among_workers(self, method: str, path: str) -> bool:
+        """True for requests among workers: the herder checks their signatures."""
+        return any(method == one and re.fullmatch(pattern, path) for one, pattern in self._signed)
+
+
+class _Unverified:
+    """The memory that the bodies of requests take whose signature is not verified yet."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @contextmanager
+    def limited(self, receive: Receive) -> Iterator[Receive]:
+        """Yield a ``receive`` for one request, which raises Refused (503) if there is no memory for its body."""
+        size = counted = 0
+
+        async def limited() -> Message:
+            nonlocal size, counted
+            message = await receive()
+            size += len(message.get("body", b""))
+            more = max(0, size - _SMALL_BODY_BYTES) - counted
+            if self._held + more > UNVERIFIED_BYTES_MAX:
+                raise bodies.Refused(503, "This worker has no memory for more requests of other workers: try again.")
+            self._held += more
+            counted += more
+            return message
+
+        try:
+            yield limited
+        finally:
+            self._held -= counted
+
+
+class _Failures:
+    """Logs failed logins, a line for all of a period."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._unsaid = 0
+
+    def log(self, scope: Scope, name: str) -> None:
+        if not name:
+            return  # browsers ask without a name first
+        if time.monotonic() < self._next:
+            self._unsaid += 1
+            return
+        client = scope.get("client")
+        address = "an unknown address" if client is None else client[0]
+        more = f", and {self._unsaid} more before" if self._unsaid else ""
+        _log.warning("authentication failed: user %r from %s%s", name, address, more)
+        self._next, self._unsaid = time.monotonic() + _LOG_PERIOD_S, 0

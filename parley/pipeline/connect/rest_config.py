@@ -1,0 +1,84 @@
+"""The keys of a worker's REST API, with Kafka's names and defaults: addresses, TLS, logins.
+
+TLS keys are ``listeners.https.ssl.*``, or, if none of these is given, the worker's own ``ssl.*``; for
+``admin.listeners`` they are ``admin.listeners.https.ssl.*``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
+from parley.pipeline.connect.errors import ConfigError
+
+__all__ = ["ADMIN_TLS", "BASIC_AUTH", "JAAS_FILE", "LISTENERS_TLS", "REST", "REST_TLS"]
+
+BASIC_AUTH: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
+JAAS_FILE: Final = "java.security.auth.login.config"
+LISTENERS_TLS: Final = "listeners.https."
+ADMIN_TLS: Final = "admin.listeners.https."
+REST_TLS: Final = (LISTENERS_TLS, ADMIN_TLS)
+"""What keys of the REST API's TLS begin with."""
+_LOW: Final = Importance.LOW
+
+
+def _known_extensions(name: str, value: Any) -> None:
+    for one in value:
+        if one not in (BASIC_AUTH, BASIC_AUTH.rpartition(".")[2]):
+            raise ConfigError(
+                f"Invalid value {one} for configuration {name}: it is a Java class that Parley cannot run; only "
+                f"{BASIC_AUTH} is built in"
+            )
+
+
+def _protocol(name: str, value: Any) -> None:
+    if value is not None:
+        one_of("http", "https", ignore_case=True)(name, value)
+
+
+REST: Final = (
+    ConfigDef()
+    .define(
+        "listeners",
+        ConfigType.LIST,
+        ["http://:8083"],
+        _LOW,
+        "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.",
+    )
+    .define(
+        "admin.listeners",
+        ConfigType.LIST,
+        None,
+        _LOW,
+        "Where the admin endpoints (/admin/loggers) listen, if not on the listeners; empty: they are not served.",
+    )
+    .define("rest.advertised.host.name", ConfigType.STRING, None, _LOW, "The host other workers are told.")
+    .define("rest.advertised.port", ConfigType.INT, None, _LOW, "The port other workers are told.")
+    .define(
+        "rest.advertised.listener",
+        ConfigType.STRING,
+        None,
+        _LOW,
+        "The protocol other workers are told: http or https; without it http, if any of the listeners has it.",
+        validator=_protocol,
+    )
+    .define(
+        "rest.extension.classes",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        f"{BASIC_AUTH}: every request needs a name and a password, which the JAAS file's section KafkaConnect names.",
+        validator=_known_extensions,
+    )
+    .define(
+        JAAS_FILE,
+        ConfigType.STRING,
+        None,
+        _LOW,
+        "The JAAS file with the section KafkaConnect; without it the one that KAFKA_OPTS names (-D"
+        + JAAS_FILE
+        + "=...).",
+    )
+    .define("access.control.allow.origin", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Origin of answers.")
+    .define("access.control.allow.methods", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Methods of answers.")
+)

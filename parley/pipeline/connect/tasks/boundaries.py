@@ -1,0 +1,120 @@
+"""Where the transactions of a source task end (``transaction.boundary``): pure decisions (KIP-618).
+
+=============  =====================================================================================================
+``poll``       each batch that the task polls is a transaction
+``interval``   a transaction ends when so much time has passed since the one before it
+``connector``  the task says so, by its `TransactionContext`; what it has not ended is aborted when it stops
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Protocol
+
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.records import SourceRecord
+
+__all__ = ["Boundary", "ByInterval", "ByPoll", "ByTask", "Requests", "Verdict"]
+
+
+class Verdict(Enum):
+    """What becomes of the open transaction. Offsets behind an aborted one are stored all the same."""
+
+    CONTINUE = "continue"
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Boundary(Protocol):
+    """Asked after each record, after each call of `poll`, and before the task pauses or stops."""
+
+    def after_record(self, record: SourceRecord) -> Verdict: ...
+
+    def after_poll(self, records: int, now_ms: int) -> Verdict:
+        """`records` is how many the call returned."""
+        ...
+
+    def at_end(self) -> Verdict: ...
+
+
+class ByPoll:
+    """As Boundary: each batch is a transaction."""
+
+    def after_record(self, record: SourceRecord) -> Verdict:
+        return Verdict.CONTINUE
+
+    def after_poll(self, records: int, now_ms: int) -> Verdict:
+        return Verdict.COMMIT if records else Verdict.CONTINUE
+
+    def at_end(self) -> Verdict:
+        return Verdict.COMMIT
+
+
+class ByInterval:
+    """As Boundary: a transaction lasts so many ms, or until the `poll` that is under way then has returned."""
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._last_ms = now_ms
+
+    def after_record(self, record: SourceRecord) -> Verdict:
+        return Verdict.CONTINUE
+
+    def after_poll(self, records: int, now_ms: int) -> Verdict:
+        if now_ms < self._last_ms + self._interval_ms:
+            return Verdict.CONTINUE
+        self._last_ms = now_ms
+        return Verdict.COMMIT
+
+    def at_end(self) -> Verdict:
+        return Verdict.COMMIT
+
+
+class Requests:
+    """What a task has asked for: its `TransactionContext`."""
+
+    def __init__(self) -> None:
+        self.of_batch: set[Verdict] = set()
+        self.of_records: dict[int, tuple[SourceRecord, set[Verdict]]] = {}
+        """By the identities of the records, which are kept so that no other has the same."""
+
+    def commit_transaction(self, record: SourceRecord | None = None) -> None:
+        self._ask(record, Verdict.COMMIT)
+
+    def abort_transaction(self, record: SourceRecord | None = None) -> None:
+        self._ask(record, Verdict.ABORT)
+
+    def _ask(self, record: SourceRecord | None, verdict: Verdict) -> None:
+        if record is None:
+            self.of_batch.add(verdict)
+        else:
+            self.of_records.setdefault(id(record), (record, set()))[1].add(verdict)
+
+
+class ByTask:
+    """As Boundary: the task's requests. Raises ConnectError if it asks for both a commit and an abort."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def after_record(self, record: SourceRecord) -> Verdict:
+        _, asked = self._requests.of_records.pop(id(record), (record, _NOTHING))
+        if len(asked) > 1:
+            raise ConnectError(
+                "Connector requested both commit and abort of same record against topic/partition "
+                f"{record.topic}/{record.kafka_partition}"
+            )
+        return next(iter(asked), Verdict.CONTINUE)
+
+    def after_poll(self, records: int, now_ms: int) -> Verdict:
+        return self.at_end() if records else Verdict.CONTINUE
+
+    def at_end(self) -> Verdict:
+        asked, self._requests.of_batch = self._requests.of_batch, set()
+        if len(asked) > 1:
+            raise ConnectError("Connector requested both commit and abort of same transaction")
+        return next(iter(asked), Verdict.CONTINUE)
+
+
+_NOTHING: Final[frozenset[Verdict]] = frozenset()

@@ -1,0 +1,170 @@
+"""One source task that writes exactly once (KIP-618): its records and its source offsets in the same transactions.
+
+Rules:
+
+1. Before it begins no older task can write any longer (`Reports.fence`). Then it takes its transactional id, which
+   aborts what an earlier task of its number has left open, and asks whether it still counts (`Reports.verify`): only
+   then are the stored offsets read.
+2. Offsets are written to the connector's offsets topic, at the end of the transaction that holds their records.
+3. After a failure nothing is committed: the open transaction is aborted, and the task is `FAILED`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from parley.pipeline.connect.connector import SourceTask, TransactionContext
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.offsets import key_of
+from parley.pipeline.connect.records import SourceRecord
+from parley.pipeline.connect.tasks.boundaries import Boundary, Verdict
+from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
+from parley.pipeline.connect.tasks.guard import Guard
+from parley.pipeline.connect.tasks.source import SourceRun, TopicMaker
+from parley.pipeline.connect.tasks.spec import TaskSpec
+from parley.pipeline.connect.tasks.tolerance import Tolerance
+from parley.pipeline.connect.tasks.writing import TransactionWriter
+from parley.protocol.errors import ErrorCode, KafkaError
+
+__all__ = ["ExactlyOnceRun"]
+
+_EXPIRED: Final = (
+    "The task {} was unable to finish writing records to Kafka before its producer transaction expired. "
+    "It may be necessary to reconfigure this connector in order for it to run healthily with exactly-once support. "
+    "Options for this include: tune the connector's producer configuration for higher throughput, "
+    "increase the transaction timeout for the connector's producers, "
+    "decrease the offset commit interval (if using interval-based transaction boundaries), "
+    "or use the 'poll' transaction boundary (if the connector is not already configured to use it)."
+)
+_log = logging.getLogger(__name__)
+
+
+class ExactlyOnceRun(SourceRun):
+    """See the module's rules. `requests` is what the task may ask of its transactions, if its connector ends them."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        task: SourceTask,
+        conversion: Conversion,
+        tolerance: Tolerance,
+        writer: TransactionWriter,
+        topics: TopicMaker,
+        guard: Guard,
+        *,
+        offsets_topic: str,
+        boundary: Boundary,
+        requests: TransactionContext | None,
+    ) -> None:
+        super().__init__(spec, task, conversion, tolerance, writer, topics, guard, transactions=requests)
+        self._transactions = writer
+        self._offsets_topic = offsets_topic
+        self._boundary = boundary
+        self._passed: list[SourceRecord] = []
+        """Records since the last commit, for a task that wants to know of each."""
+        self._wants_records = type(task).commit_record is not SourceTask.commit_record
+        self._is_begun = False
+        self._has_failed = False
+
+    def begin(self) -> None:
+        """Fence older tasks, then start this one. Raises whatever it raises, and ConnectError if it may not start."""
+        with self._failing():
+            self._guard.fence(self._spec)
+            self._guard.check()
+            if self._tolerance.stopping.is_set():
+                return  # its place may be another task's, which must not be fenced
+            self._transactions.claim()
+            self._guard.verify(self._spec)
+            self._is_begun = True
+            self._start()
+
+    def step(self, wait_s: float) -> None:
+        """Poll once and write what came, then wait if nothing came; end the transaction if that is due."""
+        with self._failing():
+            polled = self._poll(wait_s)
+            self._send(polled)
+            verdict = self._boundary.after_poll(len(polled), self._now_ms())
+            if verdict is Verdict.CONTINUE:
+                self._transactions.flush()
+            self._end(verdict)
+
+    def _send(self, polled: Sequence[SourceRecord]) -> None:
+        """Write the records, up to each that ends a transaction."""
+        held: list[Outgoing] = []
+        for record in polled:
+            outgoing = self._conversion.outgoing(record, self._tolerance)
+            if outgoing is not None:
+                held.append(outgoing)
+            if self._wants_records:
+                self._passed.append(record)
+            if record.source_partition:
+                key = key_of(self._spec.id.connector, record.source_partition)
+                self._done[key] = (record.source_partition, record.source_offset)
+            verdict = self._boundary.after_record(record)
+            if verdict is not Verdict.CONTINUE:
+                self._write(held)
+                held = []
+                self._end(verdict)
+        self._write(held)
+
+    def _write(self, outgoing: Sequence[Outgoing]) -> None:
+        self._guard.check()
+        if any(one.topic == self._offsets_topic for one in outgoing):
+            # Reading offsets waits for open transactions in their topic: the task would wait for itself.
+            raise ConnectError(
+                "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
+            )
+        self._use({one.topic for one in outgoing})
+        self._transactions.write(outgoing)
+
+    def commit(self) -> None:
+        """End the transaction, if the boundaries allow that: the task pauses."""
+        with self._failing():
+            self._end(self._boundary.at_end())
+
+    def _end(self, verdict: Verdict) -> None:
+        if verdict is Verdict.CONTINUE:
+            return
+        self._guard.check()
+        if verdict is Verdict.ABORT and not self._transactions.abort():
+            _log.warning("%s: there is nothing to abort: the transaction is empty", self._spec.id)
+        if self._done:
+            offsets = self._guard.encoded(self._spec, list(self._done.values()))
+            self._transactions.write_keyed(self._offsets_topic, offsets)
+            self._done.clear()
+        self._transactions.commit()
+        passed, self._passed = self._passed, []
+        for record in passed:
+            self._task.commit_record(record)
+        self._task.commit()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Note a failure, and raise ConnectError for one of the writer's."""
+        try:
+            yield
+        except KafkaError as error:
+            self._has_failed = True
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise ConnectError(_EXPIRED.format(self._spec.id)) from error
+            text = f"Failed to flush offsets and/or records for task {self._spec.id}: {error}"
+            raise ConnectError(text) from error
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def finish(self) -> None:
+        """End the transaction, unless it has failed, and stop the task. Raises what its `stop` raises."""
+        try:
+            if self._is_begun and not self._has_failed:
+                self.commit()
+        except Exception as error:
+            _log.warning("%s: the last transaction is aborted: %s", self._spec.id, error, exc_info=error)
+        finally:
+            self._transactions.close()
+            if self._is_begun:
+                self._task.stop()
+            self._conversion.close()

@@ -1,0 +1,62 @@
+"""A Spark of several processes on loopback: a master and its workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from parley.pipeline.java import java_home
+from tests.support.kafka import JavaServer
+from tests.support.ports import free_port
+
+__all__ = ["QUICK", "SETTINGS", "standalone_spark"]
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+}
+"""What makes an application on it small."""
+_DEPLOY = "org.apache.spark.deploy"
+
+
+@contextmanager
+def standalone_spark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, workers: int = 1, cores: int = 2
+) -> Iterator[str]:
+    """The address of a Spark whose workers have so many cores each. Java is small in processes that are started now."""
+    import pyspark
+
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    address = f"spark://127.0.0.1:{(port := free_port())}"
+    environment = {
+        "JAVA_HOME": str(java_home()),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    where = ("--host", "127.0.0.1", "--webui-port", "0")
+    with ExitStack() as running:
+
+        def start(kind: str, *words: str, says: str) -> None:
+            server = JavaServer([program, f"{_DEPLOY}.{kind}", *where, *words], cwd=folder)
+            running.callback(server.stop)
+            server.wait_for(says)
+
+        start("master.Master", "--port", str(port), says="New state: ALIVE")
+        for number in range(workers):
+            size = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(folder / f"work{number}"))
+            start("worker.Worker", *size, address, says="Successfully registered with master")
+        yield address

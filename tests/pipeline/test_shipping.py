@@ -1,0 +1,84 @@
+"""What is sent to executors: it arrives, and an executor without Parley says what to do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
+
+from parley.pipeline.options import source_options
+from parley.pipeline.shipping import Shipped, missing_module
+from parley.pipeline.source import KafkaBatchReader
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_PARLEY = (
+    "import sys; sys.modules['parley'] = None\n"  # imports of it raise ModuleNotFoundError
+    "import pickle; pickle.load(sys.stdin.buffer)"
+)
+
+
+def unpickled_without_parley(data: bytes) -> str:
+    """What a process says that unpickles this without Parley."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PARLEY], input=data, capture_output=True, check=False)
+    assert done.returncode == 1
+    return done.stderr.decode()
+
+
+def reader() -> KafkaBatchReader:
+    return KafkaBatchReader(source_options({"kafka.bootstrap.servers": "a:1", "subscribe": "t"}, streaming=False))
+
+
+def test_what_is_sent_arrives() -> None:
+    ends = Shipped(os.path.join)
+    assert pickle.loads(cloudpickle.dumps(ends))("a", "b") == os.path.join("a", "b")
+    arrived = pickle.loads(cloudpickle.dumps(reader()))
+    assert type(arrived) is KafkaBatchReader
+    assert vars(arrived) == vars(reader())
+
+
+@pytest.mark.slow
+def test_an_executor_without_parley_says_what_to_do() -> None:
+    for sent in (reader(), Shipped(source_options)):
+        told = missing_module(RuntimeError(unpickled_without_parley(cloudpickle.dumps(sent))))
+        assert told is not None
+        assert "has no module 'parley" in told
+        assert sys.executable in told
+        assert "spark.archives" in told
+
+
+def test_other_errors_are_no_missing_modules() -> None:
+    assert missing_module(RuntimeError("Job aborted: Task 0 failed")) is None
+    page = "org.apache.spark.SparkException: Job aborted\n  ModuleNotFoundError: No module named 'numpy'\n\tat java"
+    assert missing_module(RuntimeError(page)) == "No module named 'numpy'"
+
+
+@pytest.mark.slow
+def test_parley_runs_from_a_zip_without_compiled_modules(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "parley.pipeline.shipping", "parley.zip"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    packed = tmp_path / "parley.zip"
+    names = zipfile.ZipFile(packed).namelist()
+    assert {"parley/__init__.py", "pyspark_parley/__init__.py", "parley/pipeline/_rows.py"} <= {*names}
+    assert not any(name.endswith((".so", ".pyc")) for name in names)
+    program = (
+        f"import sys; sys.path.insert(0, {str(packed)!r})\n"
+        "import parley.pipeline._rows, pyspark_parley, parley.pipeline.connect.tasks.remote\n"
+        "print(parley.pipeline._rows.__file__, pyspark_parley.DefaultSource.name())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [f"{packed}/parley/pipeline/_rows.py", "parley"], done.stderr
