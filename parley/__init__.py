@@ -35,6 +35,8 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(home), name)
     except ModuleNotFoundError as missing:
         if missing.name in ("pyarrow", "numpy"):
-            needed = f"{missing.name} is not installed: pip install 'parley-broker[arrow]'"
+            from parley.configuration.extras import how_to_install
+
+            needed = f"{missing.name} is not installed: {how_to_install('arrow')}"
             raise ModuleNotFoundError(needed, name=missing.name) from missing
         raise

@@ -34,7 +34,7 @@ def built_digests() -> dict[str, str]:
     """Module name -> SHA-256 of the compiled source; empty if nothing was compiled."""
     try:
         digests: dict[str, str] = json.loads(_BUILT.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a zip is no directory
         return {}
     return digests
 

@@ -7,6 +7,9 @@ otherwise the exit code is 1.
 
 The file is given on the command line; by default it is this repository's git log, else its README. The store is the
 embedded one. ``--store`` starts a real server of another store, ``--coordination-url`` uses a running one.
+
+With ``--secure`` (``SECURE=1``) brokers and store are secured. Strangers are refused at each door first. Then a user
+gets an account and rights, and sends and reads the records.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -32,7 +35,10 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
+from parley.configuration.properties import read_properties
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.produce.line_reader import lines_of
+from parley.tools.store_locks import Lock
 from parley.tools.store_servers import KINDS, StoreServerError, store_server
 
 TOPIC: Final = "quickstart"
@@ -43,24 +49,27 @@ RATE: Final = 2000
 BEFORE_S, AFTER_S = 1.0, 2.0
 """How many seconds' worth of lines must be acknowledged before the kill, and after it."""
 PAUSE_MAX_S: Final = 60.0
+_QUIET: Final = ("--override", "metrics.listener=", "--override", "logging.level=error")
 
 
 def main(arguments: list[str]) -> int:
     """Run all steps. Returns 0 if no acknowledged line is missing."""
     options = _options(arguments)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder:
-        source = _input(options.file, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder, chdir("."):
+        source = _input(options.file, Path(folder)).absolute()
         with source.open("rb") as text:
             lines = list(lines_of(text))
         if not lines:
             raise SystemExit(f"{source} has no lines: name a file with lines.")
         print(f"The input is {source}: {len(lines)} lines, {source.stat().st_size} bytes.\n")
-        with (
-            _store(options, Path(folder) / "store") as url,
-            _brokers(Path(folder) / "data", url) as (process, bootstrap),
-        ):
-            sending, consumed = _story(process, bootstrap, source, lines)
+        with ExitStack() as stack:
+            if options.secure:
+                access = _secured(stack, options, Path(folder))
+            else:
+                url = stack.enter_context(_store(options, Path(folder) / "store"))
+                access = stack.enter_context(_brokers(Path(folder) / "data", url))
+            sending, consumed = _story(access, source, lines)
         print(f"\nThe brokers have stopped. Their data in {folder}/data is deleted when this program ends.")
     return _report([*lines, *sending.sent], consumed, sending, time.monotonic() - began)
 
@@ -73,7 +82,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     store = parser.add_mutually_exclusive_group()
     store.add_argument("--store", default="local", choices=["local", *KINDS], help="start a real server of this store")
     store.add_argument("--coordination-url", metavar="URL", help="use a running store")
-    return parser.parse_args(arguments)
+    parser.add_argument("--secure", action="store_true", help="with TLS, logins, ACLs and a locked store")
+    options = parser.parse_args(arguments)
+    if options.secure and options.coordination_url:
+        parser.error("--secure starts a locked store of its own: use --store")
+    return options
 
 
 def _input(named: Path | None, folder: Path) -> Path:
@@ -95,8 +108,31 @@ def _parley(*words: str, reads: Path | None = None) -> list[str]:
     return [sys.executable, "-m", "parley", *words]
 
 
+@dataclass(frozen=True)
+class _Access:
+    """The brokers' command, their addresses, and how commands and producers log in there, if they have to."""
+
+    process: subprocess.Popen[str]
+    bootstrap: str
+    admin: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of librdkafka."""
+
+    @property
+    def as_user(self) -> tuple[str, ...]:
+        """The options with which commands that send and read records reach the brokers."""
+        return ("--bootstrap-server", self.bootstrap, *self.words)
+
+    @property
+    def as_admin(self) -> tuple[str, ...]:
+        """The options with which all other commands reach the brokers."""
+        return ("--bootstrap-server", self.bootstrap, *self.admin)
+
+
 @contextmanager
-def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
+def _store(options: argparse.Namespace, folder: Path, lock: Lock | None = None) -> Iterator[str | None]:
     """Yield the address of the store, or None for the embedded store in the brokers' folder. A server ends with the
     context."""
     if options.coordination_url:
@@ -109,23 +145,26 @@ def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
     else:
         print(f"Starting a server of {options.store}.")
         try:
-            with store_server(options.store, folder) as url:
+            with store_server(options.store, folder, lock=lock) as url:
                 yield url
         except StoreServerError as error:
             raise SystemExit(f"Error: {error}") from error
 
 
-@contextmanager
-def _brokers(data: Path, url: str | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the brokers, each in its own process on a free port, while the context lasts. Yields the command and their
-    addresses."""
-    settings = ["listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}", "metrics.listener=", "logging.level=error"]
+def _brokers(data: Path, url: str | None) -> AbstractContextManager[_Access]:
+    settings = ["listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}"]
     if url is not None:
         settings.append(f"coordination.url={url}")
-    words = ("start", "--brokers", str(BROKERS), *(word for each in settings for word in ("--override", each)))
-    process = subprocess.Popen(_parley(*words), stdout=subprocess.PIPE, text=True)
+    words = [word for each in settings for word in ("--override", each)]
+    return _running("--brokers", str(BROKERS), *words, *_QUIET)
+
+
+@contextmanager
+def _running(*words: str) -> Iterator[_Access]:
+    """Run the brokers, each in its own process on a free port, while the context lasts."""
+    process = subprocess.Popen(_parley("start", *words), stdout=subprocess.PIPE, text=True)
     try:
-        yield process, _wait_until_ready(process)
+        yield _Access(process, _wait_until_ready(process))
     finally:
         process.terminate()
         if process.wait(timeout=START_SECONDS_MAX) != 0:
@@ -143,26 +182,100 @@ def _wait_until_ready(process: subprocess.Popen[str]) -> str:
     raise SystemExit(f"The brokers did not start; the command ended with code {process.wait()}.")
 
 
-def _story(
-    process: subprocess.Popen[str], bootstrap: str, source: Path, lines: list[bytes]
-) -> tuple[_Sending, list[bytes]]:
-    to = ("--bootstrap-server", bootstrap)
+# --- The secured cluster ---
+
+
+def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Access:
+    """Run a secured cluster until the stack is closed, show who is refused, and let a user in. Returns the access of
+    that user."""
+    from parley.protocol.security.librdkafka import librdkafka_settings
+    from parley.tools.secured_demo.files import SecuredFiles
+    from parley.tools.secured_demo.first_users import create_in_own_process
+    from parley.tools.secured_demo.strangers import (
+        USER,
+        refuse,
+        refuse_forged_broker,
+        show_private,
+        shown,
+        without_account,
+        without_rights,
+    )
+
+    os.chdir(folder)
+    print(f"$ cd {folder}")
+    files = SecuredFiles(folder)
+    lock = None if options.store == "local" else files.store_lock()
+    url = stack.enter_context(_store(options, folder / "store", lock)) or f"local://{folder}/store"
+    properties = files.write_broker_properties(url, brokers=BROKERS, data=folder / "data", port=0)
+    try:
+        create_in_own_process(files, properties)
+    except CommandError as error:
+        raise SystemExit(f"Error: {error}") from error
+    access = stack.enter_context(_running(shown(properties), "--brokers", str(BROKERS), *_QUIET))
+    access = replace(access, admin=("--command-config", shown(files.write_admin_properties())))
+    _create_topic(access)
+    door = access.bootstrap.partition(",")[0]
+
+    print("\n\nIs anything open?")
+    subprocess.run(_parley("security", "check", shown(properties)), check=True)
+
+    print("\n\nStrangers are refused.")
+    refuse(without_account(files, door, url))
+    if lock is None:
+        show_private(folder / "store")
+
+    password = secrets.token_urlsafe(24)
+    client = files.write_client_properties(f"{USER}.properties", user=USER, password=password)
+    setting = shown(files.write_password_setting(USER, password))
+    print(f"\n\nThe administrator creates an account for {USER}, which may do nothing yet.")
+    alter = ("--alter", "--user", USER, "--add-config-file", setting)
+    subprocess.run(_parley("configs", *access.as_admin, *alter), check=True)
+    refuse(without_rights(door, TOPIC, client))
+    refuse_forged_broker(door, TOPIC, client)
+
+    print(f"\n\nWith these rights {USER} is let in.")
+    for rights in (("--producer",), ("--consumer", "--group", TOPIC)):
+        words = ("--add", "--allow-principal", f"User:{USER}", *rights, "--topic", TOPIC)
+        subprocess.run(_parley("acls", *access.as_admin, *words), check=True, stdout=subprocess.DEVNULL)
+    settings = librdkafka_settings(read_properties(client))
+    return replace(access, words=("--command-config", shown(client)), group=("--group", TOPIC), settings=settings)
+
+
+# --- The story ---
+
+
+def _create_topic(access: _Access) -> None:
     create = ("--partitions", "1", "--replication-factor", str(BROKERS), "--config", "min.insync.replicas=2")
-    subprocess.run(_parley("topics", *to, "--create", "--topic", TOPIC, *create), check=True)
+    subprocess.run(_parley("topics", *access.as_admin, "--create", "--topic", TOPIC, *create), check=True)
+
+
+def _story(access: _Access, source: Path, lines: list[bytes]) -> tuple[_Sending, list[bytes]]:
+    to, process = access.as_user, access.process
+    if not access.admin:
+        _create_topic(access)
     with source.open("rb") as text:
         subprocess.run(_parley("produce", *to, "--topic", TOPIC, reads=source), stdin=text, check=True)
-    leader = _describe(to)
-    with _Sending(bootstrap, lines) as sending:
+    leader = _describe(access.as_admin)
+    with _Sending(access.bootstrap, lines, access.settings) as sending:
         sending.wait_for(int(BEFORE_S * RATE))
         pid = _pid_of(process, leader)
         print(f"\n$ kill -9 {pid}     # broker {leader}, the leader, while lines are being sent", flush=True)
         os.kill(pid, signal.SIGKILL)
         sending.killed()
         sending.wait_for(int(AFTER_S * RATE))
-    _describe(to)
+    _describe(access.as_admin)
     count = str(len(lines) + len(sending.sent))
     reading = _parley(
-        "consume", *to, "--topic", TOPIC, "--from-beginning", "--max-messages", count, "--timeout-ms", "60000"
+        "consume",
+        *to,
+        "--topic",
+        TOPIC,
+        *access.group,
+        "--from-beginning",
+        "--max-messages",
+        count,
+        "--timeout-ms",
+        "60000",
     )
     output = subprocess.run(reading, stdout=subprocess.PIPE, check=False).stdout
     return sending, list(lines_of(BytesIO(output)))
@@ -195,6 +308,7 @@ class _Sending:
 
     bootstrap: str
     lines: list[bytes]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     sent: list[bytes] = field(default_factory=list)
     acknowledged_at: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -214,7 +328,7 @@ class _Sending:
         quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "log_level": 0}
         refresh = {"topic.metadata.refresh.fast.interval.ms": 20, "message.timeout.ms": int(PAUSE_MAX_S * 1000)}
         safe = {"acks": "all", "enable.idempotence": True, "linger.ms": 1}
-        producer = Producer({"bootstrap.servers": self.bootstrap, **quick, **refresh, **safe})
+        producer = Producer({"bootstrap.servers": self.bootstrap, **quick, **refresh, **safe, **self.settings})
         began = time.monotonic()
         for line in cycle(self.lines):
             if self._over.is_set():

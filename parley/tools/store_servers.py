@@ -4,17 +4,16 @@
    user first. It does not outlive this process, however that ends.
 2. It is ready when it responds as a leader, not when its port is open.
 3. A folder has one server at a time. The next server finds the data in the folder, whatever its port.
+4. With a lock (store_locks.py) clients need TLS and an account; without one, every user of the machine is a client.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -26,21 +25,33 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from parley.tools.ending_with_parent import ending_with_parent
+from parley.tools.store_locks import (
+    PREFIX,
+    Lock,
+    consul_settings,
+    etcd_arguments,
+    lock_consul,
+    lock_etcd,
+    zookeeper_settings,
+)
+
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 20
 ASK_SECONDS: Final = 2
-_PR_SET_PDEATHSIG: Final = 1
-_libc = ctypes.CDLL(None)
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _GRPC_TLS_SINCE: Final = (1, 14)
 """The release of Consul that has one more port, and a setting for it that older ones refuse."""
+_INITIAL_MANAGEMENT_SINCE: Final = (1, 11)
+"""The release of Consul that gave the master token another name."""
+_ZOOKEEPER_OPEN: Final = """\
+clientPort={port}
+clientPortAddress=127.0.0.1
+"""
 _JARS: Final = Path("/usr/share/java")
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 _ZOOKEEPER: Final = """\
 tickTime=2000
 dataDir={folder}/data
-clientPort={port}
-clientPortAddress=127.0.0.1
 admin.enableServer=false
 autopurge.purgeInterval=24
 4lw.commands.whitelist=srvr,wchs
@@ -61,10 +72,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of store server. ``launch`` takes a folder and free ports, the first of them for clients."""
+    """A kind of store server.
+
+    ``launch`` takes a folder, free ports (the first of them for clients), and the lock if there is one. ``lock``
+    creates the accounts of a locked server that is ready, at its port.
+    """
 
     usual_port: int
-    launch: Callable[[Path, list[int]], Launch]
+    launch: Callable[[Path, list[int], Lock | None], Launch]
+    lock: Callable[[Lock, int], None]
 
 
 def zookeeper_class_path() -> str:
@@ -96,12 +112,19 @@ def consul_program() -> str:
     return str(found)
 
 
-@cache
 def consul_ports_off() -> dict[str, int]:
     """Settings that close the ports not needed here. They are fixed, so two servers would conflict.
 
     Raises StoreServerError if there is no Consul, or it does not run.
     """
+    closed = {"serf_wan": -1, "dns": -1, "grpc": -1}
+    if _consul_version() >= _GRPC_TLS_SINCE:
+        closed["grpc_tls"] = -1
+    return closed
+
+
+@cache
+def _consul_version() -> tuple[int, int]:
     try:
         version_run = subprocess.run(
             [consul_program(), "version"], capture_output=True, text=True, timeout=60, check=True
@@ -109,28 +132,31 @@ def consul_ports_off() -> dict[str, int]:
     except (OSError, subprocess.SubprocessError) as error:
         raise StoreServerError(f"Consul does not run: {error}") from error
     version = re.match(r"Consul v(\d+)\.(\d+)", version_run.stdout)
-    closed = {"serf_wan": -1, "dns": -1, "grpc": -1}
-    if version is not None and (int(version[1]), int(version[2])) >= _GRPC_TLS_SINCE:
-        closed["grpc_tls"] = -1
-    return closed
+    return (0, 0) if version is None else (int(version[1]), int(version[2]))
 
 
-def _zookeeper(folder: Path, ports: list[int]) -> Launch:
+def _zookeeper(folder: Path, ports: list[int], lock: Lock | None) -> Launch:
     config = folder / "zookeeper.cfg"
-    config.write_text(_ZOOKEEPER.format(folder=folder, port=ports[0]))
+    clients = _ZOOKEEPER_OPEN.format(port=ports[0]) if lock is None else zookeeper_settings(lock, ports[0])
+    config.write_text(_ZOOKEEPER.format(folder=folder) + clients)
     java = ["java", "-Xms16m", "-Xmx256m", "-Dzookeeper.jmx.log4j.disable=true"]
     java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", zookeeper_class_path()]
 
     def is_ready() -> bool:
-        with socket.create_connection(("127.0.0.1", ports[0]), ASK_SECONDS) as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", ports[0]), ASK_SECONDS))
+            if lock is not None:
+                tls = lock.tls_context()
+                connection = stack.enter_context(tls.wrap_socket(connection, server_hostname="127.0.0.1"))
             connection.sendall(b"srvr")
             return b"Mode:" in connection.makefile("rb").read()
 
     return Launch([*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)], is_ready)
 
 
-def _etcd(folder: Path, ports: list[int]) -> Launch:
-    clients, peers = (f"http://127.0.0.1:{port}" for port in ports[:2])
+def _etcd(folder: Path, ports: list[int], lock: Lock | None) -> Launch:
+    scheme = "http" if lock is None else "https"
+    clients, peers = (f"{scheme}://127.0.0.1:{port}" for port in ports[:2])
     command = [
         etcd_program(),
         "--name=parley",
@@ -144,13 +170,16 @@ def _etcd(folder: Path, ports: list[int]) -> Launch:
         "--auto-compaction-retention=1h",
         "--logger=zap",
         "--log-level=warn",
+        *([] if lock is None else etcd_arguments(lock)),
     ]
-    return Launch(command, lambda: b'"true"' in _get(ports[0], "/health"))
+    return Launch(command, lambda: b'"true"' in _get(ports[0], "/health", lock))
 
 
-def _consul(folder: Path, ports: list[int]) -> Launch:
+def _consul(folder: Path, ports: list[int], lock: Lock | None) -> Launch:
     config = folder / "consul.json"
     http, rpc, serf = ports[:3]
+    management = "initial_management" if _consul_version() >= _INITIAL_MANAGEMENT_SINCE else "master"
+    closed = consul_ports_off()
     settings = {
         "server": True,
         "bootstrap_expect": 1,
@@ -158,33 +187,47 @@ def _consul(folder: Path, ports: list[int]) -> Launch:
         "data_dir": f"{folder}/data",
         "bind_addr": "127.0.0.1",
         "client_addr": "127.0.0.1",
-        "ports": {"http": http, "server": rpc, "serf_lan": serf, **consul_ports_off()},
+        "ports": {
+            **({"http": http} if lock is None else {"http": -1, "https": http}),
+            "server": rpc,
+            "serf_lan": serf,
+            **closed,
+        },
         "performance": {"raft_multiplier": 1},
         "disable_update_check": True,
+        **({} if lock is None else consul_settings(lock, names_management_token=management)),
     }
+    config.touch()
+    config.chmod(0o600)  # a lock's tokens are in it
     config.write_text(json.dumps(settings, indent=1) + "\n")
     command = [consul_program(), "agent", f"-config-file={config}", "-log-level=warn"]
     # Sessions can be created once the node is in the catalog.
-    return Launch(command, lambda: b'"parley"' in _get(http, "/v1/catalog/node/parley?consistent"))
+    return Launch(command, lambda: b'"parley"' in _get(http, "/v1/catalog/node/parley?consistent", lock))
 
 
-def _get(port: int, path: str) -> bytes:
-    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ASK_SECONDS) as response:
+def _get(port: int, path: str, lock: Lock | None) -> bytes:
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    if lock is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=lock.tls_context()))
+        request.full_url = f"https://127.0.0.1:{port}{path}"
+        request.add_header("X-Consul-Token", lock.root_password)
+    with urllib.request.build_opener(*handlers).open(request, timeout=ASK_SECONDS) as response:
         body: bytes = response.read()
         return body
 
 
 KINDS: Final = {
-    "zookeeper": Kind(2181, _zookeeper),
-    "etcd": Kind(2379, _etcd),
-    "consul": Kind(8500, _consul),
+    "zookeeper": Kind(2181, _zookeeper, lambda lock, port: None),  # the brokers set the ACLs of what they create
+    "etcd": Kind(2379, _etcd, lock_etcd),
+    "consul": Kind(8500, _consul, lock_consul),
 }
 """The stores that have servers, by the scheme of their addresses."""
 
 
 @contextmanager
-def store_server(name: str, folder: Path, *, usual_port: bool = False) -> Iterator[str]:
-    """Run a server of the store ``name`` inside the context. Yields its address.
+def store_server(name: str, folder: Path, *, usual_port: bool = False, lock: Lock | None = None) -> Iterator[str]:
+    """Run a server of the store ``name`` inside the context. Yields its address, which names the files of ``lock``.
 
     ``folder`` is created if necessary and has its configuration, data and ``server.log``. With ``usual_port`` the
     server uses the store's default port if that is free.
@@ -197,19 +240,26 @@ def store_server(name: str, folder: Path, *, usual_port: bool = False) -> Iterat
     with ExitStack() as stack:
         _lock(stack, folder)
         ports = _free_ports(kind.usual_port if usual_port else 0)
-        launch = kind.launch(folder, ports)
+        launch = kind.launch(folder, ports, lock)
         log = stack.enter_context((folder / "server.log").open("ab"))
         process = subprocess.Popen(
-            launch.command,
+            ending_with_parent(launch.command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             process_group=0,
-            preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )
         stack.callback(_stop, process)
         _wait_until_ready(name, process, launch, folder / "server.log")
-        yield f"{name}://127.0.0.1:{ports[0]}/parley"
+        url = f"{name}://127.0.0.1:{ports[0]}/{PREFIX}"
+        if lock is None:
+            yield url
+            return
+        try:
+            kind.lock(lock, ports[0])
+        except OSError as error:
+            raise StoreServerError(f"the server of {name} cannot be locked: {error}") from error
+        yield f"{url}?{lock.query(name)}"
 
 
 def _lock(stack: ExitStack, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
+_LINES_OF_TESTS = re.compile(r"^%\d\|[^|]*\|[^|]*\|rdkafka#.*\n", re.MULTILINE)
+"""What clients of tests log, also those of earlier tests. Clients of commands have other ids than librdkafka's own."""
+
+
 @pytest.fixture
 def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
     """A function that runs ``parley ...`` in this process."""
@@ -44,7 +49,7 @@ def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
         with pytest.raises(SystemExit) as ended:
             main(list(words))
         out, err = capfd.readouterr()
-        return Typed(ended.value.code if isinstance(ended.value.code, int) else 0, out, err)
+        return Typed(ended.value.code if isinstance(ended.value.code, int) else 0, out, _LINES_OF_TESTS.sub("", err))
 
     return typed
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.tools.cli.configs import Entity, parse_entity, parse_settings
+from parley.tools.cli.configs import Entity, parse_entities, parse_settings
 from parley.tools.cli.invocation import CommandError
 from tests.tools.conftest import Parley
 
@@ -87,7 +87,26 @@ def test_settings_of_brokers(on_broker: Parley) -> None:
         (("--alter", "--entity-type", "topics", "--add-config", "a=b"), "--entity-name"),
         (("--describe", "--topic", "nowhere"), "does not exist"),
         (("--describe",), "Name exactly one type of entity"),
-        (("--describe", "--entity-type", "users"), "Quotas"),
+        (("--describe", "--entity-type", "topics", "--entity-default"), "There are no defaults of topics"),
+        (("--describe", "--user", "nobody"), "neither quotas nor SCRAM credentials of user-principal 'nobody'"),
+        (("--describe", "--client-defaults"), "no quotas of the default client-id"),
+        (("--alter", "--user", "a", "--add-config", "retention.ms=1"), "A user has no setting retention.ms"),
+        (("--alter", "--ip", "::1", "--add-config", "producer_byte_rate=1"), "connection_creation_rate"),
+        (("--alter", "--client", "a", "--add-config", "SCRAM-SHA-256=[password=p]"), "no setting SCRAM-SHA-256"),
+        (("--alter", "--user", "a", "--client", "b", "--delete-config", "SCRAM-SHA-256"), "A user with a client has"),
+        (("--alter", "--user-defaults", "--add-config", "SCRAM-SHA-256=[password=p]"), "A default has no SCRAM"),
+        (("--alter", "--user", "a", "--add-config", "SCRAM-SHA-256=[password=p],producer_byte_rate=1"), "two commands"),
+        (("--alter", "--user", "a", "--add-config", "producer_byte_rate=fast"), "Cannot parse quota"),
+        (("--alter", "--user", "a", "--add-config", "producer_byte_rate=0"), "must be greater than 0"),
+        (("--alter", "--user", "a", "--delete-config", "producer_byte_rate"), "Invalid config(s): producer_byte_rate"),
+        (("--alter", "--ip", "no host", "--add-config", "connection_creation_rate=1"), "no host is not a valid IP"),
+        (("--alter", "--entity-type", "users", "--add-config", "producer_byte_rate=1"), "name it with --entity-name"),
+        (("--alter", "--user", "a", "--add-config", "SCRAM-SHA-256=[iterations=1,password=p]"), "4096 to 16384"),
+        (("--alter", "--user", "a", "--add-config", "SCRAM-SHA-256=[password=]"), "takes [password=...]"),
+        (
+            ("--describe", "--topic", "t", "--coordination-url", "memory:"),
+            "--coordination-url is for users, clients and ips",
+        ),
         (("--describe", "--broker", "x"), "numeric id"),
         (("--describe", "--broker", "0"), "The broker '0' doesn't exist and doesn't have dynamic config."),
         (("--describe", "--broker-logger", "0"), "The broker-logger '0' doesn't exist"),
@@ -132,11 +151,30 @@ def test_parsing_reverses_formatting(settings: dict[str, list[str]]) -> None:
     assert parse_settings(text) == {key: ",".join(values) for key, values in settings.items()}
 
 
-def test_parse_entity() -> None:
+def test_parse_entities() -> None:
     none: dict[str, str | None] = {"topic": None, "broker": None}
-    assert parse_entity("topics", "t", False, none) == Entity("topic", "t")
-    assert parse_entity("brokers", None, True, none) == Entity("broker", "")
-    assert parse_entity("topics", None, False, none) == Entity("topic", "*")
-    assert parse_entity("", None, False, {**none, "broker": "3"}) == Entity("broker", "3")
-    with pytest.raises(CommandError, match="--entity-type takes"):
-        parse_entity("planets", None, False, none)
+    assert parse_entities(["topics"], ["t"], none) == (Entity("topic", "t"),)
+    assert parse_entities(["brokers"], [""], none) == (Entity("broker", ""),)
+    assert parse_entities(["topics"], [], none) == (Entity("topic", None),)
+    assert parse_entities([], [], {**none, "broker": "3"}) == (Entity("broker", "3"),)
+    user_and_client = (Entity("user", ""), Entity("client", "app"))
+    assert parse_entities(["users", "clients"], ["", "app"], none) == user_and_client
+    assert parse_entities(["clients", "users"], ["app", ""], none) == user_and_client
+    assert parse_entities([], [], {"client": "app", "user": ""}) == user_and_client
+    assert parse_entities(["users", "clients"], ["a"], none) == (Entity("user", "a"), Entity("client", None))
+
+
+@pytest.mark.parametrize(
+    ("types", "names", "reason"),
+    [
+        (["planets"], [], "--entity-type takes"),
+        (["users", "topics"], ["a", "b"], "Only a user and a client"),
+        (["users", "users"], ["a", "b"], "Only a user and a client"),
+        (["users"], ["a", "b"], "needs an --entity-type"),
+    ],
+)
+def test_entities_that_do_not_exist(types: list[str], names: list[str], reason: str) -> None:
+    with pytest.raises(CommandError, match=reason):
+        parse_entities(types, names, {})
+    with pytest.raises(CommandError, match="by an option such as --topic"):
+        parse_entities(types, names, {"topic": "t"})

@@ -83,6 +83,7 @@ def test_bytes_that_are_no_text(on_broker: Parley, broker: Broker, topic: str) -
     assert "there is no deserializer 'my.Own'" in unknown.err
 
 
+@pytest.mark.slow
 def test_noop_formatter_prints_nothing(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--formatter")
@@ -95,6 +96,7 @@ def test_noop_formatter_prints_nothing(on_broker: Parley, broker: Broker, topic:
     assert (unknown.code, "There is no formatter 'my.Own'" in unknown.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_offsets_and_groups_as_json(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     group = f"group-of-{topic}"

@@ -199,6 +199,17 @@ def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, mon
     tried = parley("coordination", "check", store)
     assert tried.code == 0
     assert "A cluster would run well on this store." in tried.out
+    assert f"closed  only the owner of {tmp_path}/store can open it" in tried.lines
+    (tmp_path / "store").chmod(0o755)
+    config = tmp_path / "server.properties"
+    config.write_text(f"coordination.url={store}\n")
+    opened = parley("coordination", "check", "--config", str(config))
+    assert (
+        f"open    {tmp_path}/store has the mode 755: other users of this machine can open it: to close it, "
+        in opened.out
+    )
+    shown = json.loads(parley("coordination", "check", store, "--json").out)["protection"]
+    assert (shown["tree"]["state"], shown["connection"]["state"]) == ("open", "closed")
     assert json.loads(parley("coordination", "dump", store).out)["entries"] == {"data/k": 1}
     assert parley("coordination", "check", "nowhere://x").code == 1
     assert parley("coordination", "status").code == 1
@@ -210,6 +221,7 @@ def test_a_store_of_one_process_gets_a_remark(parley: Parley, monkeypatch: pytes
     assert (tried.code, "no other broker can use it" in tried.lines[-1]) == (0, True)
 
 
+@pytest.mark.slow
 async def test_a_store_that_violates_a_guarantee_has_problems() -> None:
     class Deaf(MemoryBackend):
         async def open_session(self, ttl_ms: int) -> Any:

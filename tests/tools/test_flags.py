@@ -19,6 +19,8 @@ COMMANDS = {
     "consume": f"{TOOLS}consumer.ConsoleConsumer",
     "groups": f"{TOOLS}consumer.group.ConsumerGroupCommand",
     "configs": "kafka.admin.ConfigCommand",
+    "acls": f"{TOOLS}AclCommand",
+    "delegation-tokens": f"{TOOLS}DelegationTokenCommand",
     "offsets": f"{TOOLS}GetOffsetShell",
     "delete-records": f"{TOOLS}DeleteRecordsCommand",
     "dump-log": f"{TOOLS}DumpLogSegments",
@@ -28,19 +30,25 @@ COMMANDS = {
 }
 """Parley's commands, and the classes of the corresponding Kafka tools."""
 
-BEFORE_4 = {"produce": "kafka.tools.ConsoleProducer", "dump-log": "kafka.tools.DumpLogSegments"}
+BEFORE_4 = {
+    "produce": "kafka.tools.ConsoleProducer",
+    "dump-log": "kafka.tools.DumpLogSegments",
+    "acls": "kafka.admin.AclCommand",
+}
 NO_HELP_BEFORE_4 = ("perf latency",)
 
-_QUOTAS = "quotas and credentials are not there; --entity-type says so"
 ABSENT = {
     "topics": {"--delete-config": "has no effect in Kafka since 2.x; parley configs does this"},
     "configs": {
         "--bootstrap-controller": "no broker is only a controller here",
-        **dict.fromkeys(
-            ("--client", "--client-defaults", "--user", "--user-defaults", "--ip", "--ip-defaults"), _QUOTAS
-        ),
         "--zookeeper": "the store is no business of clients",
         "--zk-tls-config-file": "the store is no business of clients",
+    },
+    "acls": {
+        "--bootstrap-controller": "no broker is only a controller here",
+        "--authorizer": "the ACLs are reached through a broker, or before the first start with parley configs",
+        "--authorizer-properties": "as --authorizer",
+        "--zk-tls-config-file": "as --authorizer",
     },
     "dump-log": {
         "--cluster-metadata-decoder": "there is no __cluster_metadata log",

@@ -24,6 +24,8 @@ ELSEWHERE = (
     "transactions describe",
     "transactions describe-producers",
     "transactions find-hanging",
+    "acls --list",
+    "delegation-tokens --describe",
 )
 """Commands whose output is checked by their own tests."""
 BY_LINE = ("consume", "dump-log")
@@ -44,6 +46,7 @@ WORDS = {
     "reassign --generate": ("--topics-to-move-json-file", "{topics}", "--broker-list", "{broker}"),
     "reassign --verify": ("--reassignment-json-file", "{moves}", "--preserve-throttles"),
     "cluster list-endpoints": (),
+    "features describe": (),
     "log-dirs --describe": ("--topic-list", "{topic}"),
     "log-dirs --verify": ("--topic-list", "{topic}"),
     "metadata": ("--topic", "{topic}"),
@@ -55,6 +58,7 @@ WORDS = {
     "perf consume": ("--topic", "{topic}", "--num-records", "2"),
     "perf latency": ("--topic", "{topic}", "--num-records", "2", "--producer-acks", "1", "--record-size", "1"),
     "coordination check": ("{store}",),
+    "security check": (),
     "coordination status": ("{store}",),
     "coordination migrate": ("--status",),
     "version": (),

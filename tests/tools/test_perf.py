@@ -91,6 +91,7 @@ def test_bar() -> None:
     assert bar(7, 0, "", 80).startswith(f"[{'#' * 30}] 100%")
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> None:
     words = [
         "perf",

@@ -32,6 +32,7 @@ def test_a_change_is_a_file_in_a_commit() -> None:
     assert found[0]["at"] == "2023-11-14T22:23:20+00:00"
 
 
+@pytest.mark.slow
 def test_there_are_changes_in_order_of_time() -> None:
     times = [one["at"] for one in _changes()]
     assert times

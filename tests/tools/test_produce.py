@@ -68,6 +68,7 @@ def test_the_codec_without_a_name_is_gzip() -> None:
     assert app.prepared(["--compression-codec", "--sync"]) == ["--compression-codec", "gzip", "--sync"]
 
 
+@pytest.mark.slow
 def test_the_broker_s_reason_for_refusing_a_record_is_printed(on_broker: Parley, broker: Broker, topic: str) -> None:
     on_broker("configs", "--alter", "--topic", topic, "--add-config", "cleanup.policy=compact")
     done = send(broker, topic, b"no key\n")
@@ -108,6 +109,7 @@ def test_impossible_requests_are_reported(on_broker: Parley, topic: str, words: 
     assert reason in done.err
 
 
+@pytest.mark.slow
 def test_lost_brokers_give_one_warning() -> None:
     """The log of librdkafka stays hidden; one warning says that no broker responds any more."""
     with Broker() as broker:
@@ -135,6 +137,7 @@ def test_lost_brokers_give_one_warning() -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

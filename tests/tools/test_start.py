@@ -165,6 +165,28 @@ def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
     assert advice in error
 
 
+@pytest.mark.parametrize(
+    ("error", "advised"),
+    [
+        (OSError(errno.EADDRINUSE, "cannot listen on h:9093: x"), "listeners=INSIDE://:9092,SECURE://h:19093"),
+        (OSError(errno.EACCES, "cannot listen on :::9092: x"), "listeners=INSIDE://:19092,SECURE://h:9093"),
+        (OSError(errno.EADDRNOTAVAIL, "cannot listen on h:9093: x"), "listeners=INSIDE://:9092,SECURE://127.0.0.1:9093"),
+        (socket.gaierror(-2, "cannot listen on h:9093: x"), "listeners=INSIDE://:9092,SECURE://127.0.0.1:9093"),
+        (OSError(errno.EADDRINUSE, "cannot listen on ::1:60000 for metrics.listener"), "metrics.listener=[::1]:50000"),
+        (socket.gaierror(-2, "cannot listen on ::1:60000 for metrics.listener"), "metrics.listener=127.0.0.1:60000"),
+    ],
+)  # fmt: skip
+def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: OSError, advised: str) -> None:
+    settings = (
+        "listeners=INSIDE://:9092,SECURE://h:9093",
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,SECURE:SASL_PLAINTEXT",
+        "inter.broker.listener.name=INSIDE",
+        "sasl.enabled.mechanisms=PLAIN",
+        "metrics.listener=[::1]:60000",
+    )
+    assert start.why_not_started(error, start.configuration(None, settings)).endswith(f": --override {advised}")
+
+
 def test_an_unexpected_error_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:
     reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
     assert reason.startswith("KeyError('x'). This is a bug in Parley")

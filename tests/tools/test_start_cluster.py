@@ -19,14 +19,14 @@ from confluent_kafka.admin import AdminClient
 from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.start_cluster import labelled, plans
+from parley.tools.cli.start_cluster import Given, labelled, plans
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 
 
 def test_each_broker_has_its_own_port_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = [plan.settings for plan in plans({"num.partitions": "5"}, 3)]
+    found = [plan.settings for plan in plans(Given({"num.partitions": "5"}), 3)]
     assert [each["broker.id"] for each in found] == ["1", "2", "3"]
     assert [each["listeners"] for each in found] == [f"PLAINTEXT://127.0.0.1:{9092 + n}" for n in range(3)]
     assert [each["log.dirs"] for each in found] == [f"{tmp_path}/parley-data/broker-{n}" for n in (1, 2, 3)]
@@ -44,7 +44,7 @@ def test_ids_and_ports_start_at_those_of_the_file() -> None:
         "log.dirs": "/a, /b",
         "coordination.url": "etcd://somewhere",
     }
-    first, second = (plan.settings for plan in plans(given, 2, has_file=True))
+    first, second = (plan.settings for plan in plans(Given(given, file=Path("server.properties")), 2))
     assert (first["broker.id"], second["broker.id"]) == ("7", "8")
     assert "node.id" not in second
     assert second["listeners"] == "PLAINTEXT://:9093,INSIDE://10.0.0.1:19093"
@@ -55,9 +55,23 @@ def test_ids_and_ports_start_at_those_of_the_file() -> None:
 
 
 def test_ports() -> None:
-    assert [plan.settings["listeners"][-5:] for plan in plans({}, 2, port=29092)] == ["29092", "29093"]
-    free = [plan.settings["listeners"] for plan in plans({"listeners": "PLAINTEXT://127.0.0.1:0"}, 2)]
+    assert [plan.settings["listeners"][-5:] for plan in plans(Given({}), 2, port=29092)] == ["29092", "29093"]
+    free = [plan.settings["listeners"] for plan in plans(Given({"listeners": "PLAINTEXT://127.0.0.1:0"}), 2)]
     assert free == ["PLAINTEXT://127.0.0.1:0"] * 2
+
+
+def test_secrets_are_no_arguments_of_the_brokers_processes() -> None:
+    settings = {"node.id": "4", "ssl.key.password": "in the file", "ssl.keystore.password": "provided", "x.y": "1"}
+    typed = {"ssl.keystore.password": "${env:MARKED}", "x.y": "1"}
+    _, second = plans(Given(settings, typed, Path("/etc/server.properties")), 2)
+    start, file, *overrides = second.words()
+    assert (start, file) == ("start", "/etc/server.properties")
+    given = dict(pair.split("=", 1) for pair in overrides[1::2])
+    assert given.keys() >= {"broker.id", "listeners", "log.dirs", "coordination.url"}
+    assert (given["broker.id"], given["node.id"]) == ("5", "5")
+    assert given["ssl.keystore.password"] == "${env:MARKED}"
+    assert given["x.y"] == "1"
+    assert "ssl.key.password" not in given
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,7 @@ def test_ports() -> None:
 )
 def test_what_cannot_be_started(given: dict[str, str], brokers: int) -> None:
     with pytest.raises(CommandError):
-        plans(given, brokers)
+        plans(Given(given), brokers)
 
 
 def test_a_log_line_names_its_broker() -> None:

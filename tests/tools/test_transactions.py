@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from parley.protocol.client import Client
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.tools.checker import Outcome, Trial
 from parley.tools.checker.trial import create
 from parley.tools.cli.docs import help_of
 from parley.tools.cli.invocation import CommandError
@@ -272,9 +274,19 @@ def test_logs_with_transactions_are_dumped_as_kafka_does(tool: Tool, server: Ser
         assert all(text in ours.out for text in texts)
 
 
+def watch(trial: Trial, over: Event, seconds: float) -> None:
+    """Wait until several transactions of each outcome have ended, however long that takes."""
+    outcomes: list[Outcome] = []
+    while min(outcomes.count(Outcome.COMMITTED), outcomes.count(Outcome.ABORTED)) < 5 and not trial.errors:
+        over.wait(0.05)
+        producers = list(trial.history.producers.values())
+        outcomes = [transaction.outcome for producer in producers for transaction in list(producer.transactions)]
+
+
 @pytest.mark.system
-def test_a_check_with_transactions(parley: Parley, server: Server) -> None:
-    words = ("--transactions", "--seconds", "3", "--partitions", "2", "--rate", "300", "--json")
+def test_a_check_with_transactions(parley: Parley, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.tools.cli.check._watch", watch)
+    words = ("--transactions", "--partitions", "2", "--rate", "300", "--json")
     typed = parley("check", "--bootstrap-server", server.bootstrap_servers, *words)
     assert typed.code == 0, typed.out + typed.err
     data = json.loads(typed.out)

@@ -35,6 +35,11 @@ COMMANDS: dict[str, Command] = {
         "transactions", "show transactions, find hanging ones, and abort them", "kafka-transactions"
     ),
     "configs": Command("configs", "show and change the configuration of topics, brokers and groups", "kafka-configs"),
+    "acls": Command("acls", "list, add and remove ACLs", "kafka-acls"),
+    "delegation-tokens": Command(
+        "delegation_tokens", "create, renew, expire and show delegation tokens", "kafka-delegation-tokens"
+    ),
+    "security": Command("security", "show what a configuration or a cluster leaves open, and how to close it", ""),
     "offsets": Command(
         "offsets", "show the first or last offsets of partitions, or those at a time", "kafka-get-offsets"
     ),
@@ -42,6 +47,7 @@ COMMANDS: dict[str, Command] = {
     "elect-leaders": Command("elect_leaders", "elect leaders of partitions", "kafka-leader-election"),
     "reassign": Command("reassign", "move partitions between brokers and log directories", "kafka-reassign-partitions"),
     "cluster": Command("cluster", "show the cluster's id and brokers, unregister a broker", "kafka-cluster"),
+    "features": Command("features", "show and change the levels of the cluster's features", "kafka-features"),
     "log-dirs": Command("log_dirs", "show the brokers' log directories and the partitions in them", "kafka-log-dirs"),
     "metadata": Command("metadata", "show the controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "coordination": Command("coordination", "check, show, back up and migrate the coordination store", ""),

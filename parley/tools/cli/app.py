@@ -24,7 +24,7 @@ class App(typer.Typer):
 
     ``help`` describes it. ``examples`` are pairs of a command line and its purpose, shown below the options.
     ``optional_values`` maps options whose value may be left out to the value used then. ``many_values`` are options
-    that take every value up to the next option.
+    that take every value up to the next option. ``replaced`` are words that stand for others.
     """
 
     def __init__(
@@ -34,11 +34,13 @@ class App(typer.Typer):
         examples: Sequence[tuple[str, str]] = (),
         optional_values: Mapping[str, str] | None = None,
         many_values: Sequence[str] = (),
+        replaced: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._help = help
         self._examples = examples
         self._optional_values = dict(optional_values or {})
         self._many_values = frozenset(many_values)
+        self._replaced = dict(replaced or {})
         super().__init__(
             help=help,
             epilog=example_text(examples),
@@ -50,7 +52,8 @@ class App(typer.Typer):
 
     def prepared(self, arguments: Sequence[str]) -> list[str]:
         """Rewrite the arguments in the form that the option parser expects."""
-        return with_values(arguments, self._optional_values, self._many_values)
+        words = [word for each in arguments for word in self._replaced.get(each, (each,))]
+        return with_values(words, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
         """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does."""

@@ -101,6 +101,7 @@ def check(
     from parley.tools.checker import Trial
     from parley.tools.checker.trial import Unreadable
     from parley.tools.cli.invocation import pairs
+    from parley.tools.cli.librdkafka import secured
 
     trial = Trial(
         bootstrap_server,
@@ -112,7 +113,7 @@ def check(
         transactional=transactions,
         rate=rate,
         record_bytes=record_size,
-        client=client_properties(command_config),
+        client=secured(client_properties(command_config)),
     )
     try:
         trial.create_topic(replication_factor, pairs(config, "--config"))

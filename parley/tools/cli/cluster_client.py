@@ -7,14 +7,15 @@ coordinator is loading its groups), until the command's timeout expires.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parley.protocol.client import Client
+from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import Request
-from parley.tools.cli.common_options import client_properties, warn_ignored
+from parley.protocol.security.client_security import client_security, is_security_key
+from parley.tools.cli.common_options import client_properties, security_of, warn_ignored
 from parley.tools.cli.invocation import CommandError
 
 T = TypeVar("T")
@@ -22,24 +23,37 @@ TopicPartition = tuple[str, int]
 
 TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1
-_USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
+_ASKED_AGAIN_S = 5.0
+_CLOSED = ("closed the connection", "the connection has ended", "Connection reset by peer")
+"""What the message of an error contains if a broker accepted a connection, and closed it."""
+_USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
 def on_cluster(
-    bootstrap: str, command_config: Path | None, work: Callable[[Client], Awaitable[T]], *, timeout_ms: int = TIMEOUT_MS
+    bootstrap: str,
+    command_config: Path | Mapping[str, str] | None,
+    work: Callable[[Client], Awaitable[T]],
+    *,
+    timeout_ms: int = TIMEOUT_MS,
 ) -> T:
-    """Connect, run ``work`` with the client, disconnect. Raises ``CommandError`` for every failure."""
-    properties = client_properties(command_config)
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise CommandError(f"security.protocol={protocol} is not supported by this command. Use PLAINTEXT.")
-    warn_ignored(name for name in properties if name not in _USED_PROPERTIES)
+    """Connect, run ``work`` with the client, disconnect. Raises ``CommandError`` for every failure.
+
+    ``command_config`` is a properties file or its content.
+    """
+    properties = dict(command_config) if isinstance(command_config, Mapping) else client_properties(command_config)
+    security = security_of(properties, "--command-config")
+    warn_ignored(name for name in properties if name not in _USED_PROPERTIES and not is_security_key(name))
     wait_ms = properties.get("request.timeout.ms", str(timeout_ms))
     if not wait_ms.isdecimal() or not int(wait_ms):
         raise CommandError(f"request.timeout.ms must be a number of milliseconds above 0, not '{wait_ms}'.")
     try:
-        client = Client(bootstrap, client_id=properties.get("client.id", "parley-cli"), timeout=int(wait_ms) / 1000)
+        client = Client(
+            bootstrap,
+            client_id=properties.get("client.id", "parley-cli"),
+            security=security,
+            timeout=int(wait_ms) / 1000,
+        )
     except ValueError as error:
         raise CommandError(f"--bootstrap-server: {error}.") from error
 
@@ -56,11 +70,43 @@ def on_cluster(
 
 
 def _explained(error: KafkaError, bootstrap: str) -> str:
+    if isinstance(error, NotAuthenticated):
+        return f"{error.message}. The settings of security are those of --command-config. ({error.code.name})"
+    if _is_closed_without_a_response(error):
+        return (
+            f"{bootstrap} closes the connections of this client. If the listener needs TLS or a login, set "
+            f"security.protocol and its settings in --command-config. ({error.message})"
+        )
     if error.code in _NOT_REACHED:
         return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({error.message})"
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
         return f"the broker is too old for this request: {error.message}."
     return described(error.code, error.message)
+
+
+async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
+    """Why brokers that accept connections do not serve a client with these settings; empty if that cannot be told.
+
+    librdkafka does not tell a listener that closes the connection, because it needs TLS or a login, from a dead broker.
+    """
+    try:
+        client = Client(
+            bootstrap, security=client_security(security), timeout=_ASKED_AGAIN_S, connect_timeout=_ASKED_AGAIN_S
+        )
+        async with client:
+            await client.metadata([])
+    except KafkaError as error:
+        is_told = isinstance(error, NotAuthenticated) or _is_closed_without_a_response(error)
+        return _explained(error, bootstrap) if is_told else ""
+    except (OSError, ValueError):  # such as settings that only librdkafka knows
+        return ""
+    return ""
+
+
+def _is_closed_without_a_response(error: KafkaError) -> bool:
+    """True if a broker accepted the connection and closed it, as listeners do that need TLS or a login."""
+    is_closed = any(text in error.message for text in _CLOSED)
+    return error.code in _NOT_REACHED and is_closed and not isinstance(error, NoBrokerListens)
 
 
 def described(code: int, message: str | None = None) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from parley.tools.cli.invocation import CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.security.client_security import ClientSecurity
 
 T = TypeVar("T")
 
@@ -59,18 +62,35 @@ def client_properties(path: Path | None) -> dict[str, str]:
     """Read the settings of a client from a properties file; empty if ``path`` is None."""
     if path is None:
         return {}
-    from parley.broker.config.properties import read_properties
+    from parley.configuration.providers import UnresolvedValue, read_configuration
 
     try:
-        return read_properties(path)
+        return read_configuration(path)
+    except UnresolvedValue as error:
+        raise CommandError(f"{path}: {error}.") from error
     except OSError as error:
         raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise CommandError(f"The file {path} is not a properties file: {error}.") from error
 
 
+def security_of(properties: Mapping[str, str], option: str) -> ClientSecurity:
+    """Read the security settings of a client; ``option`` names their file in errors."""
+    from parley.protocol.security.client_security import client_security
+
+    try:
+        return client_security(properties)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}.") from error
+
+
 def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
-    """Warn about settings that have no effect here, in one line; print nothing if ``names`` is empty."""
-    shown = ", ".join(sorted(names))
+    """Warn about settings that have no effect here, in one line; print nothing if there are none.
+
+    Those that declare config providers have had their effect when the file was read.
+    """
+    from parley.configuration.providers import is_about_providers
+
+    shown = ", ".join(sorted(name for name in names if not is_about_providers(name)))
     if shown:
         print(f"Warning: these {kind} have no effect here: {shown}.", file=sys.stderr)

@@ -1,16 +1,18 @@
-"""``parley configs``: show and change settings of topics, brokers and groups, as kafka-configs does."""
+"""``parley configs``: show and change settings of topics, brokers, groups, users and clients, as kafka-configs does."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from parley.tools.cli import users_and_clients
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import (
@@ -28,20 +30,31 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 app = App(
-    "Show and change the settings of topics, brokers and groups of a running cluster.\n\n"
+    "Show and change the settings of topics, brokers and groups of a running cluster, its SCRAM users and the quotas "
+    "of users, client ids and addresses.\n\n"
     "`--describe` shows the dynamic settings; with `--all` also the defaults and the properties file's settings. In "
     "`--add-config`, put a value with commas in brackets: `cleanup.policy=[compact,delete]`.",
     examples=[
         ("parley configs --describe --topic greetings --all", "every setting of a topic, and its source"),
         ("parley configs --alter --topic greetings --add-config retention.ms=60000,max.message.bytes=2000000", "set"),
-        ("parley configs --alter --topic greetings --delete-config retention.ms", "return to the default"),
-        ("parley configs --alter --broker-defaults --add-config log.retention.ms=86400000", "for all brokers"),
+        (
+            "parley configs --alter --user alice --add-config 'SCRAM-SHA-256=[iterations=8192,password=...]'",
+            "let a user log in with SCRAM",
+        ),
+        ("parley configs --alter --user alice --add-config producer_byte_rate=1048576", "limit what a user sends"),
+        (
+            "parley configs --alter --user broker --add-config 'SCRAM-SHA-512=[password=...]' "
+            "--config server.properties",
+            "the first user, before the first broker starts",
+        ),
     ],
+    replaced={"--entity-default": ("--entity-name", "")},
 )
 
 RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 """The protocol's number of each resource type, by the singular of its name in ``--entity-type``."""
-_UNSUPPORTED: Final = {"user": "--user", "client": "--client", "ip": "--ip"}
+_DEFAULTS: Final = ("broker", *users_and_clients.TYPES)
+"""The entity types that have defaults."""
 _SOURCES: Final = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -60,17 +73,17 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A resource that has settings: its type in the singular and its name, empty for the defaults of all brokers."""
+    """What has settings: its type in the singular and its name. Empty is the default, None every entity of the type."""
 
     kind: str
-    name: str
+    name: str | None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
     @property
     def is_default(self) -> bool:
-        return self.kind == "broker" and not self.name
+        return self.kind == "broker" and self.name == ""
 
     @property
     def node(self) -> int | None:
@@ -78,32 +91,41 @@ class Entity:
         return int(self.name) if self.kind in ("broker", "broker-logger") and self.name else None
 
 
-def parse_entity(entity_type: str, entity_name: str | None, default: bool, short: dict[str, str | None]) -> Entity:
-    """Get the entity from the long options, or from a short one such as ``--topic``.
+def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[str, str | None]) -> tuple[Entity, ...]:
+    """Get the entity from the long options, or from a short one such as ``--topic``. A user with a client id are two.
 
-    Without a name the entity is ``*``: every entity of its type. Raises ``CommandError`` if the options are wrong.
+    Types and names belong together in their order. Raises ``CommandError`` if the options are wrong.
     """
-    given = {kind: name for kind, name in short.items() if name is not None}
-    if len(given) + bool(entity_type) != 1:
+    given = [Entity(kind, name) for kind, name in short.items() if name is not None]
+    if given and (types or names):
+        raise CommandError("Name the entity by --entity-type and --entity-name, or by an option such as --topic.")
+    if len(names) > len(types):
+        raise CommandError("Each --entity-name and --entity-default needs an --entity-type.")
+    found = [Entity(_singular(type_), name) for type_, name in zip_longest(types, names)] + given
+    for each in found:
+        _check(each)
+    if len(found) != 1 and sorted(each.kind for each in found) != ["client", "user"]:
         raise CommandError(
-            "Name exactly one type of entity: --topic, --broker, --broker-defaults, --group, or --entity-type."
+            "Name exactly one type of entity: --topic, --broker, --broker-defaults, --group, --user, --client, --ip, "
+            "or --entity-type. Only a user and a client can be named together."
         )
-    if given:
-        (kind, name) = given.popitem()
-    else:
-        kind = entity_type if entity_type == "client-metrics" else entity_type.removesuffix("s")
-        name = "" if default else entity_name if entity_name is not None else "*"
-    if kind in _UNSUPPORTED:
-        raise CommandError(
-            f"Quotas and credentials ({_UNSUPPORTED[kind]}) cannot be changed: Parley does not support them yet."
-        )
-    if kind not in RESOURCE_TYPES:
-        raise CommandError(
-            f"--entity-type takes {', '.join(_plural(kind) for kind in RESOURCE_TYPES)}, not '{entity_type}'."
-        )
-    if kind in ("broker", "broker-logger") and name not in ("", "*") and not name.isdecimal():
+    return tuple(sorted(found, key=lambda each: each.kind, reverse=True))
+
+
+def _check(entity: Entity) -> None:
+    """Raise ``CommandError`` if there is no such type, or it has no such entity."""
+    kind, name = entity.kind, entity.name
+    if kind not in RESOURCE_TYPES and kind not in users_and_clients.TYPES:
+        types = ", ".join(_plural(each) for each in (*RESOURCE_TYPES, *users_and_clients.TYPES))
+        raise CommandError(f"--entity-type takes {types}, not '{_plural(kind)}'.")
+    if name == "" and kind not in _DEFAULTS:
+        raise CommandError(f"There are no defaults of {_plural(kind)}: name one.")
+    if kind in ("broker", "broker-logger") and name and not name.isdecimal():
         raise CommandError(f"A broker is named by its numeric id, not '{name}'.")
-    return Entity(kind, name)
+
+
+def _singular(type_: str) -> str:
+    return type_ if type_ == "client-metrics" else type_.removesuffix("s")
 
 
 def _plural(kind: str) -> str:
@@ -138,14 +160,13 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
     configs = [Request.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in removed]
     configs += [Request.AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in set_.items()]
     resource = Request.AlterConfigsResource(
-        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configs=configs
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name or "", configs=configs
     )
     node = entity.node if entity.node is not None else await client.controller()
     answer = await client.send(Request(resources=[resource]), node=node)
     for result in answer.responses:
         check(result.error_code, result.error_message, doing=f"The settings of {entity} were not changed")
-    target = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
-    print(f"Completed updating {target}.")
+    print(f"Completed updating {_target(entity)}.")
     for warning in await warnings_about(client, entity, list(set_)):
         print(f"Warning: {warning}", file=sys.stderr)
 
@@ -158,7 +179,7 @@ async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -
     if not names or entity.kind not in ("topic", "broker"):
         return []
     resource = Request.DescribeConfigsResource(
-        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=list(names)
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name or "", configuration_keys=list(names)
     )
     node = entity.node if entity.node is not None else await client.controller()
     answer = await client.send(Request(resources=[resource], include_documentation=True), node=node)
@@ -193,8 +214,8 @@ async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> 
 
 
 async def entities(client: Client, entity: Entity) -> list[Entity]:
-    """The entity itself, or all entities of its type if its name is ``*``."""
-    if entity.name != "*":
+    """The entity itself, or all entities of its type if it has no name."""
+    if entity.name is not None:
         return [entity]
     if entity.kind == "topic":
         return [Entity("topic", topic.name or "") for topic in sorted((await client.metadata()).topics, key=_name)]
@@ -220,7 +241,7 @@ async def describe(client: Client, entity: Entity, *, all_settings: bool) -> lis
 
     await check_exists(client, entity)
     resource = Request.DescribeConfigsResource(
-        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=None
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name or "", configuration_keys=None
     )
     answer = await client.send(Request(resources=[resource], include_synonyms=True), node=entity.node)
     (result,) = answer.results
@@ -283,20 +304,36 @@ class Options:
     describe_: Annotated[bool, typer.Option("--describe", help="Show settings.")] = False
     alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False
     entity_type: Annotated[
-        str, typer.Option("--entity-type", help="topics, brokers, broker-loggers, groups or client-metrics.")
-    ] = ""
+        list[str],
+        typer.Option(
+            "--entity-type",
+            help="topics, brokers, broker-loggers, groups, client-metrics, users, clients or ips. Users and clients "
+            "may be given together.",
+        ),
+    ] = field(default_factory=list)
     entity_name: Annotated[
-        str | None,
+        list[str],
         typer.Option("--entity-name", help="With --entity-type: the name of the entity; all of them unless given."),
-    ] = None
+    ] = field(default_factory=list)
     entity_default: Annotated[
-        bool, typer.Option("--entity-default", help="With --entity-type brokers: the defaults of all brokers.")
+        bool,
+        typer.Option(
+            "--entity-default", help="With --entity-type brokers, users, clients or ips: the default, not one of them."
+        ),
     ] = False
     topic: Annotated[str | None, typer.Option("--topic", help="A topic.")] = None
     broker: Annotated[str | None, typer.Option("--broker", help="A broker, by its id.")] = None
     broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="The defaults of all brokers.")] = False
     broker_logger: Annotated[str | None, typer.Option("--broker-logger", help="The loggers of a broker.")] = None
     group: Annotated[str | None, typer.Option("--group", help="A consumer group.")] = None
+    user: Annotated[str | None, typer.Option("--user", help="A user: its quotas and SCRAM credentials.")] = None
+    user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The quotas of all other users.")] = False
+    client: Annotated[str | None, typer.Option("--client", help="A client id: its quotas.")] = None
+    client_defaults: Annotated[bool, typer.Option("--client-defaults", help="The quotas of all other client ids.")] = (
+        False
+    )
+    ip: Annotated[str | None, typer.Option("--ip", help="An IP address: its quota.")] = None
+    ip_defaults: Annotated[bool, typer.Option("--ip-defaults", help="The quota of all other addresses.")] = False
     client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A metrics subscription.")] = None
     add_config: Annotated[str, typer.Option("--add-config", help="Settings to set: k1=v1,k2=[v1,v2].")] = ""
     add_config_file: Annotated[
@@ -308,6 +345,16 @@ class Options:
         False
     )
     command_config: CommandConfig = None
+    coordination_url: Annotated[
+        str | None,
+        typer.Option(
+            "--coordination-url",
+            help="With users, clients or ips: the coordination store, before the first broker starts.",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of --coordination-url.")
+    ] = None
     json_output: AsJson = False
 
 
@@ -320,17 +367,37 @@ def configs(options: Options) -> None:
         "broker-logger": options.broker_logger,
         "group": options.group,
         "client-metrics": options.client_metrics,
+        "user": "" if options.user_defaults else options.user,
+        "client": "" if options.client_defaults else options.client,
+        "ip": "" if options.ip_defaults else options.ip,
     }
-    entity = parse_entity(options.entity_type, options.entity_name, options.entity_default, short)
+    found = parse_entities(options.entity_type, options.entity_name, short)
+    parts = [(each.kind, each.name) for each in found]
+    is_limited = found[0].kind in users_and_clients.TYPES
+    if options.coordination_url is not None and not is_limited:
+        raise CommandError(
+            "--coordination-url is for users, clients and ips: all other settings are changed through a broker."
+        )
+    place = users_and_clients.Place(
+        options.bootstrap_server, options.command_config, options.coordination_url, options.config
+    )
     if action == "alter":
-        _alter(options, entity)
+        added, removed = _wanted(options, found)
+        if is_limited:
+            users_and_clients.alter(place, parts, added, removed)
+            print(f"Completed updating {_target(found[0])}.")
+        else:
+            _alter(options, found[0], added, removed)
+    elif is_limited:
+        users_and_clients.describe(place, parts, as_json=options.json_output)
     else:
-        _describe(options, entity)
+        _describe(options, found[0])
 
 
-def _alter(options: Options, entity: Entity) -> None:
-    if entity.name == "*":
-        raise CommandError("--alter changes one entity; name it with --entity-name.")
+def _wanted(options: Options, found: Sequence[Entity]) -> tuple[dict[str, str], list[str]]:
+    """Return the settings to set and to remove. Raises ``CommandError`` if the options are wrong."""
+    if any(each.name is None for each in found):
+        raise CommandError("--alter changes one entity; name it with --entity-name or --entity-default.")
     if options.add_config and options.add_config_file:
         raise CommandError("Use --add-config or --add-config-file, not both.")
     if options.add_config_file:
@@ -339,6 +406,14 @@ def _alter(options: Options, entity: Entity) -> None:
         added = parse_settings(options.add_config)
     removed = [name.strip() for name in options.delete_config.split(",") if name.strip()]
     required(added or removed, "--add-config or --delete-config", "alter")
+    return added, removed
+
+
+def _target(entity: Entity) -> str:
+    return f"config for {entity}" if entity.name else f"default config for {_plural(entity.kind)} in the cluster"
+
+
+def _alter(options: Options, entity: Entity, added: dict[str, str], removed: list[str]) -> None:
     on_cluster(options.bootstrap_server, options.command_config, lambda client: change(client, entity, added, removed))
 
 

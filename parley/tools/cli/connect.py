@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.common_options import client_properties
 from parley.tools.cli.invocation import CommandError, pairs
 from parley.tools.cli.spark import requires_library
+from parley.tools.cli.supervisor import supervise
 
 if TYPE_CHECKING:
     from parley.pipeline.connect.config import ConfigDef
@@ -29,6 +31,10 @@ _EXAMPLES = {
         (
             "parley connect standalone worker.properties source.properties --override tasks.engine=threads",
             "in this process, without Spark",
+        ),
+        (
+            "parley connect standalone worker.properties source.properties --supervise",
+            "the same, started again if it is killed",
         ),
     ],
     "distributed": [
@@ -46,11 +52,14 @@ app = App(
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
-_HOW = "'parley-broker[connect]', or 'parley-broker[spark]' to run tasks on Spark"
+_HOW = f"{how_to_install('connect')}, or the extra spark to run tasks on Spark"
 
 _Worker = Annotated[Path, typer.Argument(metavar="WORKER.PROPERTIES", help="The worker's configuration.")]
 _Override = Annotated[
     list[str], typer.Option("--override", metavar="KEY=VALUE", help="A setting that overrides the file; repeatable.")
+]
+_Supervise = Annotated[
+    bool, typer.Option("--supervise", help="Start the worker again if it dies, from a process of its own.")
 ]
 
 
@@ -62,29 +71,33 @@ def standalone(
         typer.Argument(metavar="[CONNECTOR...]", help="Connector configurations: .properties or JSON files."),
     ] = None,
     override: _Override = [],  # noqa: B006 - read only
+    supervised: _Supervise = False,
 ) -> None:
     """Run a single worker with the connectors of these files; it keeps source offsets in a file."""
+    ready = _supervised(supervised)
     with requires_library("Connect", _HOW):
         from parley.pipeline.connect.running import run_standalone
         from parley.pipeline.connect.worker_config import STANDALONE
 
     config = _configuration(worker, override, STANDALONE)
     files = [_connector(path) for path in connectors or []]
-    _run(lambda stopping: run_standalone(config, files, stopping, _ready))
+    _run(lambda stopping: run_standalone(config, files, stopping, ready))
 
 
 @app.command(epilog=example_text(_EXAMPLES["distributed"]))
 def distributed(
     worker: _Worker,
     override: _Override = [],  # noqa: B006 - read only
+    supervised: _Supervise = False,
 ) -> None:
     """Run one worker of a group that distributes connectors and tasks among its workers; its state is in topics."""
+    ready = _supervised(supervised)
     with requires_library("Connect", _HOW):
         from parley.pipeline.connect.distributed.settings import DISTRIBUTED
         from parley.pipeline.connect.running import run_distributed
 
     config = _configuration(worker, override, DISTRIBUTED)
-    _run(lambda stopping: run_distributed(config, stopping, _ready))
+    _run(lambda stopping: run_distributed(config, stopping, ready))
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:
@@ -159,5 +172,13 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error
 
 
-def _ready(url: str) -> None:
-    print(f"Connect is ready: {url}", flush=True)
+def _supervised(is_wanted: bool) -> Callable[[str], None]:
+    """What the worker calls with its URL when it is ready. Goes on in a child process if it is to be supervised."""
+    child = supervise() if is_wanted else None
+
+    def ready(url: str) -> None:
+        print(f"Connect is ready: {url}", flush=True)
+        if child is not None:
+            child.is_ready()
+
+    return ready

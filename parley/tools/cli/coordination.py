@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,21 +15,19 @@ from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import check as check_code
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
-from parley.tools.cli.invocation import FAILED, CommandError, silence_store_clients
+from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.store_client import OPEN_MAX_S, in_store, run_on_store, store_address
 
 if TYPE_CHECKING:
-    from parley.consensus.backend import Backend
-    from parley.consensus.registry import BackendFactory
+    from parley.consensus.protection import Protection
     from parley.protocol.client import Client
 
-T = TypeVar("T")
-
-OPEN_MAX_S = 30.0
 POLL_S = 0.1
 
 _EXAMPLES = {
     "check": [
         ("parley coordination check etcd://db1:2379,db2:2379/kafka", "would a cluster run on this store?"),
+        ("parley coordination check --config server.properties", "the store of this broker: is it locked?"),
     ],
     "status": [
         ("parley coordination status --config server.properties", "the store that this broker uses"),
@@ -64,22 +61,20 @@ _Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store's U
 _Config = Annotated[Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of the URL.")]
 
 
-def check(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store's URL, as in coordination.url.")],
-    json_output: AsJson = False,
-) -> None:
-    """Check whether a cluster would run on a store, and how well.
+def check(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
+    """Check whether a cluster would run on a store, how well, and whether other clients are kept out.
 
     The check writes keys below a temporary prefix and removes them. An empty store gets its identity. The exit code
-    is 0 if a cluster would run on the store.
+    is 0 if a cluster would run on the store. `parley security check` fails if the store is open to other clients.
     """
-    from parley.consensus.registry import backend_factory
     from parley.tools.coordination.store_fitness import check as check_store
+
+    address, backend_at = store_address(url, config)
 
     async def work() -> Any:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        backend = await backend_factory({})(url)
+        backend = await backend_at(address)
         try:
             async with asyncio.timeout(OPEN_MAX_S):
                 await backend.open()
@@ -87,26 +82,34 @@ def check(
         finally:
             await backend.close()
 
-    found = _run(work)
+    found = run_on_store(work)
     if json_output:
-        print(json.dumps(found.as_data(url)))
+        print(json.dumps(found.as_data(address)))
     else:
         for name in found.passed:
             print(f"ok      {name}")
         for problem in found.problems:
             print(f"FAILED  {problem}")
         print("ms      " + ", ".join(f"{name} {value:g}" for name, value in found.latencies_ms.items()))
+        for line in _protection_lines(found.protection):
+            print(line)
         print(found.verdict)
     if found.problems:
         raise typer.Exit(FAILED)
+
+
+def _protection_lines(protection: Protection) -> Iterator[str]:
+    for finding in (protection.tree, protection.connection):
+        advice = f": to close it, {finding.advice}" if finding.advice else ""
+        yield f"{finding.guard.value:<7} {finding.text}{advice}"
 
 
 def status(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
     """Show the controller, the brokers with their sessions, the number of watches, and the size of the stored data."""
     from parley.tools.coordination.status import status_of
 
-    address, backend_at = _address(url, config)
-    found = _run(lambda: _in_store(address, backend_at, lambda backend: status_of(backend, address)))
+    address, backend_at = store_address(url, config)
+    found = run_on_store(lambda: in_store(address, backend_at, lambda backend: status_of(backend, address)))
     print(json.dumps(found.as_data()) if json_output else "\n".join(found.as_text()))
 
 
@@ -124,9 +127,11 @@ def dump(
     from parley.tools.coordination.dump_and_restore import NotDumped
     from parley.tools.coordination.dump_and_restore import dump as dump_store
 
-    address, backend_at = _address(url, config)
+    address, backend_at = store_address(url, config)
     try:
-        found = _run(lambda: _in_store(address, backend_at, lambda each: dump_store(each, show_secrets=show_secrets)))
+        found = run_on_store(
+            lambda: in_store(address, backend_at, lambda each: dump_store(each, show_secrets=show_secrets))
+        )
     except NotDumped as reason:
         raise CommandError(f"Nothing was dumped: {reason}.") from reason
     print(json.dumps(found, indent=1))
@@ -147,7 +152,7 @@ def restore(
     from parley.tools.coordination.dump_and_restore import NotRestored
     from parley.tools.coordination.dump_and_restore import restore as restore_store
 
-    address, backend_at = _address(url, config)
+    address, backend_at = store_address(url, config)
     dumped = _read(file)
 
     async def work() -> int:
@@ -159,7 +164,7 @@ def restore(
             await backend.close()
 
     try:
-        count = _run(work)
+        count = run_on_store(work)
     except NotRestored as reason:
         raise CommandError(f"Nothing was restored: {reason}.") from reason
     print(f"Restored {count} keys. Start all brokers: partitions wait for all of their replicas.", file=sys.stderr)
@@ -249,25 +254,6 @@ def _sentence(answer: Any) -> str:
             return f"The cluster has never moved. It uses {answer.store}."
 
 
-def _address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
-    """The URL of the store that the arguments name, and the factory that opens it."""
-    from parley.broker.config.properties import read_properties
-    from parley.consensus.errors import BadConfig
-    from parley.consensus.registry import backend_factory, configured_url
-
-    if (url is None) == (config is None):
-        raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
-    if config is None:
-        return url or "", backend_factory({})
-    try:
-        properties = read_properties(config)
-        return configured_url(properties), backend_factory(properties)
-    except OSError as error:
-        raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
-    except (ValueError, BadConfig) as error:
-        raise CommandError(f"{config}: {error}.") from error
-
-
 def _read(file: Path) -> Any:
     try:
         return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
@@ -275,45 +261,6 @@ def _read(file: Path) -> Any:
         raise CommandError(f"The file {file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is not valid JSON: {error}.") from error
-
-
-async def _in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
-    """Open a store, run ``work`` with it, close it. An empty store stays empty."""
-    from parley.consensus.store_lookup import open_existing
-
-    async with asyncio.timeout(OPEN_MAX_S):
-        backend = await open_existing(url, backend_at)
-    try:
-        return await work(backend)
-    finally:
-        await backend.close()
-
-
-def _run(work: Callable[[], Awaitable[T]]) -> T:
-    async def run() -> T:
-        return await work()
-
-    silence_store_clients()
-    with _explained():
-        return asyncio.run(run())
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from parley.consensus.errors import CoordinationError, Unauthorized, WrongStore
-
-    try:
-        yield
-    except WrongStore as error:
-        raise CommandError(f"this is not the store of a cluster: {error}.") from error
-    except Unauthorized as error:
-        raise CommandError(
-            f"the store refuses: {error}. See docs/stores.md for the permissions that a broker needs."
-        ) from error
-    except CoordinationError as error:
-        raise CommandError(f"{error or type(error).__name__}.") from error
-    except TimeoutError as error:
-        raise CommandError(f"the store did not respond within {OPEN_MAX_S:g} s.") from error
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

@@ -28,6 +28,7 @@ app = App(
 
 TOOLS_PAGE: Final = "docs/tools.md"
 STORES_PAGE: Final = "docs/stores.md"
+CHECKS_PAGE: Final = "docs/security-checks.md"
 OPENAPI_FILE: Final = "docs/openapi/connect.json"
 _TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` from docs/measured/ -->\n\n"
 _TABLE_END: Final = "\n<!-- end of measured -->"
@@ -56,9 +57,16 @@ with `?` may be missing, and `|` separates alternative types.
 def pages() -> dict[str, str]:
     """The text of every page, by its path below the repository's root."""
     from parley.broker.docs.pages import PAGES
+    from parley.tools.security_check.page import security_checks_page
 
     made = {path: make() for path, make in PAGES.items()}
-    return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page(), OPENAPI_FILE: openapi_file()}
+    return {
+        **made,
+        TOOLS_PAGE: tools_page(),
+        STORES_PAGE: stores_page(),
+        CHECKS_PAGE: security_checks_page(),
+        OPENAPI_FILE: openapi_file(),
+    }
 
 
 def openapi_file() -> str:
@@ -113,9 +121,11 @@ def _parts_of(name: str) -> list[str]:
 
     if name == "start":
         return []
-    commands = import_module(f"parley.tools.cli.{COMMANDS[name].module}").app.registered_commands
-    names = [one.name or (one.callback.__name__ if one.callback else "") for one in commands if not one.hidden]
-    return names if len(names) > 1 else []
+    app = import_module(f"parley.tools.cli.{COMMANDS[name].module}").app
+    names = [
+        one.name or (one.callback.__name__ if one.callback else "") for one in app.registered_commands if not one.hidden
+    ]
+    return names if len(names) > 1 or app.registered_callback is not None else []
 
 
 def help_of(name: str, *part: str) -> str:

@@ -16,6 +16,8 @@ DISK_FAILED = 74
 """The exit code of a broker that has no log directory left (EX_IOERR). Restarting it unchanged does not help."""
 STARVED = 75
 """The exit code of a broker that has run out of file descriptors or memory (EX_TEMPFAIL). A restart helps."""
+INCOMPLETE = 3
+"""The exit code of a check that has found nothing, but could not look at everything."""
 INTERRUPTED = 130
 
 
@@ -29,8 +31,8 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the option parser calls it a failure
             raise end.__context__ from None
-        if end.code == INTERRUPTED:
-            return INTERRUPTED
+        if end.code in (INCOMPLETE, INTERRUPTED):
+            return int(end.code)
         return FAILED if end.code not in (0, None) else 0
     return 0
 

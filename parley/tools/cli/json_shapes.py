@@ -151,11 +151,12 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "configs --describe": (
-        "a name of null is that of all brokers",
+        "a name of null is that of all brokers, or the default of users, client ids or addresses",
         [
             {
                 "type": "string",
                 "name": "string|null",
+                "clientId?": "string|null",
                 "configs": [
                     {
                         "name": "string",
@@ -170,6 +171,47 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "offsets": ("", [{**_PARTITION, "offset": "integer", "timestamp": "integer"}]),
+    "acls --list": (
+        "",
+        [
+            {
+                "resourceType": "string",
+                "resourceName": "string",
+                "patternType": "string",
+                "principal": "string",
+                "host": "string",
+                "operation": "string",
+                "permissionType": "string",
+            }
+        ],
+    ),
+    "features describe": (
+        "a level of 0 means that the feature is not used",
+        [
+            {
+                "feature": "string",
+                "supportedMin": "integer",
+                "supportedMax": "integer",
+                "level": "integer",
+                "epoch": "integer",
+            }
+        ],
+    ),
+    "delegation-tokens --describe": (
+        "times are in milliseconds since 1970",
+        [
+            {
+                "tokenId": "string",
+                "hmac": "string",
+                "owner": "string",
+                "requester": "string",
+                "renewers": ["string"],
+                "issuedMs": "integer",
+                "expiresMs": "integer",
+                "maxMs": "integer",
+            }
+        ],
+    ),
     "delete-records": ("", [{**_PARTITION, "lowWatermark": "integer", "error": "string|null"}]),
     "elect-leaders": (
         "elected is false where the right one led already, or with an error",
@@ -344,6 +386,17 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             "bytesPerSec": "integer",
         },
     ),
+    "security check": (
+        "open is false if only notes were found, complete if no check failed",
+        {
+            "open": "boolean",
+            "complete": "boolean",
+            "findings": [
+                {"check": "string", "severity": "string", "text": "string", "in": ["string"], "advice": "string"}
+            ],
+            "notChecked": ["string"],
+        },
+    ),
     "coordination check": (
         "runs is false if a cluster cannot run on the store",
         {
@@ -355,6 +408,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             "problems": ["string"],
             "remarks": ["string"],
             "latenciesMs": {"<name>": "number"},
+            "protection": {"<tree or connection>": {"state": "string", "text": "string", "advice": "string"}},
         },
     ),
     "coordination status": (

@@ -11,13 +11,15 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from parley.protocol.security.client_security import is_security_key
 from parley.tools.cli.common_options import client_properties, warn_ignored
 from parley.tools.cli.invocation import CommandError, pairs
 
@@ -42,8 +44,6 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
-_JAVA_ONLY: Final = ("sasl.jaas.config", "ssl.truststore.location", "ssl.truststore.password")
-"""Settings of the Java client that librdkafka knows and rejects."""
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
@@ -79,12 +79,16 @@ class Connection:
     """The state of a client's connections to the brokers."""
 
     bootstrap: str
+    security: Mapping[str, str] = field(repr=False)
+    """The security settings, as those of Java's client."""
     reached: bool = False
     """True once a broker has responded."""
     is_down: bool = False
     """True while no broker can be connected to."""
     reason: str = ""
     """The latest connection error."""
+    refusal: str = ""
+    """The latest error of a login or of TLS, before a broker has responded."""
 
     @property
     def is_refused(self) -> bool:
@@ -104,6 +108,8 @@ class Connection:
                 print(f"Warning: {error.str()}; waiting for it.", file=sys.stderr)
             case _ if self.reached:
                 print(f"Warning: {error.str()}.", file=sys.stderr)
+            case "_AUTHENTICATION" | "_SSL" if not self.reached:
+                self.refusal = error.str()
             case _:
                 self.reason = error.str()
 
@@ -121,9 +127,11 @@ def connect(
     """
     from confluent_kafka import KafkaException
 
-    connection = Connection(str(settings["bootstrap.servers"]))
-    left = {**({} if verbose else {"log_level": 0}), "error_cb": connection.on_error, **settings}
-    ignored = [name for name in _JAVA_ONLY if left.pop(name, None) is not None]
+    from parley.protocol.security.librdkafka import unused_settings
+
+    connection = Connection(str(settings["bootstrap.servers"]), security_properties(settings))
+    left = {**({} if verbose else {"log_level": 0}), "error_cb": connection.on_error, **secured(settings)}
+    ignored = unused_settings(settings)
     while True:
         try:
             client = make(dict(left))
@@ -140,6 +148,26 @@ def connect(
     return client, connection
 
 
+def security_properties(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The security settings among those of a client, in the notation of Java's client.
+
+    Settings of librdkafka's own (``sasl.username``) are only known to librdkafka.
+    """
+    return {name: value for name, value in settings.items() if is_security_key(name) and isinstance(value, str)}
+
+
+def secured(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the security settings to those of librdkafka. Raises ``CommandError`` if they cannot be used."""
+    from parley.protocol.security.librdkafka import librdkafka_settings
+
+    if not any(map(is_security_key, settings)):
+        return dict(settings)
+    try:
+        return librdkafka_settings(settings)
+    except ValueError as error:
+        raise CommandError(f"The client cannot be created: {error}.") from error
+
+
 def reach(client: Any, connection: Connection, topic: str | None = None, *, timeout_s: float = REACH_S) -> Any:
     """Get the metadata of one topic or all. Raises ``CommandError`` if no broker responds."""
     from confluent_kafka import KafkaException
@@ -149,7 +177,7 @@ def reach(client: Any, connection: Connection, topic: str | None = None, *, time
             return client.list_topics(*([] if topic is None else [topic]), timeout=timeout_s)
         except KafkaException as error:
             client.poll(0)  # delivers the error events, which have more detail
-            raise CommandError(unreached(connection.bootstrap, connection.reason or error.args[0].str())) from error
+            raise CommandError(unreached(connection, connection.reason or error.args[0].str())) from error
 
     try:
         metadata = request(min(REFUSED_S, timeout_s))
@@ -162,6 +190,16 @@ def reach(client: Any, connection: Connection, topic: str | None = None, *, time
     return metadata
 
 
-def unreached(bootstrap: str, reason: str) -> str:
-    """The error message for a cluster that does not respond."""
+def unreached(connection: Connection, reason: str) -> str:
+    """The error message for a cluster that does not respond, or does not let this client in."""
+    from parley.tools.cli.cluster_client import why_refused  # slow to import
+
+    bootstrap = connection.bootstrap
+    if connection.refusal:
+        return (
+            f"{bootstrap} does not let this client in. Correct the settings of security in its properties file. "
+            f"({connection.refusal})"
+        )
+    if not connection.is_refused and (refusal := asyncio.run(why_refused(bootstrap, connection.security))):
+        return refusal
     return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({reason})"

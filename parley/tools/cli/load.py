@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App
 from parley.tools.cli.byte_sizes import bytes_text
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    CommandConfig,
+    client_properties,
+    warn_ignored,
+)
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.spark import requires_library, start_spark
 
 if TYPE_CHECKING:
+    from parley.pipeline.cluster import Connection
     from parley.pipeline.load.columns import Layout
     from parley.pipeline.load.job import Loaded
 
@@ -44,6 +52,7 @@ class Options:
     """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    command_config: CommandConfig = None
     topic: Annotated[
         list[str], typer.Option("--topic", help="The topic to export; repeatable, then each topic gets its own folder.")
     ] = field(default_factory=list)
@@ -89,7 +98,7 @@ class Options:
 @app.only_command_with(Options)
 def load(options: Options) -> None:
     _check(options)
-    with requires_library("parley load", "'parley-broker[spark]'"):
+    with requires_library("parley load", how_to_install("spark")):
         from parley.pipeline.java import JavaMissing
         from parley.pipeline.load.columns import BadLayout
         from parley.pipeline.load.manifest import LoadConflict
@@ -135,12 +144,26 @@ def _check(options: Options) -> None:
         raise CommandError("--bad-records must be fail, drop or keep.")
 
 
+def _connection(options: Options) -> Connection:
+    from parley.pipeline.cluster import Connection
+    from parley.protocol.security.client_security import SecurityProperties, is_security_key
+
+    properties = client_properties(options.command_config)
+    warn_ignored(name for name in properties if not is_security_key(name))
+    security = SecurityProperties.of(properties)
+    try:
+        security.read()
+    except ValueError as error:
+        raise CommandError(f"--command-config: {error}.") from error
+    return Connection(bootstrap=options.bootstrap_server, client_id="parley-load", security=security)
+
+
 def _check_topics(options: Options) -> None:
     """Raise ``CommandError`` if a topic does not exist, ``KafkaError`` if no broker responds."""
-    from parley.pipeline.cluster import Cluster, Connection
+    from parley.pipeline.cluster import Cluster
     from parley.protocol.errors import ErrorCode, KafkaError
 
-    with Cluster(Connection(bootstrap=options.bootstrap_server, client_id="parley-load")) as cluster:
+    with Cluster(_connection(options)) as cluster:
         cluster.contact()
         for topic in options.topic or [options.to_topic]:
             try:
@@ -175,13 +198,14 @@ def _layout(options: Options) -> Layout:
 
 
 def _export(session: Any, options: Options) -> None:
-    from parley.pipeline.cluster import Connection, Isolation
+    from parley.pipeline.cluster import Isolation
     from parley.pipeline.load.job import LoadSettings, load, on_spark
+    from parley.pipeline.session import parallelism
 
     layout = _layout(options)
     for topic in options.topic:
         settings = LoadSettings(
-            Connection(bootstrap=options.bootstrap_server, client_id="parley-load"),
+            _connection(options),
             topic,
             options.output if len(options.topic) == 1 else _below(options.output, topic),
             options.format,
@@ -192,7 +216,7 @@ def _export(session: Any, options: Options) -> None:
         )
         with ExitStack() as stack:
             bar = _Bar(topic, stack)
-            at_once = max(2, session.sparkContext.defaultParallelism)
+            at_once = max(2, parallelism(session))
             done = load(settings, on_spark(session), at_once=at_once, tell=bar.show)
         print(
             f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
@@ -207,10 +231,9 @@ def _below(output: str, topic: str) -> str:
 
 
 def _import(session: Any, options: Options) -> None:
-    from parley.pipeline.cluster import Connection
     from parley.pipeline.load.back import BackSettings, on_spark, send_back
 
-    connection = Connection(bootstrap=options.bootstrap_server, client_id="parley-load")
+    connection = _connection(options)
     as_base64 = "base64" in (options.key_format, options.value_format)
     settings = BackSettings(connection, options.to_topic, options.input, options.format, as_base64)
     print(f"{send_back(settings, on_spark(session)):,} records were sent to {options.to_topic}.")

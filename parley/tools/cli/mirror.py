@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.common_options import AsJson, client_properties, warn_ignored
@@ -58,6 +59,10 @@ class Options:
     ] = field(default_factory=list)
     source: Annotated[str, typer.Option("--source", help="Without a file: the brokers to copy from.")] = ""
     target: Annotated[str, typer.Option("--target", help="Without a file: the brokers to copy to.")] = ""
+    command_config: Annotated[
+        Path | None,
+        typer.Option("--command-config", help="Without a file: properties file for the clients of both clusters."),
+    ] = None
     source_alias: Annotated[
         str, typer.Option("--source-alias", help="The source cluster's name, which prefixes the copied topics.")
     ] = "source"
@@ -116,7 +121,7 @@ class Options:
 
 @app.only_command_with(Options)
 def mirror(options: Options) -> None:
-    with requires_library("parley mirror", "'parley-broker[spark]'"):
+    with requires_library("parley mirror", how_to_install("spark")):
         from parley.pipeline.java import JavaMissing
         from parley.pipeline.mirror.job import MirrorFailed
         from parley.pipeline.mirror.settings import BadSettings
@@ -150,6 +155,8 @@ def _settings(options: Options) -> MirrorSettings:
     ways = [options.config is not None, bool(options.source or options.target), bool(options.consumer_config)]
     if sum(ways) != 1:
         raise CommandError("Name what to copy: a file mm2.properties, or --source and --target, or --consumer.config.")
+    if options.command_config is not None and not (options.source or options.target):
+        raise CommandError("--command-config needs --source and --target; other files say how to reach each cluster.")
     if options.consumer_config:
         if options.producer_config is None:
             raise CommandError("--consumer.config needs --producer.config, the properties of the target.")
@@ -162,10 +169,15 @@ def _settings(options: Options) -> MirrorSettings:
 
 def _flags(options: Options) -> Mapping[str, str]:
     """The configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the related options."""
+    from parley.protocol.security.client_security import is_security_key
+
     if not options.source or not options.target:
         raise CommandError("--source and --target need each other: give both.")
+    clients = client_properties(options.command_config)
+    warn_ignored(name for name in clients if not is_security_key(name))
     a, b = options.source_alias, options.target_alias
     found = {
+        **{key: value for key, value in clients.items() if is_security_key(key)},
         "clusters": f"{a},{b}",
         f"{a}.bootstrap.servers": options.source,
         f"{b}.bootstrap.servers": options.target,
@@ -185,7 +197,8 @@ def _check_clusters(settings: MirrorSettings) -> None:
     from parley.protocol.errors import KafkaError
 
     for one in dict.fromkeys(end for flow in settings.flows for end in (flow.source, flow.target)):
-        with Cluster(Connection(bootstrap=one.bootstrap, client_id="parley-mirror")) as cluster:
+        connection = Connection(bootstrap=one.bootstrap, client_id="parley-mirror", security=one.security)
+        with Cluster(connection) as cluster:
             try:
                 cluster.contact()
             except KafkaError as error:

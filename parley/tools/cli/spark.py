@@ -12,13 +12,13 @@ from parley.tools.cli.invocation import CommandError, pairs
 
 
 @contextmanager
-def requires_library(command: str, package: str) -> Iterator[None]:
-    """Raises ``CommandError`` if a library that ``command`` needs is missing; ``package`` is what to install."""
+def requires_library(command: str, how: str) -> Iterator[None]:
+    """Raises ``CommandError`` if a library that ``command`` needs is missing; ``how`` says how to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:
         library = (missing.name or str(missing)).partition(".")[0]
-        raise CommandError(f"{command} needs {library}, which is not installed: pip install {package}.") from missing
+        raise CommandError(f"{command} needs {library}, which is not installed: {how}.") from missing
 
 
 def start_spark(name: str, master: str | None, conf: Sequence[str]) -> Any:

@@ -99,12 +99,10 @@ def _run_cluster(options: argparse.Namespace) -> int:
     """Run several brokers, if all their configurations are valid."""
     from parley.tools.cli import start_cluster
 
-    plans = start_cluster.plans(
-        _given(options.properties, options.override),
-        options.brokers,
-        port=options.port,
-        has_file=options.properties is not None,
+    given = start_cluster.Given(
+        _given(options.properties, options.override), pairs(options.override, "--override"), options.properties
     )
+    plans = start_cluster.plans(given, options.brokers, port=options.port)
     for plan in plans:
         _refuse_folders_of_one(_checked(plan.settings).data_dirs)
     return start_cluster.run(plans, restart=options.restart)
@@ -172,13 +170,14 @@ def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerCo
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
     """The settings of the file (or of the preset) with the overrides applied."""
-    from parley.broker.config import read_properties
+    from parley.configuration.providers import ConfigProviders, UnresolvedValue, read_configuration
 
     given = dict(pairs(overrides, "--override"))
-    if properties is None:
-        return given
     try:
-        return {**read_properties(properties), **given}
+        in_file = {} if properties is None else read_configuration(properties)
+        return {**in_file, **ConfigProviders({**in_file, **given}).resolve(given)}
+    except UnresolvedValue as error:
+        raise CommandError(f"{error}.") from error
     except OSError as error:
         raise CommandError(f"The file {properties} cannot be read: {error.strerror}.") from error
     except ValueError as error:
@@ -383,7 +382,8 @@ def summary(server: Any, config: BrokerConfig) -> str:
     ]
     exporter = server.serving.exporter
     if exporter is not None:
-        lines.append(f"  metrics  http://{_host(config)}:{exporter.port}/metrics")
+        scheme = "https" if config.metrics_is_tls else "http"
+        lines.append(f"  metrics  {scheme}://{_host(config)}:{exporter.port}/metrics")
     lines += ["  stop     Ctrl-C, or SIGTERM", f"  clients  bootstrap.servers={server.bootstrap_servers}"]
     return "\n".join(lines)
 
@@ -423,8 +423,7 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
         advice = _UNKNOWN_NAME if isinstance(error, socket.gaierror) else _OF_ADDRESSES.get(error.errno or 0)
         if advice:
             reason = str(error.strerror or error)
-            key = "metrics.listener=127.0.0.1:19464" if "metrics" in reason else "listeners=PLAINTEXT://127.0.0.1:19092"
-            return f"{_sentence(reason)} {advice}: --override {key}"
+            return f"{_sentence(reason)} {advice}: --override {_another_address(reason, error, config)}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
         return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs or the permissions of the folder."
@@ -435,6 +434,28 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
         return _sentence(error)
     logging.getLogger(__name__).error("the start failed", exc_info=error)
     return f"{_sentence(repr(error))} This is a bug in Parley: please report it with the log above."
+
+
+def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
+    """A setting that gives the listener of ``reason`` another address: its protocol and the other listeners stay."""
+    keeps_host = not isinstance(error, socket.gaierror) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+    if "metrics.listener" in reason:
+        host, port = _corrected(*(config.metrics_address or ("", 0)), keeps_host=keeps_host)
+        host = f"[{host}]" if ":" in host else host
+        return f"metrics.listener={'https://' if config.metrics_is_tls else ''}{host}:{port}"
+    listeners = []
+    for each in config.bound:
+        host, port = _corrected(each.host, each.port, keeps_host=keeps_host)
+        is_named = f" {each.host}:{each.port}:" in reason or (not each.host and f":{each.port}:" in reason)
+        listeners.append(str(each.at(host=host, port=port) if is_named else each))
+    return f"listeners={','.join(listeners)}"
+
+
+def _corrected(host: str, port: int, *, keeps_host: bool) -> tuple[str, int]:
+    """The same host and another port, or this machine and the same port."""
+    if not keeps_host:
+        return "127.0.0.1", port
+    return host, port + 10_000 if port + 10_000 < 1 << 16 else port - 10_000
 
 
 def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:

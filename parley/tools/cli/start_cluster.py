@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import shlex
 import signal
@@ -23,18 +22,29 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.ending_with_parent import ending_with_parent
 
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
-_PR_SET_PDEATHSIG: Final = 1
 _READY: Final = "bootstrap.servers="
 _LINE_BYTES_MAX: Final = 1 << 20
-_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The settings for all brokers, from a properties file (``file``, None if there is none) and from overrides.
+
+    ``settings`` has the values that config providers supplied; ``typed`` has the overrides as the user typed them.
+    """
+
+    settings: Mapping[str, str]
+    typed: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +53,39 @@ class Plan:
 
     broker_id: int
     settings: Mapping[str, str]
+    given: Given
 
     def words(self) -> list[str]:
-        """The arguments of ``parley`` that start the broker."""
-        return ["start", *(word for key, value in self.settings.items() for word in ("--override", f"{key}={value}"))]
+        """The arguments of ``parley`` that start the broker.
+
+        Every user of the machine can read the arguments of a process. So the broker reads the properties file itself,
+        and asks config providers itself: the arguments have only the overrides as typed, and what differs per broker.
+        """
+        given = self.given
+        overrides = {
+            key: given.typed.get(key, value) if given.settings.get(key) == value else value
+            for key, value in self.settings.items()
+            if given.file is None or key in given.typed or given.settings.get(key) != value
+        }
+        if "node.id" in given.settings:  # a synonym of broker.id, which the file may have
+            overrides["node.id"] = str(self.broker_id)
+        file = [] if given.file is None else [str(given.file)]
+        return [
+            "start",
+            *file,
+            *(word for key, value in overrides.items() for word in ("--override", f"{key}={value}")),
+        ]
 
 
-def plans(given: Mapping[str, str], brokers: int, *, port: int | None = None, has_file: bool = False) -> list[Plan]:
+def plans(given: Given, brokers: int, *, port: int | None = None) -> list[Plan]:
     """Derive each broker's settings from those given for all. Raises ``CommandError`` if one is impossible."""
     from parley.broker.config.presets import COMMAND, of_cluster
 
     if not 1 <= brokers <= BROKERS_MAX:
         raise CommandError(f"--brokers takes 1 to {BROKERS_MAX}, not {brokers}.")
+    has_file = given.file is not None
     defaults = {} if has_file else {**of_cluster(brokers), "metrics.listener": COMMAND["metrics.listener"]}
-    settings = {**defaults, **given}
+    settings = {**defaults, **given.settings}
     first = _first_id(settings)
     folders = [part.strip() for part in settings.pop("log.dirs", "").split(",") if part.strip()]
     folders = folders or [settings.pop("log.dir", "") or COMMAND["log.dirs"]]
@@ -75,6 +104,7 @@ def plans(given: Mapping[str, str], brokers: int, *, port: int | None = None, ha
                 "listeners": _shifted(listeners, step),
                 "log.dirs": ",".join(f"{folder}/broker-{first + step}" for folder in folders),
             },
+            given,
         )
         for step in range(brokers)
     ]
@@ -150,11 +180,10 @@ class _Child:
         """Start the broker and wait until it serves. Returns False if it exits instead."""
         self._ready.clear()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "parley", *self.plan.words(),
+            *ending_with_parent([sys.executable, "-m", "parley", *self.plan.words()]),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
             process_group=0,  # so that Ctrl-C reaches only this process, which stops the brokers in turn
-            preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )  # fmt: skip
         self._readers = [
             asyncio.ensure_future(self._read(self._process.stdout, self._heard)),

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from parley.protocol.client import Client, _Link
+from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import Link
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
@@ -147,6 +148,7 @@ class Producer(_User):
             node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._stale_leaders)
             link = await self.client._link(node)  # one connection, on which no batch overtakes another
         except KafkaError as error:
+            self._stale_leaders.add((topic, partition))
             return 0, error.code
         gap_s = self.rng.choice((0.0005, 0.005, 0.02))  # mostly several in flight, or mostly one
         sent: list[asyncio.Task[ErrorCode]] = []
@@ -166,7 +168,7 @@ class Producer(_User):
                 self.ledger.acknowledged(self.name, topic, partition, batch.values, -1, node)
         return acknowledged, failure
 
-    async def _send(self, link: _Link, node: int, topic: str, partition: int, batch: _Batch) -> ErrorCode:
+    async def _send(self, link: Link, node: int, topic: str, partition: int, batch: _Batch) -> ErrorCode:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 response: Any = await link.ask(_produce(topic, partition, batch.data), PRODUCE_VERSION)

@@ -1,6 +1,7 @@
 """The invariant about coordinators' shards, which are rebuilt from their records after an election.
 
-* **ReplayEqualsLive**: the state that a coordinator works with is the one that its log gives when it is read back.
+* **ReplayEqualsLive**: the state that a coordinator works with is the one that its log gives when it is read back. That
+  includes the members of each group that does not rebalance.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from parley.broker.coordinators.groups.group import Group
+from parley.broker.coordinators.groups.group_records import decode_generation, group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.internal_topic import read_back
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.protocol.messages.stored import GroupMetadataValue
 from parley.storage.log import Log
 from parley.tools.simulation.client_invariants import Violations
 from parley.tools.simulation.machines import Machine
@@ -43,6 +48,7 @@ class ReplayInvariant:
     def _compare(self, machine: Machine, runtime: CoordinatorRuntime[Any], partition: int, log: Log, live: Any) -> None:
         replayed = runtime._make_state(partition)
         read_back(log, replayed, has_no_copy=lambda damaged: False)
+        replayed.loaded(0)
         expected, found = lasting(replayed), lasting(live)
         for name in sorted(expected.keys() | found.keys()):
             if expected.get(name) != found.get(name):
@@ -58,7 +64,7 @@ def lasting(state: Any) -> dict[str, Any]:
     match state:
         case GroupShard():
             known = {
-                name: (group.stored, dict(group.offsets), dict(group.pending_offsets))
+                name: (_generation(group), dict(group.offsets), dict(group.pending_offsets), _consumer(group))
                 for name, group in state.groups.items()
             }
             return {name: each for name, each in known.items() if any(each)}
@@ -68,6 +74,24 @@ def lasting(state: Any) -> dict[str, Any]:
                 for name, transaction in state.transactions.items()
             }
     raise TypeError(f"the simulation does not know what lasts of a {type(state).__name__}")
+
+
+def _generation(group: Group) -> GroupMetadataValue | None:
+    """Return the latest generation that a group has stored; while it does not rebalance, as its members say."""
+    membership = group.membership
+    if group.stored is None or membership.state not in (GroupState.STABLE, GroupState.EMPTY):
+        return group.stored
+    _, value = group_record(group.group_id, membership)
+    assert value is not None
+    return decode_generation(value)
+
+
+def _consumer(group: Group) -> tuple[object, ...] | None:
+    """Return what a group of the consumer protocol has stored."""
+    known = group.consumer
+    if known is None:
+        return None
+    return known.epoch, known.members, known.target_epoch, known.targets, known.regexes, known.owners
 
 
 def _runtimes(machine: Machine) -> Iterator[CoordinatorRuntime[Any]]:

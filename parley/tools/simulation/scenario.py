@@ -15,8 +15,10 @@ from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Viol
 from parley.tools.simulation.clients import Producer, Reader
 from parley.tools.simulation.compaction_invariants import CompactionInvariants
 from parley.tools.simulation.event_history import HistoryEvent
-from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope, destructive_plan, plan
-from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.fault_injection import CHECK_EVERY_S, FaultInjection
+from parley.tools.simulation.faults import Fault, Kind, destructive_plan, plan
+from parley.tools.simulation.group_ledger import GroupLedger
+from parley.tools.simulation.group_members import SESSION_S, GroupConsumer
 from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.replay_invariant import ReplayInvariant
 from parley.tools.simulation.transaction_ledger import TransactionLedger
@@ -43,13 +45,13 @@ TRANSFERS = "transfers"
 """The topic of the transactional producers."""
 COORDINATORS_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
-CHECK_EVERY_S = 0.05
+GROUP_PROGRESS_S = 60.0
+"""How long a group may take until it is stable and has consumed everything, once the cluster has recovered. Some
+sessions and rebalances may follow each other."""
+GROUP_STABLE_S = 2 * SESSION_S
+"""How long a group must remain in one generation to be stable: no member that sends heartbeats is removed."""
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
-IN_TURN_S = 4.0
-"""The pause between two kills of ``Scope.IN_TURN``."""
-COPY_EVERY_S = 1.0
-"""The pause between two copies of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Settings:
     """The faults to inject instead of those that the seed plans."""
     transactions: bool | None = None
     """True if there are transactional producers, too; None: the seed decides."""
+    groups: bool | None = None
+    """True if there is a consumer group, too; None: the seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Outcome:
     events: Sequence[HistoryEvent] = field(repr=False)
     records_acknowledged: int
     transactions_committed: int
+    generations: int
+    """The number of the last generation of the group in which a member got its assignment."""
     virtual_seconds: float
     steps: int
 
@@ -116,7 +122,12 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
     transacts = settings.transactions
     if transacts is None:
         transacts = world.random("transactions").random() < 0.5
-    run = _Run(world, settings, flushes=flushes, compacts=compacts, transacts=transacts)
+    groups = settings.groups
+    if groups is None:
+        groups = world.random("groups").random() < 0.5
+    if groups:
+        world.properties["group.initial.rebalance.delay.ms"] = "500"
+    run = _Run(world, settings, flushes=flushes, compacts=compacts, transacts=transacts, groups=groups)
     with world:
         try:
             world.run(run.main)
@@ -131,6 +142,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         events=world.history.events,
         records_acknowledged=run.ledger.records_acknowledged,
         transactions_committed=run.transactions.committed,
+        generations=run.group.newest_generation,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
     )
@@ -143,8 +155,21 @@ def _planned(world: World, settings: Settings) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at)
 
 
+def _members(world: World, ledger: Ledger, group: GroupLedger) -> list[GroupConsumer]:
+    """A dynamic member, a static one, and one of which the seed decides that, and whether it outlives the faults."""
+    rng = world.random("members")
+    is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
+    return [
+        GroupConsumer("member-1", world, ledger, group, is_static=False, stays_away=False),
+        GroupConsumer("member-2", world, ledger, group, is_static=True, stays_away=False),
+        GroupConsumer("member-3", world, ledger, group, is_static=is_static, stays_away=stays_away),
+    ]
+
+
 class _Run:
-    def __init__(self, world: World, settings: Settings, *, flushes: bool, compacts: bool, transacts: bool) -> None:
+    def __init__(
+        self, world: World, settings: Settings, *, flushes: bool, compacts: bool, transacts: bool, groups: bool
+    ) -> None:
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
@@ -156,17 +181,20 @@ class _Run:
         """The number of partitions of each topic."""
         self.ledger = Ledger(world.history, self.violations, compacted={COMPACTED_TOPIC})
         self.transactions = TransactionLedger(world.history, self.violations)
+        self.group = GroupLedger(world.history, self.violations)
+        self._members = _members(world, self.ledger, self.group) if groups else []
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
-        self._flushes = flushes
-        self._rng = world.random("crashes")
-        self._active: dict[Fault, None] = {}  # the faults that are going on
-        self._crashing: Machine | None = None
-        self._destroyed: Fault | None = None
-        """The destructive fault whose damage may not be mended yet."""
         self._pauses: Pauses | None = None
         """None while the producers do not have to get on."""
-        self._store_copies: list[dict[str, bytes]] = []
-        self._begin = 0.0
+        self._injection = FaultInjection(
+            world,
+            self.faults,
+            self,
+            seconds=settings.seconds,
+            flushes=flushes,
+            on_change=self._disturbed,
+            on_restored=self._store_restored,
+        )
         self._invariants = Invariants(world, self.ledger, self.violations)
         self._compaction = CompactionInvariants(world, self.ledger, self.violations)
         self._replays = ReplayInvariant(self.violations)
@@ -191,44 +219,41 @@ class _Run:
                 if machine.serves:
                     self._replays.check(machine, self.world.loop.time())
             if self._pauses is not None:
-                if not self._must_continue():
+                if not self._injection.is_mild:
                     self._pauses.disturbed()
                 self._pauses.check()
             await asyncio.sleep(CHECK_EVERY_S)
 
-    def _must_continue(self) -> bool:
-        """True if the producers should get on: at most one broker has a fault, and no data was destroyed."""
-        in_trouble = {broker for fault in self._active for broker in (fault.broker, fault.other if fault.two else 0)}
-        return len(in_trouble - {0}) <= 1 and self._crashing is None and self._destroyed is None
+    def _disturbed(self) -> None:
+        if self._pauses is not None:
+            self._pauses.disturbed()
+
+    def _store_restored(self) -> None:
+        self._invariants.store_restored()
 
     async def _run_cluster(self) -> None:
         world = self.world
         for broker_id in range(1, self.settings.brokers + 1):
             world.add_machine(broker_id).start()
         machines = list(world.machines.values())
-        await self._until(lambda: all(machine.serves for machine in machines), "every broker has started")
+        await self.until(lambda: all(machine.serves for machine in machines), "every broker has started")
         await self._create_topics()
         producers, readers = self._start_users()
-        if TRANSFERS in self.topics:
-            # A restored store must not be older than the topics, or it would forget that there were transactions.
-            await self._until(lambda: self._invariants.has_topics(COORDINATORS_TOPICS), "the coordinators have topics")
-        begin = self._begin = world.loop.time()
-        copying = asyncio.ensure_future(self._copy_store())
+        lives = [asyncio.ensure_future(each.live(TOPIC, range(self.settings.partitions))) for each in self._members]
+        # A restored store must not be older than the topics, or it would forget that there were transactions or groups.
+        needed = COORDINATORS_TOPICS if TRANSFERS in self.topics else (OFFSETS_TOPIC,) if self._members else ()
+        await self.until(lambda: self._invariants.has_topics(needed), "the coordinators have topics")
         if self.settings.brokers >= 3:
             # Transactional producers pause as their seed says: they replace each other, and wait for markers.
             topics = [(topic, n) for topic, count in self.topics.items() if topic != TRANSFERS for n in range(count)]
             session_s = int(world.properties["coordination.session.timeout.ms"]) / 1000
             self._pauses = Pauses(world.loop.time, self.ledger, self.violations, topics, session_s)
-        tasks = []
-        for fault in self.faults:
-            await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
-            tasks.append(asyncio.ensure_future(self._inject(fault)))
-        await asyncio.sleep(max(0.0, begin + self.settings.seconds - world.loop.time()))
-        await asyncio.gather(*tasks)
-        copying.cancel()
+        await self._injection.run()
         self._pauses = None
-        await self._end_faults()
-        await self._finish(producers, readers)
+        self._injection.end_all()
+        for member in self._members:
+            member.settle()
+        await self._finish(producers, readers, lives)
 
     # --- Clients ---
 
@@ -298,172 +323,25 @@ class _Run:
             self._users.append(reader)
         return producers, readers
 
-    # --- Faults ---
-
-    async def _inject(self, fault: Fault) -> None:
-        if fault.kind in DESTRUCTIVE:
-            await self._destroy_alone(fault)
-            return
-        if fault.kind is Kind.CRASH and not self._flushes:
-            await self._crash_alone(fault)
-            return
-        await self._until(lambda: self._crashing is None, "a crash is over")
-        await self._carry_out(fault)
-
-    async def _carry_out(self, fault: Fault) -> None:
-        world, machine, other = self.world, self.world.machines[fault.broker], self.world.machines[fault.other]
-        self._began(fault)
-        world.history.note("world", f"FAULT {fault}")
-        match fault.kind:
-            case Kind.KILL:
-                machine.kill()
-            case Kind.CRASH:
-                machine.crash(self._rng)
-            case Kind.STOP:
-                machine.stop()
-            case Kind.SHUT_DOWN:
-                machine.shut_down()
-            case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
-                world.links.part(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
-            case Kind.CUT:
-                world.network.cut_connections(machine.host, other.host)
-            case Kind.LOSE_STORE:
-                machine.cut_from_store(fault.lasts, silently=fault.amount > 0)
-            case Kind.LOSE_RESPONSE:
-                machine.lose_store_response(applied=fault.amount > 0)
-            case Kind.SKEW:
-                machine.clock.skew_s += fault.amount
-        await asyncio.sleep(fault.lasts)
-        await self._undo(fault, machine)
-        self._ended(fault)
-
-    def _began(self, fault: Fault) -> None:
-        self._active[fault] = None
-        if self._pauses is not None:
-            self._pauses.disturbed()
-
-    def _ended(self, fault: Fault) -> None:
-        del self._active[fault]
-        if self._pauses is not None:
-            self._pauses.disturbed()
-
-    def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
-        """The two sets of hosts that a partition separates. If it is one-way, the first cannot reach the second."""
-        host, other = self.world.machines[fault.broker].host, self.world.machines[fault.other].host
-        if fault.kind is Kind.ISOLATE:
-            return [host], [each for each in self.world.hosts if each != host]
-        return [other], [host]
-
-    async def _undo(self, fault: Fault, machine: Machine) -> None:
-        match fault.kind:
-            case Kind.KILL:
-                machine.start()
-            case Kind.CRASH:
-                machine.boot()
-            case Kind.STOP:
-                machine.resume()
-            case Kind.SHUT_DOWN:
-                await self._until(lambda: not machine.is_stopping, "a broker that is shutting down exits")
-                machine.start()
-            case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
-                self.world.links.join(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
-            case Kind.LOSE_STORE:
-                machine.join_store()
-            case _:
-                return
-        self.world.history.note("world", f"MENDED {fault}")
-
-    async def _crash_alone(self, fault: Fault) -> None:
-        """Crash a machine when there is no other fault. Other faults wait until the cluster has noticed the crash."""
-        machine = self.world.machines[fault.broker]
-        while not (self._crashing is None and self._destroyed is None and not self._active and self._all_in_sync()):
-            if self.world.loop.time() > self._begin + self.settings.seconds:
-                return  # there was no moment for it
-            await asyncio.sleep(CHECK_EVERY_S)
-        self._crashing = machine
-        try:
-            crash = asyncio.ensure_future(self._carry_out(fault))
-            await asyncio.sleep(0)  # let the crash happen; before it, everything is in sync
-            await self._until(
-                lambda: self._invariants.is_out_of_sync(machine.broker_id) or self._all_in_sync(), "a crash is noticed"
-            )
-        finally:
-            self._crashing = None
-        await crash
-
-    # --- Destructive faults ---
-
-    async def _copy_store(self) -> None:
-        while True:
-            self._store_copies.append(self.world.store.copy())
-            await asyncio.sleep(COPY_EVERY_S)
-
-    async def _destroy_alone(self, fault: Fault) -> None:
-        """Carry out a destructive fault when the damage of the one before is mended."""
-        while self._destroyed is not None or self._crashing is not None:
-            if self.world.loop.time() > self._begin + self.settings.seconds:
-                return  # there was no moment for it
-            await asyncio.sleep(CHECK_EVERY_S)
-        self._destroyed = fault
-        self._began(fault)
-        self.world.history.note("world", f"FAULT {fault}")
-        await self._kill_all_of(fault)
-        if fault.kind in DAMAGE:
-            self.world.machines[fault.broker].damage_disk(fault.kind, self._rng)
-        else:
-            self._restore_store(fault)
-        if fault.scope is not Scope.ONE:
-            self.world.machines[fault.broker].start()
-        await asyncio.sleep(fault.lasts)
-        for machine in self.world.machines.values():
-            machine.boot()
-        self.world.history.note("world", f"MENDED {fault}")
-        self._ended(fault)
-        await self._until(self._is_whole, "all replicas are whole again after a destructive fault")
-        self._destroyed = None
-
-    async def _kill_all_of(self, fault: Fault) -> None:
-        machines = list(self.world.machines.values())
-        if fault.scope is not Scope.ONE:
-            for machine in machines:
-                if machine.broker_id != fault.broker:
-                    machine.kill()
-                    if fault.scope is Scope.IN_TURN:
-                        await asyncio.sleep(IN_TURN_S)
-            for machine in machines:
-                machine.kill()  # another fault may have ended and started one of them meanwhile
-        self.world.machines[fault.broker].kill()
-
-    def _restore_store(self, fault: Fault) -> None:
-        age = 1 + int(abs(fault.amount) / 10 / COPY_EVERY_S)
-        copy = self._store_copies[-min(age, len(self._store_copies))]
-        self.world.store.restore(copy)
-        self._invariants.store_restored()
-        self.world.history.note("world", f"  the store is as it was {age * COPY_EVERY_S:g} s before")
-
-    def _is_whole(self) -> bool:
-        return self._all_in_sync() and not self._invariants.damage()
-
-    async def _end_faults(self) -> None:
-        self.world.history.note("world", "everything is mended")
-        self.world.links.heal()
-        for machine in self.world.machines.values():
-            machine.resume()
-            machine.join_store()
-            machine.boot()
-
     # --- The end ---
 
-    async def _finish(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
+    async def _finish(
+        self,
+        producers: Sequence[asyncio.Task[None]],
+        readers: Sequence[asyncio.Task[None]],
+        lives: Sequence[asyncio.Task[None]],
+    ) -> None:
         machines = list(self.world.machines.values())
-        await self._until(lambda: all(machine.serves for machine in machines), "every broker serves again")
-        await self._until(self._is_whole, "every replica is in sync and whole again")
+        await self.until(lambda: all(machine.serves for machine in machines), "every broker serves again")
+        await self.until(self.is_whole, "every replica is in sync and whole again")
         for user in self._users:
             user.stopping = True
-        await self._until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
+        await self.until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
         for task in (*producers, *readers):
             task.result()
-        await self._until(self._invariants.no_transaction_is_open, "every transaction has its markers")
+        if lives:
+            await self._finish_group(lives)
+        await self.until(self._invariants.no_transaction_is_open, "every transaction has its markers")
         if COMPACTED_TOPIC in self.topics:
             await asyncio.sleep(COMPACTION_S)
         for topic, partitions in self.topics.items():
@@ -483,8 +361,31 @@ class _Run:
         self._compaction.check()
         self._compaction.judge()
 
+    async def _finish_group(self, lives: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until the group has consumed everything. Then its members leave."""
+        ends = {n: self.ledger.acknowledged_end[TOPIC, n] for n in range(self.settings.partitions)}
+
+        def lacks() -> list[str]:
+            return self.group.lacks([each.consuming for each in self._members if each.consuming is not None], ends)
+
+        def is_stable() -> bool:
+            lasts_s = self.world.loop.time() - self.group.newest_since
+            return lasts_s >= GROUP_STABLE_S and not lacks()
+
+        try:
+            await self.world.until(lambda: is_stable() or any(life.done() for life in lives), timeout=GROUP_PROGRESS_S)
+        except TimeoutError:
+            what = "; ".join(lacks()) or f"generation {self.group.newest_generation} is new"
+            self.violations.report("GroupProgress", f"not within {GROUP_PROGRESS_S:g} s: {what}")
+            await asyncio.Event().wait()
+        for member in self._members:
+            member.stop()
+        await self.until(lambda: all(life.done() for life in lives), "every member has left its group")
+        for life in lives:
+            life.result()
+
     async def _until_done(self, task: asyncio.Task[None], what: str) -> None:
-        await self._until(task.done, what)
+        await self.until(task.done, what)
         task.result()
 
     async def _judge_transactions(self) -> None:
@@ -499,11 +400,20 @@ class _Run:
                     await asyncio.sleep(0.2)
         self.transactions.judge(offsets)
 
-    def _all_in_sync(self) -> bool:
+    def is_whole(self) -> bool:
+        """True if everything is in sync, and no replica lacks anything."""
+        return self.all_in_sync() and not self._invariants.damage()
+
+    def is_out_of_sync(self, broker_id: int) -> bool:
+        """True if the broker is in no ISR."""
+        return self._invariants.is_out_of_sync(broker_id)
+
+    def all_in_sync(self) -> bool:
+        """True if all brokers serve, and every replica is in sync."""
         machines = self.world.machines.values()
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition. If it takes too long, the cluster has not recovered."""
         try:
             await self.world.until(condition, timeout=RECOVERY_S)

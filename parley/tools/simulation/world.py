@@ -124,16 +124,17 @@ class World:
         )
         return machine
 
-    def client_process(self, name: str) -> Process:
-        """A client process on a new host."""
-        process = Process(name, name)
+    def client_process(self, name: str, *, host: str | None = None) -> Process:
+        """A client process on a host, by default on a new one."""
+        process = Process(name, host or name)
         self._clients.append(process)
         return process
 
     @property
     def hosts(self) -> list[str]:
         """All hosts: brokers, then clients."""
-        return [each.host for each in self.machines.values()] + [each.host for each in self._clients]
+        hosts = [each.host for each in self.machines.values()] + [each.host for each in self._clients]
+        return list(dict.fromkeys(hosts))
 
     async def until(self, condition: Callable[[], bool], *, timeout: float = 120.0, what: str = "") -> None:
         """Wait in virtual time. Raises TimeoutError."""

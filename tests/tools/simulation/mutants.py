@@ -13,6 +13,13 @@ from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import brokers
 from parley.broker.controller import leader_choice as election
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups import coordinator as group_coordinator
+from parley.broker.coordinators.groups import member_decisions, membership_change, offset_decisions
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.member_decisions import sync
+from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.membership_change import MembershipChange
+from parley.broker.coordinators.groups.responses import sync_response
 from parley.broker.coordinators.shard import Shard, _complete
 from parley.broker.coordinators.transactions import coordinator as transaction_coordinator
 from parley.broker.coordinators.transactions import initialization, marker_sender
@@ -24,6 +31,7 @@ from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
@@ -32,6 +40,7 @@ from parley.storage._offset_map import OffsetMap, note_keys
 from parley.storage.compaction_batches import Batch, with_records
 from parley.storage.log import Log
 from parley.storage.log_integrity import LogIntegrity
+from parley.storage.removed_tombstones import RemovedTombstones
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 
@@ -114,6 +123,11 @@ def close_gaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "with_records", renumbered)
 
 
+def forget_removed_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A replica that was away while compaction removed tombstones keeps what they delete, as in Kafka."""
+    patch.setattr(RemovedTombstones, "set", lambda self, offset: None)
+
+
 def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
     """A store that was restored to an older state is believed: who is in sync, and the leader epochs."""
 
@@ -190,6 +204,65 @@ def forget_markers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "_append_marker", append_only)
 
 
+# --- Groups ---
+
+
+def keep_generation(patch: pytest.MonkeyPatch) -> None:
+    """A rebalance gives the group a new assignment in the generation that it had."""
+    begin = MembershipChange._begin_generation
+
+    def begin_again(self: MembershipChange) -> None:
+        if self.membership.generation > 0:
+            self.membership.generation -= 1
+        begin(self)
+
+    patch.setattr(MembershipChange, "_begin_generation", begin_again)
+
+
+def accept_outdated_commits(patch: pytest.MonkeyPatch) -> None:
+    """A commit of a member that belonged to the group once is accepted: also that of a member which slept."""
+    patch.setattr(offset_decisions, "check_may_commit", lambda group, committer: None)
+
+
+def assign_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A member that asks for its assignment before the leader has sent it gets an empty one."""
+
+    def sync_at_once(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
+        membership = shard.membership_of(request.group_id)
+        is_early = membership.state is GroupState.COMPLETING_REBALANCE and membership.leader_id != request.member_id
+        decision = sync(request, shard, now_ms)
+        return Decision(sync_response(membership, request.member_id)) if is_early else decision
+
+    patch.setattr(group_coordinator, "sync", sync_at_once)
+
+
+def let_members_wait(patch: pytest.MonkeyPatch) -> None:
+    """The members that wait for the leader's assignments get no response when these arrive."""
+    release = MembershipChange._release
+
+    def release_others(self: MembershipChange, key: tuple[str, str, str], response: Any) -> None:
+        if key[0] != "sync" or key == self._caller:
+            release(self, key, response)
+
+    patch.setattr(MembershipChange, "_release", release_others)
+
+
+def keep_dead_members(patch: pytest.MonkeyPatch) -> None:
+    """A member's session never expires, so that it keeps its partitions after its death."""
+    patch.setattr(membership_change, "_session", lambda group_id, member_id, timeout_ms: {})
+
+
+def ignore_heartbeats(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat does not begin the member's session again: a live member is removed."""
+    patch.setattr(member_decisions, "session", lambda group_id, member: {})
+    patch.setattr(offset_decisions, "session", lambda group_id, member: {})
+
+
+def replace_unstored(patch: pytest.MonkeyPatch) -> None:
+    """A static member that has restarted takes its place in the memory of the coordinator only."""
+    patch.setattr(MembershipChange, "store_replacement", lambda self: None)
+
+
 def late_leaders(broker: int) -> list[Fault]:
     """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
     faults = []
@@ -224,6 +297,11 @@ def power_cuts(broker: int) -> list[Fault]:
     return sorted([*faults, Fault(2.4, Kind.KILL, broker, broker, 15.0, 0.0)], key=lambda fault: fault.at)
 
 
+def long_absence(broker: int) -> list[Fault]:
+    """A broker is away until the end, for longer than ``delete.retention.ms``."""
+    return [Fault(3.0, Kind.SHUT_DOWN, broker, broker, 17.0, 0.0)]
+
+
 def altered_after_a_clean_stop(broker: int) -> list[Fault]:
     """Bytes change that a recovery does not read again, since the broker has stopped cleanly behind them."""
     flips = [Fault(at, Kind.FLIP, broker, broker, 1.0, 0.0) for at in (10.0, 12.0, 14.0)]
@@ -253,6 +331,8 @@ class Mutant:
     """True if there is a compacted topic, too."""
     transactions: bool = False
     """True if there are transactional producers, too."""
+    groups: bool = False
+    """True if there is a consumer group, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
 
@@ -270,10 +350,11 @@ MUTANTS = (
     Mutant(join_early, range(7, 50)),
     Mutant(forget_refusals, range(8, 60), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
-    Mutant(serve_unverified, range(1, 20), altered_after_a_clean_stop),
+    Mutant(serve_unverified, range(10, 40), altered_after_a_clean_stop),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
+    Mutant(forget_removed_tombstones, range(7, 40), long_absence, compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
     Mutant(tear_transactions, range(1, 10), no_faults, transactions=True, invariant="AtomicVisibility"),
     Mutant(reply_early, range(2, 40), without_followers, transactions=True),
@@ -281,20 +362,32 @@ MUTANTS = (
     Mutant(ignore_open_transactions, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(fence_nobody, range(1, 10), no_faults, transactions=True, invariant="FencedZombie"),
     Mutant(forget_markers, range(1, 10), no_faults, transactions=True, invariant="ReplayEqualsLive"),
+    Mutant(keep_generation, range(1, 20), no_faults, groups=True, invariant="OneOwner"),
+    Mutant(accept_outdated_commits, range(7, 46), no_faults, groups=True, invariant="OneOwner"),
+    Mutant(assign_too_early, range(2, 22), no_faults, groups=True, invariant="AssignmentOfLeader"),
+    Mutant(let_members_wait, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
+    Mutant(keep_dead_members, range(5, 45), no_faults, groups=True, invariant="GroupProgress"),
+    Mutant(ignore_heartbeats, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
+    Mutant(reply_early, range(2, 40), without_followers, groups=True, invariant="OneOwner"),
+    Mutant(replace_unstored, range(1, 20), no_faults, groups=True, invariant="ReplayEqualsLive"),
 )
 
 
 def hunt(mutant: Mutant) -> Outcome | None:
     """Run seeds until one violates the invariant; None if none does."""
+    schedules: list[list[Fault] | None] = [None]
+    if mutant.faults is not None:
+        made = [mutant.faults(broker) for broker in (1, 2, 3)]
+        schedules = [*made[:1], *(each for each in made[1:] if each != made[0])]
     for seed in mutant.seeds:
-        for broker in (1, 2, 3) if mutant.faults else (0,):
-            faults = mutant.faults(broker) if mutant.faults else None
+        for faults in schedules:
             settings = Settings(
                 seconds=20.0,
                 compacts=mutant.compacts,
                 faults=faults,
                 kinds=mutant.kinds,
                 transactions=mutant.transactions,
+                groups=mutant.groups,
             )
             outcome = simulate(seed, settings)
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):

@@ -13,6 +13,9 @@ from random import Random
 
 import pytest
 
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.client import Client
+from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.storage.checkpoints import write_atomically
 from parley.tools.simulation.disk import Disks, torn
 from parley.tools.simulation.faults import Fault, Kind
@@ -64,6 +67,60 @@ def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
     assert not world.failures
 
 
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the_store_was_restored(last: int) -> None:
+    """A consumer that has seen them refuses metadata with lower ones (KIP-320). All processes were killed since, and
+    ``last`` starts after the others have recovered what they can."""
+
+    async def live(world: World) -> tuple[int, int]:
+        machines = [world.add_machine(broker) for broker in (1, 2, 3)]
+
+        def state() -> PartitionState | None:
+            server = next((machine.server for machine in machines if machine.serves), None)
+            return None if server is None else server.metadata.image.partition("t", 0)
+
+        def is_in_sync() -> bool:
+            known = state()
+            return all(machine.serves for machine in machines) and known is not None and len(known.isr) == 3
+
+        async def create() -> None:
+            wanted = CreateTopicsRequest.CreatableTopic(
+                name="t", num_partitions=1, replication_factor=3, assignments=[], configs=[]
+            )
+            async with Client([machine.address for machine in machines], timeout=10.0) as client:
+                await client.send(CreateTopicsRequest(topics=[wanted], timeout_ms=5000), node=await client.controller())
+
+        for machine in machines:
+            machine.start()
+        await world.until(lambda: all(machine.serves for machine in machines), what="start")
+        await world.client_process("admin").start(create(), name="admin")
+        await world.until(is_in_sync, what="topic")
+        copy = world.store.copy()
+        for machine in (*machines, *machines):
+            machine.shut_down()
+            await world.until(lambda machine=machine: not machine.is_up, what="end")  # type: ignore[misc]
+            machine.boot()
+            await world.until(is_in_sync, what="restart")
+        before = state()
+        for machine in machines:
+            machine.kill()
+        world.store.restore(copy)
+        for machine in sorted(machines, key=lambda machine: machine.broker_id == last):
+            machine.boot()
+            await asyncio.sleep(10)
+        await world.until(is_in_sync, what="recovery")
+        after = state()
+        assert before is not None
+        assert after is not None
+        return before.leader_epoch, after.leader_epoch
+
+    with World("restored", properties={"default.replication.factor": "3"}) as world:
+        before, after = world.run(live)
+    assert before >= 4
+    assert after > before
+    assert not world.failures
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crash_leaves_what_was_synced(tmp_path: Path, seed: int) -> None:
     with Disks(tmp_path) as disks:
@@ -90,7 +147,7 @@ def test_pages_may_be_lost_one_by_one() -> None:
     assert any(fate.count(0) and fate[-1] for fate in fates), "a page in the middle is lost, a later one is not"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_brokers_keep_their_promises(seed: int) -> None:
     outcome = simulate(seed, SHORT)
     assert outcome.passed, "\n".join(map(str, outcome.violations))
@@ -103,6 +160,14 @@ def test_transactions_are_atomic(seed: int) -> None:
     outcome = simulate(seed, replace(SHORT, transactions=True))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
     assert outcome.transactions_committed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_group_keeps_its_assignments_and_gets_on(seed: int) -> None:
+    outcome = simulate(seed, replace(SHORT, groups=True))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.generations
 
 
 @pytest.mark.slow
@@ -124,7 +189,8 @@ def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Cal
 
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
-    run = "simulate(4, Settings(seconds=5.0, transactions=True)).digest"
+    settings = Settings(seconds=5.0, transactions=True, groups=True)
+    run = "simulate(4, Settings(seconds=5.0, transactions=True, groups=True)).digest"
     code = f"from parley.tools.simulation.scenario import *; print({run})"
     digests = {
         subprocess.run(
@@ -132,7 +198,7 @@ def test_a_seed_replays_exactly() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert digests == {f"{simulate(4, Settings(seconds=5.0, transactions=True)).digest}\n"}
+    assert digests == {f"{simulate(4, settings).digest}\n"}
 
 
 SEEDS = range(1, 5)

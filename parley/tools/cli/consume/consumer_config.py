@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.librdkafka import security_properties
 
 LATEST: Final = "latest"
 EARLIEST: Final = "earliest"
@@ -87,9 +88,8 @@ def check_protocol(settings: Mapping[str, Any]) -> None:
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
-    is_plain = str(settings.get("security.protocol", "PLAINTEXT")).upper() == "PLAINTEXT"
-    if settings.get("group.protocol") != "consumer" or not is_plain:
-        return
+    if settings.get("group.protocol") != "consumer" or "sasl.username" in settings:
+        return  # librdkafka's own settings of a login cannot be used here
 
     async def has_protocol(client: Any) -> bool:
         try:
@@ -100,5 +100,5 @@ def check_protocol(settings: Mapping[str, Any]) -> None:
             return False
         return True
 
-    if not on_cluster(str(settings["bootstrap.servers"]), None, has_protocol):
+    if not on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), has_protocol):
         raise CommandError(_UNSUPPORTED_PROTOCOL)

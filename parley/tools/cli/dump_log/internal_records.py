@@ -11,6 +11,7 @@ from uuid import UUID
 from parley.protocol.codec import decode_from
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages import stored
+from parley.protocol.messages import stored_consumer_groups as consumer
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Data, Struct
 
@@ -84,17 +85,27 @@ def _all_versions(kind: type[Data]) -> dict[int, type[Data]]:
     return dict.fromkeys(kind.VERSIONS, kind)
 
 
-_OFFSET_KEYS: dict[int, type[Data]] = {
-    0: stored.OffsetCommitKey,
-    1: stored.OffsetCommitKey,
-    2: stored.GroupMetadataKey,
+_OFFSET_KINDS: dict[int, tuple[type[Data], type[Data]]] = {
+    0: (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    1: (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    2: (stored.GroupMetadataKey, stored.GroupMetadataValue),
+    3: (consumer.ConsumerGroupMetadataKey, consumer.ConsumerGroupMetadataValue),
+    4: (consumer.ConsumerGroupPartitionMetadataKey, consumer.ConsumerGroupPartitionMetadataValue),
+    5: (consumer.ConsumerGroupMemberMetadataKey, consumer.ConsumerGroupMemberMetadataValue),
+    6: (consumer.ConsumerGroupTargetAssignmentMetadataKey, consumer.ConsumerGroupTargetAssignmentMetadataValue),
+    7: (consumer.ConsumerGroupTargetAssignmentMemberKey, consumer.ConsumerGroupTargetAssignmentMemberValue),
+    8: (consumer.ConsumerGroupCurrentMemberAssignmentKey, consumer.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
 }
+"""The types of keys and values in __consumer_offsets, by the number that keys begin with."""
+
+_OFFSET_KEYS: dict[int, type[Data]] = {number: key for number, (key, _) in _OFFSET_KINDS.items()}
 
 
 def _offsets(record: Record) -> Texts:
     """Decode a record of __consumer_offsets; the type of its key decides the type of its value."""
     kind = int.from_bytes((record.key or b"")[:2], "big")
-    values = stored.GroupMetadataValue if kind == 2 else stored.OffsetCommitValue
+    values = _OFFSET_KINDS.get(kind, _OFFSET_KINDS[0])[1]
     return _decoded(record.key, _OFFSET_KEYS, "type"), _decoded(record.value, _all_versions(values), "version")
 
 

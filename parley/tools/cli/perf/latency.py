@@ -138,7 +138,11 @@ def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
         file=sys.stderr,
     )
     new = NewTopic(wanted.topic, 1, 1, None, {})
-    on_cluster(wanted.bootstrap_server, None, lambda client: create(client, new, if_not_exists=True, verbose=False))
+    on_cluster(
+        wanted.bootstrap_server,
+        connection.security,
+        lambda client: create(client, new, if_not_exists=True, verbose=False),
+    )
     while (made := reach(consumer, connection, wanted.topic).topics[wanted.topic]).error is not None:
         if not made.error.retriable() and made.error.name() != "UNKNOWN_TOPIC_OR_PART":
             raise CommandError(f"The topic '{wanted.topic}' cannot be used: {made.error.str()}.")

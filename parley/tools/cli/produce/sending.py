@@ -51,10 +51,7 @@ class Sender:
             except BufferError:
                 self.producer.poll(0.1)
             except KafkaException as error:
-                raise CommandError(
-                    f"A record was refused by the client: {error.args[0].str()}. "
-                    "For larger records set --producer-property message.max.bytes=..."
-                ) from error
+                raise CommandError(refused_by_client(error.args[0])) from error
         if wait:
             self.producer.flush()
         else:
@@ -69,6 +66,12 @@ class Sender:
             self.last_failure = Failure(error.str(), error.name(), message.topic(), message.partition(), record)
 
 
+def refused_by_client(error: Any) -> str:
+    """Why librdkafka did not queue a record, such as its size or missing rights."""
+    larger = " For larger records set --producer-property message.max.bytes=..."
+    return f"A record was refused by the client: {error.str()}.{larger if error.name() == 'MSG_SIZE_TOO_LARGE' else ''}"
+
+
 def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sender, *, sync: bool) -> None:
     """Send all lines. Raises ``CommandError`` at the end if a record was not acknowledged."""
     try:
@@ -77,11 +80,11 @@ def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sen
     finally:
         sender.producer.flush()
     if sender.last_failure is not None:
-        why = reason(sender.last_failure, sender.connection.bootstrap)
+        why = reason(sender.last_failure, sender.connection)
         raise CommandError(f"{sender.failed} record(s) were not acknowledged; the last one: {why}")
 
 
-def reason(failure: Failure, bootstrap: str) -> str:
+def reason(failure: Failure, connection: Connection) -> str:
     """Why a record was not acknowledged, with the broker's message if it sends one.
 
     librdkafka drops that message. So a record that was refused as invalid is sent again to get it.
@@ -91,8 +94,8 @@ def reason(failure: Failure, bootstrap: str) -> str:
     from parley.tools.cli.cluster_client import on_cluster
 
     try:
-        said = on_cluster(bootstrap, None, _Offer(failure).ask)
-    except CommandError:  # the broker does not respond any more, or requires TLS
+        said = on_cluster(connection.bootstrap, connection.security, _Offer(failure).ask)
+    except CommandError:  # the broker does not respond any more, or the login is known to librdkafka only
         said = ""
     return f"{said or failure.reason} ({failure.code})."
 

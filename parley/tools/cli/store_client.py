@@ -1,0 +1,79 @@
+"""Run a command's work on a coordination store: its address, its opening, and errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from parley.tools.cli.invocation import CommandError, silence_store_clients
+
+if TYPE_CHECKING:
+    from parley.consensus.backend import Backend
+    from parley.consensus.registry import BackendFactory
+
+T = TypeVar("T")
+
+OPEN_MAX_S = 30.0
+
+
+def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
+    """Return the URL of the store that the arguments name, and the factory that opens it. Raises ``CommandError``."""
+    from parley.configuration.providers import read_configuration
+    from parley.consensus.errors import BadConfig
+    from parley.consensus.registry import backend_factory, configured_url
+
+    if (url is None) == (config is None):
+        raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
+    if config is None:
+        return url or "", backend_factory({})
+    try:
+        properties = read_configuration(config)
+        return configured_url(properties), backend_factory(properties)
+    except OSError as error:
+        raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
+    except (ValueError, BadConfig) as error:
+        raise CommandError(f"{config}: {error}.") from error
+
+
+async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
+    """Open a store, run ``work`` with it, close it. An empty store stays empty."""
+    from parley.consensus.store_lookup import open_existing
+
+    async with asyncio.timeout(OPEN_MAX_S):
+        backend = await open_existing(url, backend_at)
+    try:
+        return await work(backend)
+    finally:
+        await backend.close()
+
+
+def run_on_store(work: Callable[[], Awaitable[T]]) -> T:
+    """Run ``work`` in an event loop. Raises ``CommandError`` for errors of the store."""
+
+    async def run() -> T:
+        return await work()
+
+    silence_store_clients()
+    with _explained():
+        return asyncio.run(run())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from parley.consensus.errors import CoordinationError, Unauthorized, WrongStore
+
+    try:
+        yield
+    except WrongStore as error:
+        raise CommandError(f"this is not the store of a cluster: {error}.") from error
+    except Unauthorized as error:
+        raise CommandError(
+            f"the store refuses: {error}. See docs/stores.md for the permissions that a broker needs."
+        ) from error
+    except CoordinationError as error:
+        raise CommandError(f"{error or type(error).__name__}.") from error
+    except TimeoutError as error:
+        raise CommandError(f"the store did not respond within {OPEN_MAX_S:g} s.") from error

@@ -1,0 +1,169 @@
+"""The strangers of ``make quickstart SECURE=1``: each knocks at a door of the cluster, and must be refused there.
+
+Most are commands that a user could type. A stranger that is let in ends the program with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parley.configuration.properties import read_properties
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.cluster_metadata import FetchMetadataRequest
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.security.client_security import client_security
+from parley.tools.secured_demo.certificates import Authority
+from parley.tools.secured_demo.files import ADMIN, SecuredFiles
+
+USER: Final = "alice"
+_REFUSED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_BYTES: Final = 1024
+_WRONG: Final = "invalid credentials"
+_DENIED: Final = "authorization failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A command of a stranger. ``refusal`` is in its error message; empty if its output must not have ``secret``."""
+
+    who: str
+    words: Sequence[str]
+    refusal: str = ""
+    secret: str = ""
+    typed: str = ""
+    """The command's standard input."""
+
+
+class LetIn(SystemExit):
+    """A stranger was not refused."""
+
+
+def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Attempt]:
+    """The attempts of strangers without an account, at a broker and at the store at the address ``store``."""
+    foreign = _foreign_authority(files)
+    certificate = foreign.issue(files.folder / "foreign.pem", "broker")
+    known = files.passwords[ADMIN]
+
+    def topics(name: str, **client: Any) -> tuple[str, ...]:
+        file = files.write_client_properties(f"{name}.properties", **client)
+        return ("topics", "--list", "--bootstrap-server", bootstrap, "--command-config", shown(file))
+
+    forged = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificate)}
+    misled = {"ssl.truststore.location": str(foreign.certificate_file)}
+    attempts = [
+        Attempt("Without TLS", ("topics", "--list", "--bootstrap-server", bootstrap), "closed the connection"),
+        Attempt("Without a login", topics("no-login"), "closed the connection"),
+        Attempt("With a guessed password", topics("guess", user=ADMIN, password="admin"), _WRONG),
+        Attempt(
+            "As a user that does not exist: same response", topics("nobody", user="nobody", password="admin"), _WRONG
+        ),
+        Attempt(
+            "With a certificate of another authority, although the password is right",
+            topics("forged", user=ADMIN, password=known, more=forged),
+            "the TLS handshake failed",
+        ),
+        Attempt(
+            "A client that trusts another authority sends these brokers no password",
+            topics("misled", user=ADMIN, password=known, more=misled),
+            "the certificate of the broker is not accepted",
+        ),
+    ]
+    if not store.startswith("local:"):
+        address = store.partition("?")[0]
+        trusting = f"{address}?ca-file={shown(files.authority.certificate_file)}"
+        attempts += [
+            Attempt("At the store, without TLS", ("coordination", "status", address), "Error:"),
+            Attempt("At the store, without an account", ("coordination", "status", trusting), "the store refuses"),
+        ]
+    return attempts
+
+
+def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
+    """The attempts of a user who can log in and has no rights; ``client`` is the user's properties file."""
+    to = ("--bootstrap-server", bootstrap, "--command-config", shown(client))
+    rights = ("--add", "--allow-principal", f"User:{USER}", "--cluster", "--force")
+    return [
+        Attempt(f"{USER} learns no topic's name", ("topics", "--list", *to), secret=topic),
+        Attempt(f"{USER} may not write", ("produce", "--topic", topic, *to), _DENIED, typed="a line\n"),
+        Attempt(f"{USER} may not read", ("consume", "--topic", topic, "--from-beginning", *to), _DENIED),
+        Attempt(f"{USER} may not take rights", ("acls", *rights, *to), "CLUSTER_AUTHORIZATION_FAILED"),
+    ]
+
+
+def shown(path: Path) -> str:
+    """The path of a file as commands in the cluster's folder name it."""
+    return os.path.relpath(path)
+
+
+def _foreign_authority(files: SecuredFiles) -> Authority:
+    folder = files.folder / "foreign"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return Authority(folder, "Another authority")
+
+
+def refuse(attempts: Iterable[Attempt]) -> None:
+    """Run the commands, and show how each is refused. Raises LetIn if one is not."""
+    for attempt in attempts:
+        print(f"\n# {attempt.who}:\n$ parley {shlex.join(attempt.words)}", flush=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "parley", *attempt.words],
+            input=attempt.typed,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = (done.stdout + done.stderr).strip()
+        print(textwrap.indent(said or "(nothing)", "  "), flush=True)
+        if attempt.refusal:
+            is_refused = done.returncode != 0 and attempt.refusal in said
+        else:
+            is_refused = done.returncode == 0 and attempt.secret not in said
+        if not is_refused:
+            raise LetIn(f"{attempt.who}: the cluster has not refused this (exit code {done.returncode}).")
+
+
+def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
+    """Send what brokers send to each other, as the user of a properties file. Raises LetIn if it is not refused."""
+    print(f"\n# {USER} poses as broker 2: fetches as a follower, and asks for the controller's metadata:")
+    for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
+        print(f"  {name}: {code.name}", flush=True)
+        if code not in _REFUSED:
+            raise LetIn(f"{USER} has posed as a broker: {name} had the response {code.name}.")
+
+
+async def _pose(bootstrap: str, topic: str, client: Path) -> dict[str, ErrorCode]:
+    wanted = FetchRequest.FetchTopic(
+        topic=topic,
+        partitions=[FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=_BYTES)],
+    )
+    follower = FetchRequest(replica_id=2, max_wait_ms=0, min_bytes=0, topics=[wanted])
+    async with Client(bootstrap, security=client_security(read_properties(client))) as posing:
+        fetched = await posing.send(follower, version=11)
+        codes = [fetched.error_code, *(each.error_code for topic_ in fetched.responses for each in topic_.partitions)]
+        found = {"Fetch": ErrorCode(max(codes, key=abs))}
+        try:
+            pulled = await posing.send(FetchMetadataRequest(broker_id=2, max_wait_ms=0))
+            found["FetchMetadata"] = ErrorCode(pulled.error_code)
+        except KafkaError as error:
+            found["FetchMetadata"] = error.code
+    return found
+
+
+def show_private(folder: Path) -> None:
+    """Show the permissions of the embedded store's folder. Raises LetIn if other users have any."""
+    mode = folder.stat().st_mode
+    print("\n# Another user of this machine, at the embedded store:")
+    print(f"$ stat -c '%A %n' {shown(folder)}\n  {stat.filemode(mode)} {shown(folder)}", flush=True)
+    if stat.S_IMODE(mode) & 0o077:
+        raise LetIn(f"other users can open {folder}: chmod 700 {folder}")

@@ -1,0 +1,134 @@
+"""Asks a running cluster for the checks: its settings and ACLs as a client, and what strangers may do as a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.security.acls.bindings import AclBinding, AclFilter
+from parley.configuration.tls import tls_settings
+from parley.protocol.client import Client, NoBrokerListens
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity
+from parley.tools.cli import acls, configs
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import client_properties
+from parley.tools.cli.invocation import CommandError
+from parley.tools.security_check.subject import Subject, Unchecked
+
+STRANGER_S: Final = 30.0
+_CLIENT_S: Final = 2 * STRANGER_S
+"""The limits of the stranger's client: so it is ``STRANGER_S`` that ends its waiting."""
+_ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
+"""How a client sees that a broker refuses it: its connection has ended."""
+_DEFAULT, _UNKNOWN = 5, 0
+_HIDDEN: Final = "${hidden}"
+"""The value of a secret that is set: the checks take it for one that a config provider supplies."""
+_TLS: Final = ("SSL", "SASL_SSL")
+
+
+def subjects_of_cluster(
+    bootstrap: str, command_config: Path | None, now: datetime
+) -> tuple[list[Subject], list[Unchecked]]:
+    """Return the settings of each broker, and what could not be checked. Raises ``CommandError``."""
+    properties = client_properties(command_config)
+    strangers, unchecked = asyncio.run(_strangers(bootstrap))
+    elsewhere = "the store and the brokers' files: check the properties file on a broker's machine"
+    unchecked.append(Unchecked(elsewhere, has_failed=False))
+
+    async def ask(client: Client) -> list[Subject]:
+        every_acl: list[AclBinding] | None = None
+        try:
+            every_acl = await acls.select(client, AclFilter())
+        except (CommandError, KafkaError) as error:
+            unchecked.append(Unchecked(f"the ACLs: {error}"))
+        subjects = []
+        for broker in sorted((await client.metadata([])).brokers, key=lambda each: each.node_id):
+            settings = await configs.describe(client, configs.Entity("broker", str(broker.node_id)), all_settings=True)
+            config, written = _config_of(broker.node_id, settings)
+            certificates: dict[str, datetime] = {}
+            if properties.get("security.protocol") in _TLS:
+                address = f"{broker.host}:{broker.port}"
+                try:
+                    certificates[address] = await asyncio.to_thread(_expiry, broker.host, broker.port, properties)
+                except (OSError, ValueError) as error:
+                    unchecked.append(Unchecked(f"when the certificate of {address} expires: {error}"))
+            subjects.append(
+                Subject(
+                    f"broker {broker.node_id}",
+                    config,
+                    now,
+                    written=written,
+                    certificates=certificates,
+                    acls=every_acl,
+                    strangers=strangers,
+                )
+            )
+        return subjects
+
+    return on_cluster(bootstrap, properties, ask), unchecked
+
+
+def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str, str]]:
+    """The configuration that DescribeConfigs shows, and the secrets that are set, without their values."""
+    own = [each for each in settings if each.config_source != _DEFAULT]
+    given = {each.name: each.value for each in own if each.value is not None and not each.is_sensitive}
+    try:
+        config = BrokerConfig.from_properties(given)
+    except ConfigError as error:
+        raise CommandError(f"the settings of broker {broker} cannot be evaluated: {error}") from error
+    return config, {each.name: _HIDDEN for each in own if each.is_sensitive}
+
+
+async def _strangers(bootstrap: str) -> tuple[list[str], list[Unchecked]]:
+    """What clients without an account may do, without TLS and with TLS; and what could not be tried."""
+    doors = {
+        "neither TLS nor a login": PLAINTEXT,
+        "TLS and no login": ClientSecurity(await asyncio.to_thread(_trusting_context, {})),
+    }
+    served, unchecked = [], []
+    for name, security in doors.items():
+        try:
+            async with (
+                asyncio.timeout(STRANGER_S),
+                Client(bootstrap, security=security, timeout=_CLIENT_S, connect_timeout=_CLIENT_S) as client,
+            ):
+                topics = len((await client.metadata()).topics)
+        except TimeoutError:
+            unchecked.append(Unchecked(f"clients with {name}: no response within {STRANGER_S:g} s"))
+        except (KafkaError, OSError, ValueError) as error:
+            is_refused = isinstance(error, KafkaError) and error.code in _ENDED
+            if not is_refused or isinstance(error, NoBrokerListens):
+                unchecked.append(Unchecked(f"clients with {name}: {error}"))
+        else:
+            served.append(f"{bootstrap} serves clients with {name}; they see {topics} topics")
+    return served, unchecked
+
+
+def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """TLS with the client's own certificate, if it has one, that accepts every certificate of a server. Blocks."""
+    context = tls_settings(properties).client_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _expiry(host: str, port: int, properties: Mapping[str, str]) -> datetime:
+    """When the certificate of a listener expires, whatever its authority. Blocks. Raises OSError or ValueError."""
+    from cryptography.x509 import load_der_x509_certificate
+
+    with (
+        socket.create_connection((host, port), STRANGER_S) as connection,
+        # Only the date is read; the client that asks for settings verifies.
+        _trusting_context(properties).wrap_socket(connection, server_hostname=host) as tls,
+    ):
+        found = tls.getpeercert(binary_form=True)
+    if found is None:
+        raise ValueError("the listener has none")
+    return load_der_x509_certificate(found).not_valid_after_utc.astimezone(UTC)

@@ -1,0 +1,90 @@
+"""The subject of the checks: one broker's settings and what else is known about it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.acls.bindings import AclBinding
+from parley.consensus.protection import Protection
+
+PROPERTIES_FILE = "the properties file"
+"""The ``FileMode.key`` of the file that is checked. It counts as a secret only if it contains one."""
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """What was not checked, and why. It ``has_failed`` unless the other form of the command is the one to check it."""
+
+    text: str
+    has_failed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileMode:
+    """A file or a folder, and its permissions. ``key`` is the setting that names it."""
+
+    key: str
+    path: str
+    mode: int
+    is_reachable: bool = True
+    """False if a folder above it keeps out the users that are neither its owner nor of its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The settings of one broker, and what could be found out besides; None or empty if it could not.
+
+    ``name`` is the file, or the broker. ``written`` has the settings as they are in the file, with the names of secrets
+    that config providers supply. ``certificates`` has the time at which the certificate of each listener with TLS
+    expires.
+    """
+
+    name: str
+    config: BrokerConfig
+    now: datetime
+    written: Mapping[str, str] = field(default_factory=dict)
+    secret_files: Sequence[FileMode] = ()
+    trust_files: Sequence[FileMode] = ()
+    """The files that decide who is let in, and their folders."""
+    data_folders: Sequence[FileMode] = ()
+    certificates: Mapping[str, datetime] = field(default_factory=dict)
+    revocation_lists: Mapping[str, datetime] = field(default_factory=dict)
+    """When the first revocation list of each listener that has any expires."""
+    acls: Sequence[AclBinding] | None = None
+    store: Protection | None = None
+    strangers: Sequence[str] = ()
+    """What clients without an account were able to do."""
+
+    @property
+    def listeners(self) -> Sequence[ListenerAddress]:
+        """The listeners of the broker."""
+        bound: Sequence[ListenerAddress] = self.config.bound
+        return bound
+
+    @property
+    def inter_broker(self) -> ListenerAddress:
+        """The listener that the brokers use."""
+        return next(each for each in self.listeners if each.name == self.config.inter_broker_listener)
+
+    def of_listeners(self) -> Iterator[tuple[ListenerAddress, BrokerConfig]]:
+        """Each listener with its own settings."""
+        for listener in self.listeners:
+            yield listener, self.config.for_listener(listener.name)
+
+    def demands_certificate(self, listener: ListenerAddress) -> bool:
+        """True if clients of the listener need a certificate."""
+        if not listener.is_tls:
+            return False
+        own = self.config.for_listener(listener.name)
+        is_set = f"listener.name.{listener.name.lower()}.ssl.client.auth" in self.config.given
+        return own.ssl_client_auth == "required" and (is_set or not listener.is_sasl)
+
+
+def is_local(host: str) -> bool:
+    """True if only this machine reaches the address."""
+    return host in LOCAL_HOSTS or host.startswith("127.")

@@ -1,0 +1,136 @@
+"""The ledger of a consumer group in a simulation, and the invariants that it checks.
+
+* **OneOwner**: no two members hold the same partition in the same generation. A commit fails if the member sent it
+  after a newer generation had its assignments, or after another process had taken the member's place.
+* **AssignmentOfLeader**: each member gets the partitions that the leader of its generation assigned to it.
+* **GroupProgress**: after the faults, the group soon is stable and has consumed everything. A member begins to consume
+  only where a member has committed, so that it skips nothing.
+
+A generation may be lost with its coordinator until a member has its assignment. The next coordinator then uses its
+number again, so that a generation may have several leaders; but the assignments of one of them count for all members.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from parley.tools.simulation.client_invariants import Violations
+from parley.tools.simulation.event_history import History
+
+Plan = Mapping[str, tuple[int, ...]]
+"""The partitions that a leader assigns, by the identity of the member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a member in a generation. ``who`` is the name of the client."""
+
+    who: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+    @property
+    def identity(self) -> str:
+        """What stays the same if another process takes the place of a static member."""
+        return self.instance_id or self.member_id
+
+    def __str__(self) -> str:
+        return f"{self.who} ({self.member_id}) in generation {self.generation}"
+
+
+class GroupLedger:
+    """What the members of a group know about it."""
+
+    def __init__(self, history: History, violations: Violations) -> None:
+        self.newest_generation = 0
+        """The newest generation in which a member has its assignment."""
+        self.newest_since = history.now()
+        """When the first member of the newest generation got its assignment."""
+        self._history = history
+        self._violations = violations
+        self._plans: defaultdict[int, list[Plan]] = defaultdict(list)
+        self._owners: dict[tuple[int, int], Place] = {}
+        self._ids: defaultdict[str, set[str]] = defaultdict(set)  # by group instance id
+        self._replaced: set[str] = set()
+        self._held: dict[str, tuple[Place, tuple[int, ...]]] = {}
+        self._committed: defaultdict[int, int] = defaultdict(int)
+        self._sent: defaultdict[int, set[int]] = defaultdict(set)
+
+    # --- Reports of members ---
+
+    def assigns(self, leader: Place, plan: Plan) -> None:
+        """A leader is about to send the assignments of its generation."""
+        self._history.note(leader.who, f"assigns in generation {leader.generation} {dict(plan)}")
+        self._plans[leader.generation].append(plan)
+
+    def ids_of(self, instance_id: str | None) -> set[str]:
+        """The member ids with which clients of this group instance id have had an assignment so far."""
+        return set(self._ids[instance_id]) if instance_id is not None else set()
+
+    def assigned(self, place: Place, partitions: tuple[int, ...], replaced: Collection[str]) -> None:
+        """A member has its assignment. ``replaced`` is what ``ids_of`` returned before the member asked for it."""
+        self._history.note(place.who, f"has {list(partitions)} in generation {place.generation}")
+        for partition in partitions:
+            owner = self._owners.setdefault((place.generation, partition), place)
+            if owner.identity != place.identity:
+                self._violations.report("OneOwner", f"partition {partition} belongs to {owner} and to {place}")
+        plans = self._plans[place.generation]
+        possible = [plan for plan in plans if plan.get(place.identity, ()) == partitions]
+        if not possible:
+            planned = " or ".join(str(dict(plan)) for plan in plans)
+            text = f"{place} got {list(partitions)}; the leader assigned {planned or 'nothing'}"
+            self._violations.report("AssignmentOfLeader", text)
+        self._plans[place.generation] = possible or plans
+        if place.generation > self.newest_generation:
+            self.newest_generation, self.newest_since = place.generation, self._history.now()
+        self._replaced |= set(replaced) - {place.member_id}
+        if place.instance_id is not None:
+            self._ids[place.instance_id].add(place.member_id)
+        self._held[place.who] = place, partitions
+
+    def begins(self, place: Place, partition: int, offset: int) -> None:
+        """A member begins to consume a partition at the offset that the coordinator has for the group."""
+        if offset not in self._sent[partition] | {0}:
+            text = f"{place} begins partition {partition} at {offset}, which no member has committed"
+            self._violations.report("GroupProgress", text)
+
+    def releases(self, who: str) -> None:
+        """A client stops consuming its partitions: it joins again, leaves or has died."""
+        self._held.pop(who, None)
+
+    def commits(self, place: Place, offsets: Mapping[int, int]) -> str:
+        """A commit is about to be sent. Returns why it must fail; empty if it need not."""
+        for partition, offset in offsets.items():
+            self._sent[partition].add(offset)
+        if place.generation < self.newest_generation:
+            return f"generation {self.newest_generation} had its assignments"
+        return "another process had taken its place" if place.member_id in self._replaced else ""
+
+    def committed(self, place: Place, offsets: Mapping[int, int], outdated: str) -> None:
+        """A commit succeeded. ``outdated`` is what ``commits`` returned when it was sent."""
+        self._history.note(place.who, f"has committed {dict(offsets)} in generation {place.generation}")
+        if outdated:
+            text = f"a commit of {place} succeeded, although {outdated} when it was sent"
+            self._violations.report("OneOwner", text)
+        for partition, offset in offsets.items():
+            self._committed[partition] = max(self._committed[partition], offset)
+
+    # --- The end of the run ---
+
+    def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
+        """What the group lacks until it is stable with these members, and has consumed all partitions to these ends."""
+        held = {who: self._held[who] for who in members if who in self._held}
+        found = [f"{who} has no assignment" for who in members if who not in held]
+        generations = sorted({place.generation for place, _ in held.values()})
+        if len(generations) > 1:
+            found.append(f"its members are in the generations {generations}")
+        consumed = {partition for _, partitions in held.values() for partition in partitions}
+        for partition, end in ends.items():
+            if partition not in consumed:
+                found.append(f"partition {partition} belongs to no member")
+            if self._committed[partition] < end:
+                found.append(f"partition {partition} is consumed up to {self._committed[partition]} of {end}")
+        return found

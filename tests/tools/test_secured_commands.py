@@ -1,0 +1,158 @@
+"""Every command reaches a secured broker with the properties file of a Java client, and shows none of its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from parley import Broker
+from parley.tools.cli import cluster_client
+from parley.tools.cli.librdkafka import Connection, unreached
+from tests.broker.security.secured_brokers import MODULES, SecuredBrokers
+from tests.tools.conftest import Parley, Typed
+
+SECRET = "alice's secret"
+
+
+@dataclass(frozen=True, slots=True)
+class LibrdkafkaError:
+    """An error event of librdkafka."""
+
+    code: str
+    text: str
+
+    def name(self) -> str:
+        return self.code
+
+    def str(self) -> str:
+        return self.text
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> SecuredBrokers:
+    return SecuredBrokers(tmp_path_factory.mktemp("secured"))
+
+
+@pytest.fixture(scope="module")
+def secured_broker(secured: SecuredBrokers) -> Iterator[Broker]:
+    own = ("log.dirs", "coordination.url", "coordination.session.timeout.ms")
+    settings = {name: value for name, value in secured.settings(1).items() if name not in own}
+    with Broker(settings) as running:
+        yield running
+
+
+def write(path: Path, properties: dict[str, str]) -> str:
+    lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in properties.items())
+    path.write_text("".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def typed(parley: Parley, secured: SecuredBrokers, secured_broker: Broker, tmp_path: Path) -> Parley:
+    """A function that runs a command with the broker's address and the properties file."""
+    config = write(tmp_path / "client.properties", secured.client_properties())
+
+    def run(*words: str) -> Typed:
+        reach = ("--bootstrap-server", secured_broker.bootstrap_servers, "--command-config", config)
+        done = parley(*words, *reach)
+        assert SECRET not in done.out + done.err
+        return done
+
+    return run
+
+
+@pytest.mark.system
+def test_records_travel_both_ways(typed: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed("topics", "--create", "--topic", "t").code == 0
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\ntwo\n")))
+    sent = typed("produce", "--topic", "t")
+    assert (sent.code, sent.err) == (0, "")
+    read = typed("consume", "--topic", "t", "--from-beginning", "--max-messages", "2", "--group", "g")
+    assert (read.code, read.lines) == (0, ["one", "two"])
+    assert "g" in typed("groups", "--list").lines
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("perf", "produce", "--topic", "p", "--num-records", "10", "--record-size", "10", "--throughput", "-1"),
+        ("perf", "consume", "--topic", "p", "--num-records", "10", "--timeout", "30000"),
+        ("perf", "latency", "--topic", "p", "--num-records", "2", "--producer-acks", "all", "--record-size", "10"),
+        ("check", "--seconds", "0.1", "--partitions", "1", "--producers", "1"),
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)
+def test_commands_on_librdkafka(typed: Parley, words: tuple[str, ...]) -> None:
+    assert typed("topics", "--create", "--if-not-exists", "--topic", "p").code == 0
+    if words[:2] == ("perf", "consume"):
+        typed("perf", "produce", "--topic", "p", "--num-records", "10", "--record-size", "9", "--throughput", "-1")
+    done = typed(*words)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "--list"),
+        ("configs", "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"),
+        ("log-dirs", "--describe"),
+        ("cluster", "cluster-id"),
+        ("metadata",),
+        ("transactions", "list"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_other_commands(typed: Parley, words: tuple[str, ...]) -> None:
+    done = typed(*words)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sasl.jaas.config": f'{MODULES}.plain.PlainLoginModule required username="alice" password="{SECRET}!";'},
+         "refuses the login"),
+        ({"security.protocol": "PLAINTEXT"}, "closes the connections of this client. If the listener needs TLS"),
+        ({"sasl.mechanism": "SCRAM-SHA-256",
+          "sasl.jaas.config": f'{MODULES}.scram.ScramLoginModule required username="alice" password="{SECRET}";'},
+         "does not accept sasl.mechanism=SCRAM-SHA-256; it offers PLAIN"),
+    ],
+)  # fmt: skip
+def test_a_refused_client_learns_why(
+    parley: Parley,
+    secured: SecuredBrokers,
+    secured_broker: Broker,
+    tmp_path: Path,
+    change: dict[str, str],
+    reason: str,
+) -> None:
+    config = write(tmp_path / "client.properties", secured.client_properties() | change)
+    done = parley(
+        "topics", "--list", "--bootstrap-server", secured_broker.bootstrap_servers, "--command-config", config
+    )
+    assert done.code == 1
+    assert reason in done.err
+    assert SECRET not in done.err
+    assert "Traceback" not in done.err
+
+
+def test_commands_on_librdkafka_learn_why_a_listener_closes_their_connections(
+    secured_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "_ASKED_AGAIN_S", 60.0)
+    connection = Connection(secured_broker.bootstrap_servers, {})
+    assert "closes the connections of this client. If the listener needs TLS" in unreached(connection, "timed out")
+
+
+def test_commands_on_librdkafka_name_a_refused_login() -> None:
+    connection = Connection("b:9093", {})
+    connection.on_error(LibrdkafkaError("_AUTHENTICATION", "SASL authentication error"))
+    connection.on_error(LibrdkafkaError("_TRANSPORT", "disconnected"))
+    said = unreached(connection, connection.reason)
+    assert "b:9093 does not let this client in. Correct the settings of security" in said
+    assert "SASL authentication error" in said
