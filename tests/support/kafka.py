@@ -311,17 +311,26 @@ def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> 
 class Kafka4:
     """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as `start_kafka_39_zk`."""
 
-    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        overrides: Mapping[str, str] | None = None,
+        more_listeners: Mapping[str, str] | None = None,
+    ) -> None:
+        """``more_listeners`` maps names to security protocols; ``listeners`` has their addresses."""
         self.log_dir = directory / "logs"
         port, controller = free_port(), free_port()
         self.bootstrap_servers = f"127.0.0.1:{port}"
+        self.listeners = {name: f"127.0.0.1:{free_port()}" for name in more_listeners or {}}
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **(more_listeners or {})}
+        addresses = {"PLAINTEXT": self.bootstrap_servers, "CONTROLLER": f"127.0.0.1:{controller}", **self.listeners}
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{controller}",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
+            "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "log.dirs": str(self.log_dir),
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",

@@ -243,7 +243,7 @@ public class JavaClient {
         refused(InvalidTopicException.class,
             () -> admin.createTopics(List.of(new NewTopic("a/b", 1, (short) 1))).all().get());
         refused(UnknownTopicOrPartitionException.class, () -> admin.deleteTopics(List.of(topic + "x")).all().get());
-        refused(UnsupportedVersionException.class, () -> admin.describeAcls(
+        refused(SecurityDisabledException.class, () -> admin.describeAcls(
             org.apache.kafka.common.acl.AclBindingFilter.ANY).values().get());
         admin.deleteTopics(List.of(topic)).all().get();
     }

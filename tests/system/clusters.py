@@ -19,7 +19,7 @@ from parley.tools.checker.trial import create
 from parley.tools.fault_proxy import FaultProxy
 from tests.support.ports import free_port
 from tests.system.cutting import Cuts
-from tests.system.running import BrokerProcess
+from tests.system.running import BrokerDied, BrokerProcess
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ PASSING = frozenset(
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
     }
 )
 """Errors that pass, since brokers learn of a change one after the other and connections break with a broker. A client
@@ -81,6 +82,8 @@ class ClusterOfProcesses:
         self.links: dict[int, FaultProxy] = {}
         self.store_links: dict[int, FaultProxy] = {}
         """Through which brokers reach their store, where the test has put proxies there."""
+        self.on_damage: Callable[[int], None] = lambda number: None
+        """Called when a test has changed what is on a broker's disk."""
         self._cuts = Cuts()
         for number, broker in self.brokers.items():
             store = {"coordination.url": f"local://{folder}/coordination"}
@@ -174,6 +177,8 @@ class ClusterOfProcesses:
         """Until each broker says so itself: one that stood still tells for a moment what was before."""
         for broker in self.brokers.values():
             while not asyncio.run(_says_all_is_in_sync(broker)):
+                if not broker.alive:
+                    raise BrokerDied(f"a broker ended by itself\n{broker.log()}")
                 time.sleep(POLL_S)
 
 
@@ -189,15 +194,22 @@ async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
 
 @contextmanager
 def losing_nothing(
-    cluster: ClusterOfProcesses, topic: str, *, done: Sequence[str] = (), rate: float = RATE, **arguments: Any
+    cluster: ClusterOfProcesses,
+    topic: str,
+    *,
+    done: Sequence[str] = (),
+    rate: float = RATE,
+    config: Mapping[str, str] | None = None,
+    **arguments: Any,
 ) -> Iterator[Trial]:
     """Producers on a new topic of three partitions; after them no client has failed, and all acknowledged is there.
 
     :param done: what is done to the cluster meanwhile, shown with what went wrong.
+    :param config: more settings of the topic.
     :param arguments: for ``Trial``.
     """
     trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, rate=rate, **arguments)
-    trial.create_topic(3, {"min.insync.replicas": "2"})
+    trial.create_topic(3, {"min.insync.replicas": "2", **(config or {})})
     with trial:
         yield trial
     assert not trial.errors, f"{done}\n{trial.errors}"

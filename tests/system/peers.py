@@ -3,7 +3,8 @@
 Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka's libraries through Maven into
 ``.cache/kafka-<version>/libs``, Spark's own Kafka connector into ``.cache/spark-kafka-<version>``. What is there
 already is left alone, so that a second call costs nothing.
-Consul's server comes from Debian's package into ``.cache/consul-<version>``.
+Consul's server comes from Debian's package into ``.cache/consul-<version>``. The library for Kerberos is built into
+the environment of this Python: it has no wheels, and needs a package of the system.
 
 ``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
 
@@ -14,12 +15,14 @@ or not at all; if rights are missing, the message is the command that a user wit
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -36,6 +39,10 @@ PROGRAMS: Final = {
     "etcdctl": "etcd-client",
     "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
     "/usr/lib/postgresql/*/bin/postgres": "postgresql",
+    "/usr/sbin/krb5kdc": "krb5-kdc",
+    "/usr/sbin/kadmin.local": "krb5-admin-server",
+    "krb5-config": "libkrb5-dev",
+    "/usr/lib/*/sasl2/libgssapiv2.so": "libsasl2-modules-gssapi-mit",  # for kcat
 }
 """The programs needed, and the Debian package that has each. One with an asterisk is in a directory of its version."""
 
@@ -47,8 +54,12 @@ STORES: Final = {
 }
 """The stores that can be asked for alone, and those of the programs that a server of theirs needs."""
 
+KERBEROS: Final = "kerberos"
+"""The extra of this project that has the library for Kerberos, ``gssapi``."""
+
 APT_SECONDS: Final = 900
 MAVEN_SECONDS: Final = 600
+PIP_SECONDS: Final = 600
 ATTEMPTS: Final = 3
 PAUSE_SECONDS: Final = 5
 
@@ -118,6 +129,7 @@ def main(store: str | None = None) -> int:
         install_artifacts("mirror-maker", MIRROR_MAKER)
         install_artifacts("kafka-streams-4.3.1", KAFKA_STREAMS)
         install_consul()
+        install_kerberos()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -238,6 +250,16 @@ def install_consul() -> None:
             package.unlink()
         shutil.rmtree(target, ignore_errors=True)
         (folder / "new").rename(target)
+
+
+def install_kerberos() -> None:
+    """Build the library for Kerberos, not optimized: it takes less than half of the time. Raises ``PeerError``."""
+    if importlib.util.find_spec("gssapi") is not None:
+        return
+    print("Building the library for Kerberos.", flush=True)
+    project = tomllib.loads((CACHE.parent / "pyproject.toml").read_text())["project"]
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    _again(["env", "CFLAGS=-O0", *pip, *project["optional-dependencies"][KERBEROS]], PIP_SECONDS)
 
 
 def _mirror() -> str:

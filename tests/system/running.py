@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -11,13 +10,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from parley.tools.ending_with_parent import ending_with_parent
 from tests.support.ports import free_port
 
 START_SECONDS = 60
 STOP_SECONDS = 60
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class BrokerDied(AssertionError):
@@ -71,8 +68,8 @@ class BrokerProcess:
         with self.log_path.open("ab") as log:
             # The broker must not outlive a test run that was killed.
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+                ending_with_parent(self.command(), signal.SIGKILL),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
 
     def wait_until_ready(self) -> None:

@@ -6,7 +6,6 @@ On the embedded store; on others, or on each of them, with ``--store``.
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 import subprocess
 import threading
@@ -29,7 +28,6 @@ from tests.support.stores.running import STORES, below
 from tests.system.clusters import (
     IMPATIENT,
     POLL_S,
-    SOAK_RATE,
     ClusterOfProcesses,
     losing_nothing,
     second_of_same_id,
@@ -158,6 +156,7 @@ def _damage_first(cluster: ClusterOfProcesses, topic: str, damage: Callable[[lis
     for broker in cluster.brokers.values():
         broker.kill()
     damage(sorted(cluster.brokers[leader].data.glob(f"{topic}-*/*.log")))
+    cluster.on_damage(leader)
     cluster.brokers[leader].start()
     cluster.start_all()
     cluster.wait_until_in_sync()
@@ -292,7 +291,14 @@ def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Cal
         cluster.start_all()
 
 
-def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    "protocol",
+    [{"group.protocol": "classic", "session.timeout.ms": 10_000}, {"group.protocol": "consumer"}],
+    ids=["classic", "consumer"],
+)
+def test_groups_go_on_where_they_were(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], protocol: dict[str, str | int]
+) -> None:
     topic, group = cluster.create_topic(new_name(), 2), new_name("g")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     reader = Consumer(
@@ -301,8 +307,8 @@ def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Cal
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 10_000,
             "log_level": 0,
+            **protocol,
         }
     )
     reader.subscribe([topic])
@@ -404,19 +410,3 @@ def test_a_broker_of_another_cluster_is_refused(cluster: ClusterOfProcesses, tmp
     stranger.overrides["coordination.url"] = cluster.brokers[1].overrides["coordination.url"]
     stranger.overrides["broker.id"] = "9"
     assert "belongs to another coordination store" in _refusal(stranger)
-
-
-@pytest.mark.soak
-def test_chaos(cluster: ClusterOfProcesses, new_name: Callable[..., str], request: pytest.FixtureRequest) -> None:
-    rounds = request.config.getoption("--chaos-rounds")
-    seed = request.config.getoption("--chaos-seed")
-    rng = random.Random(seed)
-    done = [f"seed {seed}"]
-    with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT, rate=SOAK_RATE) as running:
-        for _ in range(rounds):
-            running.wait_for_acknowledged(rng.randrange(100, 800))
-            hurt = rng.choice([*KILLS, *FREEZES, *DISKS, cut_leader, cut_off_leader, cut_off_controller])
-            done.append(f"{hurt.__name__} {hurt(cluster, running.topic)}")
-            if rng.random() < 0.7:
-                running.wait_for_acknowledged(rng.randrange(1, 300))
-            cluster.heal()

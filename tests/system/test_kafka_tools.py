@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ CLASSES = {
     "consumer-perf-test": f"{PACKAGE}.ConsumerPerformance",
     "cluster": f"{PACKAGE}.ClusterTool",
     "e2e-latency": f"{PACKAGE}.EndToEndLatency",
+    "features": f"{PACKAGE}.FeatureCommand",
 }
 OTHER_CLASSES = {
     KAFKA_4: {
@@ -66,6 +68,25 @@ class Tools:
 @pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.soak)])
 def tools(request: pytest.FixtureRequest, broker: BrokerProcess) -> Tools:
     return Tools(request.param, broker.bootstrap_servers)
+
+
+def test_features(tools: Tools) -> None:
+    feature = "transaction.version"
+
+    def level() -> str:
+        (line,) = [line for line in tools.ok("features", "describe").lines if feature in line]
+        return re.sub(r"\s+", " ", line.partition("SupportedMaxVersion: ")[2]).partition(" Epoch")[0]
+
+    assert level() == "2 FinalizedVersionLevel: 2"
+    checked = tools.ok("features", "downgrade", "--feature", f"{feature}=1", "--dry-run")
+    assert f"{feature} can be downgraded to 1" in checked.out
+    assert f"{feature} was disabled" in tools.ok("features", "disable", "--feature", feature).out
+    assert level() == "2 FinalizedVersionLevel: 0"
+    refused = tools("features", "upgrade", "--feature", f"{feature}=3")
+    assert refused.code == 1
+    assert f"Invalid update version 3 for feature {feature}" in refused.out + refused.err
+    assert f"{feature} was upgraded to 2" in tools.ok("features", "upgrade", "--feature", f"{feature}=2").out
+    assert level() == "2 FinalizedVersionLevel: 2"
 
 
 def test_topics(tools: Tools, new_name: MakeName) -> None:

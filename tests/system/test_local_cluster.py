@@ -11,19 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
+from parley.configuration.properties import read_properties
+from parley.protocol.security.librdkafka import librdkafka_settings
 from parley.tools.local_cluster import main
 from parley.tools.store_servers import KINDS, StoreServerError, store_server
+from tests.support.kafka_tools import output_of_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_SECONDS = 120
 
 
 @contextmanager
-def running(store: str, folder: Path) -> Iterator[tuple[list[str], str]]:
+def running(store: str, folder: Path, *options: str) -> Iterator[tuple[list[str], str]]:
     """The cluster until Ctrl-C: what it said until it was ready, and where it is."""
     words = [
+        *options,
         "--folder",
         str(folder),
         "--port",
@@ -55,7 +60,7 @@ def running(store: str, folder: Path) -> Iterator[tuple[list[str], str]]:
 @pytest.mark.parametrize("store", ["local", *KINDS])
 def test_a_cluster_is_found_again_with_all_it_had(store: str, tmp_path: Path) -> None:
     with running(store, tmp_path) as (said, bootstrap):
-        command = next(line for line in said if line.startswith("$ parley start --brokers 3 "))
+        command = next(line for line in said if line.startswith("$ parley start ") and "--brokers 3" in line)
         assert f"--override coordination.url={store}://" in command
         assert said[-6].startswith("Brokers 1, 2, 3 of cluster "), said
         producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
@@ -77,6 +82,30 @@ def test_a_cluster_is_found_again_with_all_it_had(store: str, tmp_path: Path) ->
                 message = consumer.poll(60)
             assert message is not None
             assert message.value() == b"a record"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["local", *KINDS])
+def test_a_secured_cluster_prints_what_its_clients_need(store: str, tmp_path: Path) -> None:
+    with running(store, tmp_path, "--secure") as (said, bootstrap):
+        printed = next(line for line in said if "--command-config" in line)
+        properties = Path(printed.rpartition("--command-config ")[2].rstrip(":"))
+        assert {"  security.protocol=SASL_SSL", "  sasl.mechanism=SCRAM-SHA-512"} <= set(said)
+        secrets = read_properties(tmp_path / "security" / "secrets.properties")
+        assert not any(secret in line for line in said for secret in secrets.values())
+        settings = {"bootstrap.servers": bootstrap, **librdkafka_settings(read_properties(properties))}
+        producer = Producer({**settings, "acks": "all"})
+        producer.produce("kept", b"a record")
+        assert producer.flush(60) == 0
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        with pytest.raises(KafkaException):
+            admin.list_topics(timeout=3)
+    open_to_others = [path for path in [tmp_path, *(tmp_path / "security").rglob("*")] if path.stat().st_mode & 0o077]
+    assert open_to_others == []
+    if store == "local":  # the users exist, and the certificates are new
+        with running(store, tmp_path, "--secure") as (_, bootstrap):
+            to = ("--bootstrap-server", bootstrap, "--command-config", str(properties))
+            assert "kept" in output_of_tool("org.apache.kafka.tools.TopicCommand", *to, "--list").splitlines()
 
 
 def test_a_server_that_does_not_start_is_told_with_its_last_words(
@@ -111,5 +140,12 @@ def test_make_starts_it(store: str) -> None:
         lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
         typed = [" ".join(shlex.split(line)) for line in lines]
         python = ".venv/bin/python -m"
-        at = typed.index(f"{python} {module}")
+        at = typed.index(f"exec {python} {module}")
         assert typed[at - 1] == f"{python} tests.system.peers {store}"
+        assert f"exec {python} {module} --secure" in secured(*words)
+
+
+def secured(*words: str) -> list[str]:
+    """The commands that ``make`` would run with ``SECURE=1``."""
+    lines = subprocess.run([*words, "SECURE=1"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [" ".join(shlex.split(line)) for line in lines]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from parley.tools import quickstart
+from parley.tools.secured_demo.strangers import Attempt, LetIn, refuse, show_private
 from parley.tools.store_servers import KINDS
 
 
@@ -17,7 +18,7 @@ def run(folder: Path, *words: str) -> str:
     source = folder / "lines.txt"
     source.write_text("".join(f"line {number}\n" for number in range(300)))
     command = [sys.executable, "-m", "parley.tools.quickstart", *words, str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "No line is missing, duplicated or out of order." in done.stdout
@@ -30,6 +31,47 @@ def test_steps_are_those_of_kafkas_quickstart(tmp_path: Path) -> None:
     assert [" ".join(command.split()[1:3]) for command in commands] == [
         "parley start",
         "parley topics",
+        "parley produce",
+        "parley topics",
+        "kill -9",
+        "parley topics",
+        "parley consume",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "store",
+    ["local", *(each if each == "etcd" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS)],
+)
+def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
+    """The program itself ends with an error if a stranger is let in."""
+    output = run(tmp_path, "--secure", "--store", store)
+    refused, _, let_in = output.partition("is let in")
+    doors = [line.removeprefix("# ").rstrip(":") for line in refused.splitlines() if line.startswith("# ")]
+    at_the_store = (
+        ["Another user of this machine, at the embedded store"]
+        if store == "local"
+        else ["At the store, without TLS", "At the store, without an account"]
+    )
+    assert doors == [
+        "Without TLS",
+        "Without a login",
+        "With a guessed password",
+        "As a user that does not exist: same response",
+        "With a certificate of another authority, although the password is right",
+        "A client that trusts another authority sends these brokers no password",
+        *at_the_store,
+        "alice learns no topic's name",
+        "alice may not write",
+        "alice may not read",
+        "alice may not take rights",
+        "alice poses as broker 2: fetches as a follower, and asks for the controller's metadata",
+    ]
+    commands = [line for line in let_in.splitlines() if line.startswith("$ ")]
+    assert [" ".join(command.split()[1:3]) for command in commands] == [
+        "parley acls",
+        "parley acls",
         "parley produce",
         "parley topics",
         "kill -9",
@@ -59,6 +101,14 @@ def test_running_store_gets_its_own_path(tmp_path: Path) -> None:
     output = run(tmp_path, "--coordination-url", given)
     (kept,) = (tmp_path / "store").iterdir()
     assert f"until you delete it: {given}/{kept.name}\n" in output
+
+
+def test_a_stranger_that_is_let_in_ends_the_program(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir(mode=0o755)
+    with pytest.raises(LetIn, match="chmod 700"):
+        show_private(tmp_path / "store")
+    with pytest.raises(LetIn, match="has not refused this"):
+        refuse([Attempt("A stranger", ["version"], "refused")])
 
 
 def sending(acknowledged: int, sent: int) -> quickstart._Sending:
