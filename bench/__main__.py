@@ -25,8 +25,11 @@ IDLE_SECONDS = 3.0
 WARM_UP_BYTES = 200_000_000
 
 
-def measure(broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures) -> None:
+def measure(
+    broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures, *, transactional: bool
+) -> None:
     """Measure one turn of one broker."""
+    of_produce = ("transactional.id=bench",) if transactional else ()
     figures["start to first metadata answer, s", broker.name].append(broker.start())
     time.sleep(IDLE_SECONDS)
     figures["resident memory idle, MB", broker.name].append(broker.resident_mb())
@@ -36,8 +39,8 @@ def measure(broker: Measured, sizes: list[int], partitions: list[int], total: in
             for count in partitions:
                 topic = f"bench-{size}-{count}"
                 broker.create_topic(topic, count)
-                for work in ("produce", "consume"):
-                    result, cpu = _work(broker, work, topic, size, count, total)
+                for work, settings in (("produce", of_produce), ("consume", ())):
+                    result, cpu = _work(broker, work, topic, size, count, total, settings)
                     label = f"{work} {size} B, {count} partition{'s' if count > 1 else ''}"
                     figures[f"{label}: broker CPU s/GB", broker.name].append(cpu / (result["bytes"] / 1e9))
                     figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
@@ -55,10 +58,13 @@ def _warm_up(broker: Measured) -> None:
     broker.delete_topic("warm-up")
 
 
-def _work(broker: Measured, work: str, topic: str, size: int, count: int, total: int) -> tuple[Any, float]:
+def _work(
+    broker: Measured, work: str, topic: str, size: int, count: int, total: int, settings: tuple[str, ...] = ()
+) -> tuple[Any, float]:
     before = broker.cpu_seconds()
     command = [sys.executable, "-m", "bench.load", work, broker.bootstrap, topic]
     command += ["--partitions", str(count), "--size", str(size), "--bytes", str(total)]
+    command += [word for setting in settings for word in ("--set", setting)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(output), broker.cpu_seconds() - before
 
@@ -90,6 +96,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    parser.add_argument("--transactional", action="store_true", help="produce in transactions, consume read_committed")
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3, and failover")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
@@ -107,7 +114,9 @@ def main() -> None:
         for kind in kinds:
             print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder) / "broker"), sizes, partitions, given.mb * 1_000_000, figures)
+                broker = kind(Path(folder) / "broker")
+                total = given.mb * 1_000_000
+                measure(broker, sizes, partitions, total, figures, transactional=given.transactional)
     print(table(figures))
 
 

@@ -19,6 +19,9 @@ import confluent_kafka
 BATCH = 10_000
 """The number of records per call of librdkafka."""
 
+TRANSACTION_RECORDS = 50_000
+"""The number of records per transaction, if there are any."""
+
 PARTITION_BY_ROUND = 0x8 | 0x20
 """Flags of rd_kafka_produce_batch: each message names its partition, and the call waits for room in the queue."""
 
@@ -46,7 +49,40 @@ def _library() -> Any:
     library.rd_kafka_conf_new.restype = ctypes.c_void_p
     library.rd_kafka_new.restype = ctypes.c_void_p
     library.rd_kafka_topic_new.restype = ctypes.c_void_p
+    for step in ("init_transactions", "begin_transaction", "commit_transaction"):
+        getattr(library, f"rd_kafka_{step}").restype = ctypes.c_void_p
+    library.rd_kafka_error_string.restype = ctypes.c_char_p
     return library
+
+
+class _Transactions:
+    """Transactions of ``TRANSACTION_RECORDS`` records each, if the producer has a transactional id."""
+
+    def __init__(self, library: Any, producer: ctypes.c_void_p, settings: dict[str, str]) -> None:
+        self._library = library
+        self._producer = producer
+        self._is_used = "transactional.id" in settings
+        self._left = TRANSACTION_RECORDS
+        self._do("init_transactions", ctypes.c_int(60_000))
+        self._do("begin_transaction")
+
+    def sent(self, records: int) -> None:
+        """Count records that were produced, and begin another transaction if this one is full."""
+        self._left -= records
+        if self._left <= 0:
+            self.end()
+            self._do("begin_transaction")
+            self._left = TRANSACTION_RECORDS
+
+    def end(self) -> None:
+        """Commit the transaction."""
+        self._do("commit_transaction", ctypes.c_int(60_000))
+
+    def _do(self, step: str, *arguments: ctypes.c_int) -> None:
+        if self._is_used:
+            error = getattr(self._library, f"rd_kafka_{step}")(self._producer, *arguments)
+            if error:
+                raise SystemExit(self._library.rd_kafka_error_string(ctypes.c_void_p(error)).decode())
 
 
 def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes: int, settings: dict[str, str]) -> Any:
@@ -71,13 +107,17 @@ def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes:
         message.payload = start_address + i
         message.len = size
     count = total_bytes // size
+    transactions = _Transactions(rd, producer, settings)
     began = time.perf_counter()
     sent = 0
     while sent < count:
         wanted = min(BATCH, count - sent)
         flags = 0x2 | PARTITION_BY_ROUND  # 0x2: librdkafka copies the payload
-        sent += rd.rd_kafka_produce_batch(handle, ctypes.c_int32(-1), flags, messages, wanted)
+        taken = rd.rd_kafka_produce_batch(handle, ctypes.c_int32(-1), flags, messages, wanted)
+        sent += taken
         rd.rd_kafka_poll(producer, 0)
+        transactions.sent(taken)
+    transactions.end()
     while rd.rd_kafka_outq_len(producer) > 0:
         rd.rd_kafka_flush(producer, 1000)
     return {"records": sent, "bytes": sent * size, "seconds": time.perf_counter() - began}

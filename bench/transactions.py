@@ -2,6 +2,11 @@
 
 Each producer writes one record of 100 B to each partition in a transaction, waits for them, and commits. A commit takes
 from the call until the response. The clients (librdkafka) share the machine's cores with the broker.
+
+At first, every producer begins its next transaction as soon as the last one is committed. A broker that commits more in
+that time has longer queues: the times of two brokers compare only at equal transactions per second. So the same number
+of transactions per second is then offered to both (``--offered``). Such a transaction takes from the time at which it
+was due, however late it begins.
 """
 
 from __future__ import annotations
@@ -26,30 +31,44 @@ WAIT_S = 60.0
 
 
 class Load:
-    """Producers with a transactional id each, and how long their commits took, in seconds."""
+    """Producers with a transactional id each, and how long their transactions and commits took, in seconds."""
 
-    def __init__(self, bootstrap: str, topic: str, producers: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, producers: int, offered: float | None = None) -> None:
+        """``offered`` is the number of transactions per second of all producers together; None: as many as they can."""
         self._bootstrap = bootstrap
         self._topic = topic
         self._ends = threading.Event()
-        self.commits: list[float] = []
+        self._pause = None if offered is None else producers / offered
+        self._offered = offered or 1.0
+        self._initialized = threading.Barrier(producers + 1, timeout=2 * WAIT_S)
+        self.times: list[tuple[float, float]] = []
+        """Of each transaction, and of its commit."""
         self._threads = [threading.Thread(target=self._produce, args=(number,)) for number in range(producers)]
         for thread in self._threads:
             thread.start()
+        self._initialized.wait()
 
     def _produce(self, number: int) -> None:
         producer = Producer(
             {"bootstrap.servers": self._bootstrap, "transactional.id": f"{self._topic}-{number}", "linger.ms": 0}
         )
         producer.init_transactions(WAIT_S)
+        self._initialized.wait()
+        due = time.perf_counter() + number / self._offered
         while not self._ends.is_set():
+            if self._pause is None:
+                due = time.perf_counter()
+            elif self._ends.wait(max(0.0, due - time.perf_counter())):
+                break
             producer.begin_transaction()
             for partition in range(PARTITIONS):
                 producer.produce(self._topic, VALUE, partition=partition)
             producer.flush()
             began = time.perf_counter()
             producer.commit_transaction(WAIT_S)
-            self.commits.append(time.perf_counter() - began)
+            ended = time.perf_counter()
+            self.times.append((ended - due, ended - began))
+            due += self._pause or 0.0
 
     def end(self) -> None:
         """Stop all producers after their current transactions."""
@@ -58,27 +77,31 @@ class Load:
             thread.join()
 
 
-def measure(broker: Measured, producers: list[int], seconds: float, figures: Figures) -> None:
+def measure(broker: Measured, producers: list[int], offered: list[float], seconds: float, figures: Figures) -> None:
     """Measure one turn of one broker."""
+    loads = [(f"{count} producer{'s' if count > 1 else ''}", count, None) for count in producers]
+    most = max(producers)
+    loads += [(f"{most} producers, {rate:g} tx/s offered", most, rate) for rate in offered]
     broker.start()
     try:
-        for count in producers:
-            topic = f"written-by-{count}"
+        for number, (label, count, rate) in enumerate(loads):
+            topic = f"written-{number}"
             broker.create_topic(topic, PARTITIONS)
-            load = Load(broker.bootstrap, topic, count)
+            load = Load(broker.bootstrap, topic, count, rate)
             time.sleep(WARM_UP_S)
-            first, cpu, began = len(load.commits), broker.cpu_seconds(), time.perf_counter()
+            first, cpu, began = len(load.times), broker.cpu_seconds(), time.perf_counter()
             time.sleep(seconds)
             took, cpu = time.perf_counter() - began, broker.cpu_seconds() - cpu
-            commits = sorted(load.commits[first:])
+            times = load.times[first:]
             load.end()
-            if not commits:
+            if not times:
                 raise SystemExit(f"{broker.name} committed no transaction in {took:.0f} s")
-            label = f"{count} producer{'s' if count > 1 else ''}"
-            figures[f"{label}: transactions/s", broker.name].append(len(commits) / took)
-            figures[f"{label}: commit p50, ms", broker.name].append(1000 * commits[len(commits) // 2])
-            figures[f"{label}: commit p99, ms", broker.name].append(1000 * commits[len(commits) * 99 // 100])
-            figures[f"{label}: broker CPU ms per transaction", broker.name].append(1000 * cpu / len(commits))
+            figures[f"{label}: transactions/s", broker.name].append(len(times) / took)
+            for kind, each in (("transaction", [all for all, _ in times]), ("commit", [commit for _, commit in times])):
+                each.sort()
+                figures[f"{label}: {kind} p50, ms", broker.name].append(1000 * each[len(each) // 2])
+                figures[f"{label}: {kind} p99, ms", broker.name].append(1000 * each[len(each) * 99 // 100])
+            figures[f"{label}: broker CPU ms per transaction", broker.name].append(1000 * cpu / len(times))
     finally:
         broker.stop()
 
@@ -87,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.transactions", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50], help="numbers of producers")
+    parser.add_argument("--offered", type=float, nargs="*", default=[50, 150], help="transactions per second to offer")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each load is measured")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
@@ -98,7 +122,7 @@ def main() -> None:
         for kind in kinds:
             print(f"turn {turn + 1}: {kind.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as folder:
-                measure(kind(Path(folder) / "broker"), given.producers, given.seconds, figures)
+                measure(kind(Path(folder) / "broker"), given.producers, given.offered, given.seconds, figures)
     print(table(figures))
 
 

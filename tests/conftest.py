@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 SYSTEM_TESTS = HERE / "system"
 SPARK_TESTS = (HERE / "pipeline", HERE / "docs")
 """Where ``make test`` looks for tests with Spark."""
+SOAK_SECONDS = 1800
+"""What a test may take in ``make soak``: the limit ends tests that hang, and says nothing of the machine's speed."""
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
 # How long an example takes says nothing on a machine that does other things besides. The first one in a new checkout is
@@ -62,6 +64,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("spark") and not any(item.path.is_relative_to(folder) for folder in SPARK_TESTS):
             raise pytest.UsageError(f"{item.nodeid} needs Spark: move it to tests/pipeline or tests/docs")
     if "soak" in config.option.markexpr:
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SOAK_SECONDS))
         return
     long = [item for item in items if item.get_closest_marker("soak")]
     if long:

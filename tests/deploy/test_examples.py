@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from parley.broker.config import BrokerConfig, read_properties
+from parley.broker.config import BrokerConfig, read_configuration
 from parley.tools.cli.invocation import DISK_FAILED
 from parley.tools.store_servers import KINDS, consul_program, store_server
 from tests.system.running import BrokerProcess
@@ -43,7 +43,7 @@ def settings(store: str, broker: str) -> dict[str, str]:
     pairs = (re.fullmatch(r"--override=([^=]+)=(.*)", word) for word in overrides)
     given = {pair[1]: pair[2] for pair in pairs if pair is not None}
     assert len(given) == len(overrides)
-    return {**read_properties(DEPLOY / store / "broker.properties"), **given}
+    return {**read_configuration(DEPLOY / store / "broker.properties"), **given}
 
 
 def listeners(text: str) -> dict[str, tuple[str, int]]:
@@ -151,7 +151,7 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert allowed[0] == "*"
     assert {line[1:] for line in allowed if line.startswith("!")} == copied
     (extras,) = re.findall(r"'\.\[(.*?)\]'", "\n".join(lines))
-    assert set(extras.split(",")) == set(KINDS) <= project["project"]["optional-dependencies"].keys()
+    assert set(extras.split(",")) == {*KINDS, "security"} <= project["project"]["optional-dependencies"].keys()
 
 
 def test_the_image_runs_a_broker_as_nobody_special() -> None:
@@ -215,7 +215,8 @@ def test_the_unit_of_systemd() -> None:
     )
     assert unit["Service"]["Restart"] == "on-failure"
     assert int(unit["Service"]["RestartPreventExitStatus"]) == DISK_FAILED, "a restart does not help a full disk"
-    assert unit["Service"]["StateDirectoryMode"] == "0750", "no other user of the machine may read the topics"
+    assert unit["Service"]["StateDirectoryMode"] == "0700", "no other user of the machine may read the topics"
+    assert unit["Service"]["UMask"] == "0077"
 
 
 def test_prometheus_scrapes_every_broker() -> None:

@@ -8,6 +8,7 @@ start`` runs until the page ends. Ports are replaced, so that pages can be tried
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -38,6 +39,7 @@ KINDS = {
     "console": "typed",
     "python": "run",
     "properties": "a broker's configuration without warnings",
+    "bash": "typed in order by a test of the page's own: test_security.py",
     "sh": "targets of the Makefile, or what a test named beside it types",
     "shell": "the suite run in other ways, servers built by hand: typed by contributors; only on their page",
     "ini": "settings of other programs",
@@ -48,9 +50,14 @@ KINDS = {
 }
 TYPED_ELSEWHERE = {
     "pip install": "test_installing.py",
+    "parley acls": "../tools/test_acls.py",
+    "parley configs": "../tools/test_scram_users.py",
+    "parley delegation-tokens": "../tools/test_delegation_tokens.py",
     "parley connect": "../pipeline/connect/test_page.py",
+    "parley security": "../tools/test_security_check.py",
     "parley load": "../pipeline/load/test_load_command.py",
     "parley mirror": "../pipeline/mirror/test_mirror_job.py",
+    "python -m parley.pipeline.shipping": "../pipeline/test_shipping.py",
     "curl -s": "../pipeline/connect/test_page.py",
     "etcdctl ": "../consensus/test_etcd_secured.py",
     "consul acl": "../consensus/test_consul_servers.py",
@@ -201,6 +208,7 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
         assert set(openings) <= KINDS.keys(), page.name
         assert not {"text", "json"} & set(openings) or page.name == "tools.md", page.name
         assert "shell" not in openings or page.name == "contributing.md", page.name
+        assert "bash" not in openings or page.name == "security.md", page.name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.name)
@@ -233,7 +241,9 @@ def test_events_that_are_explained_are_logged() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.partition("## What the log says\n")[2].partition("\n## ")[0]
     source = "".join(
-        path.read_text() for name in ("broker", "storage") for path in (ROOT / "parley" / name).rglob("*.py")
+        path.read_text()
+        for name in ("broker", "storage", "consensus")
+        for path in (ROOT / "parley" / name).rglob("*.py")
     )
     events = [
         event for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for event in re.findall(r"`(.*?)`", row)
@@ -243,7 +253,25 @@ def test_events_that_are_explained_are_logged() -> None:
     assert [event for event in events if event not in source and event not in facts] == []
 
 
+def test_errors_that_the_broker_logs_are_explained() -> None:
+    """Except those with a traceback: these are defects, and one row is for all of them."""
+    quoted = {text for page in PAGES for text in re.findall(r"`([^`\n]{10,})`", page.read_text())}
+    events = [event for name in ("broker", "storage", "consensus") for event in errors_in(ROOT / "parley" / name)]
+    assert len(events) > 40
+    assert [event for event in events if not any(text in event for text in quoted)] == []
+
+
+def errors_in(folder: Path) -> Iterator[str]:
+    """The events that the modules in a folder log at the level ``error``."""
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "_log.error":
+                assert isinstance(node.args[0], ast.Constant), f"{path.name}:{node.lineno}: the event is no constant"
+                yield str(node.args[0].value)
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?://)([^)#\s]+)", page.read_text()):
+        text = _BLOCK.sub("", page.read_text())  # code contains no links
+        for target in re.findall(r"\]\((?!https?://)([^)#\s]+)", text):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

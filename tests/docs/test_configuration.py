@@ -9,6 +9,7 @@ import pytest
 
 from parley import Broker
 from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.keys.group_level import GroupLevelKeys
 from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED
 from parley.broker.config.retired import RETIRED
@@ -67,23 +68,12 @@ async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) ->
     "given",
     [
         {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"},
-        {"listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"},
-        {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"},
+        {"super.users": "admin"},
     ],
 )
-def test_settings_that_restrict_access_are_refused(given: dict[str, str]) -> None:
+def test_settings_that_restrict_access_and_cannot_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         BrokerConfig.from_properties(given)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "reason"), [("SSL", "TLS is not supported"), ("SASL_SSL", "SASL is not supported")]
-)
-def test_a_listener_that_is_not_supported_is_the_first_complaint(protocol: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        BrokerConfig.from_properties({"listeners": f"{protocol}://127.0.0.1:0"})
-    assert {problem.key for problem in refused.value.problems} == {"listeners"}
-    assert reason in str(refused.value)
 
 
 async def test_a_store_that_is_not_there_is_refused() -> None:
@@ -111,7 +101,9 @@ def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: py
 
 def test_keys_that_are_not_said_to_have_no_effect_are_read() -> None:
     """Each is read as an attribute or by its name, or through a key that takes its value from it."""
-    folders = (ROOT / "parley" / name for name in ("broker", "consensus", "storage", "tools"))
+    folders = (
+        ROOT / "parley" / name for name in ("broker", "configuration", "consensus", "protocol", "storage", "tools")
+    )
     source = "\n".join(
         path.read_text()
         for folder in folders
@@ -120,6 +112,7 @@ def test_keys_that_are_not_said_to_have_no_effect_are_read() -> None:
     )
     words = set(re.findall(r"\.([a-z_0-9]+)\b", source)) | set(re.findall(r"\"[a-z_.0-9]+\"", source))
     read_through = {name for key in BrokerConfig.KEYS.values() for name, _ in key.or_else}
+    read_through |= {key.server for key in GroupLevelKeys.KEYS.values()}
     read_through |= {key.server for key in TopicKeys.KEYS.values() if not key.ignored}
     unread = [
         name
@@ -129,6 +122,7 @@ def test_keys_that_are_not_said_to_have_no_effect_are_read() -> None:
         and name not in read_through
     ]
     assert unread == []
+    assert [name for name, key in GroupLevelKeys.KEYS.items() if not words & {key.attribute}] == []
     assert [
         name for name, key in TopicKeys.KEYS.items() if not key.ignored and not words & {key.attribute, f'"{name}"'}
     ] == []
