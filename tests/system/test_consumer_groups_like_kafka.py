@@ -379,4 +379,4 @@ def test_any_order_of_requests_has_the_same_responses(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_many_orders_of_requests_have_the_same_responses(tmp_path: Path) -> None:
-    compare(tmp_path, range(8, 40))
+    compare(tmp_path, range(8, 200))

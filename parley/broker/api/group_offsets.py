@@ -185,11 +185,9 @@ class GroupOffsetsApi:
         require_stable: bool,
         group: Group | None,
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        if group is not None and group.consumer is not None:
-            if asked.member_id is not None or asked.member_epoch >= 0:
-                check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
-        elif group is not None and asked.member_id and asked.member_epoch >= 0:
-            group.membership.current_member(asked.member_id, None, asked.member_epoch)
+        is_member = asked.member_id is not None or asked.member_epoch >= 0
+        if is_member and group is not None and group.consumer is not None:
+            check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
         answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
-from parley.broker.coordinators.groups.consumer.commits import check_may_commit_to, partition_check
+from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE, check_may_commit_to, partition_check
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.consumer.sessions import session_of
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
@@ -46,10 +46,15 @@ class Committer:
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:
-    """Check that a client may commit offsets now. Raises KafkaError if not."""
+    """Check that a client may commit offsets now. Raises KafkaError if not.
+
+    A client that names a generation of a group that does not exist gets GROUP_ID_NOT_FOUND if its version knows of
+    member epochs, else ILLEGAL_GENERATION (KIP-848).
+    """
     if group is None:
         if committer.generation >= 0:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+            knows = committer.api_version >= MEMBER_EPOCHS_SINCE
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows else ErrorCode.ILLEGAL_GENERATION)
         group = Group(committer.group_id, -1)
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, committer.api_version)

@@ -184,7 +184,10 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
             raise RetriableError(f"another task created the table {self._url} first: {error}") from error
 
     def _rewrite(self, table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> None:
-        """Write the table anew with other types of some columns. Raises CommitFailedError if another task commits first."""
+        """Write the table anew with other types of some columns.
+
+        Raises CommitFailedError if another task commits first.
+        """
         wider = pa.schema([each.with_type(kinds.get(each.name, each.type)) for each in schema])
         write_deltalake(
             table,

@@ -392,6 +392,13 @@ def test_an_aborted_transaction_leaves_no_group() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_member_of_a_group_that_does_not_exist_may_not_commit(version: int, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as raised:
+        offset_decisions.commit(empty_shard(), Committer("g", "m", None, 0, version), {T0: at(1)})
+    assert raised.value.code is code
+
+
 def test_which_producers_may_commit_for_a_group() -> None:
     shard = empty_shard()
 

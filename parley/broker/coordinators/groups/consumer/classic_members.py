@@ -3,7 +3,7 @@
 * A JoinGroup is a heartbeat with a whole request: it brings the member closer to its target assignment, and the
   response comes at once. Its generation is the member epoch.
 * A SyncGroup returns what the member has. A Heartbeat returns REBALANCE_IN_PROGRESS if the member must join again: the
-  group has another epoch, or the member must revoke partitions, or partitions that it waits for are free.
+  group has a newer assignment, or the member must revoke partitions, or partitions that it waits for are free.
 * A member that should join again, or ask for its assignment, has its rebalance timeout for that.
 """
 
@@ -201,7 +201,7 @@ def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard
     target = group.target_of(member.member_id, member.details.instance_id)
     timers = dict(session_of(shard, group.group_id, member))
     must_join = (
-        progress.epoch < group.epoch
+        progress.epoch < group.target_epoch
         or progress.state is MemberState.UNREVOKED_PARTITIONS
         or (progress.state is MemberState.UNRELEASED_PARTITIONS and not is_waiting_for_release(group, member, target))
     )

@@ -11,7 +11,7 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.downgrading import downgraded, may_downgrade_without
 from parley.broker.coordinators.groups.consumer.group_change import GroupChange
-from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, NOTHING, Member
+from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, NOTHING, Member, in_epoch, partitions_of
 from parley.broker.coordinators.groups.consumer.member_steps import require_static
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -39,7 +39,9 @@ def leave(
         if request.member_epoch == LEFT_FOR_NOW:
             change = GroupChange(shard, group, now_ms)
             change.note("static member left for now", member=member.member_id)
-            change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, revoking=NOTHING))
+            # Its next epoch may be any, and what it has was its own all the time: it may commit in each of them.
+            kept = in_epoch(partitions_of(member.progress.assigned), 0)
+            change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, assigned=kept, revoking=NOTHING))
             change.timers["member-rebalance", group.group_id, member.member_id] = None
             return change.decision(response)
     return remove_members(group, [member], response, "member left", shard, now_ms)

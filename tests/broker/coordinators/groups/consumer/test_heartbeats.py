@@ -141,6 +141,7 @@ def test_a_static_member_that_left_for_now_gets_its_partitions_back() -> None:
     assert group.assigned("m2") == {"a": [0, 1, 2, 3]}
     refused(ErrorCode.FENCED_INSTANCE_ID, group.heartbeat, "m1", epoch, instance_id="i")
     assert list(group.group.members) == ["m2"]
+    assert set(group.progress("m2").assigned[topic_id("a")].values()) == {0}, "it may commit in any earlier epoch"
 
 
 def test_other_topics_and_more_partitions_are_another_epoch() -> None:
@@ -339,6 +340,21 @@ def test_a_classic_group_becomes_a_consumer_group_and_a_classic_group_again() ->
     assert membership.generation == generation + 1
     group.reload()
     assert group.shard.membership_of(GROUP).state is GroupState.STABLE
+
+
+def test_a_classic_member_joins_again_only_when_there_is_another_assignment() -> None:
+    group = ConsumerBench(with_topics(a=4), group_consumer_assignment_interval_ms="1000")
+    group.join("m1", "a")
+    group.now_ms += 1_000
+    group.classic_join("", "a", instance="i1", new_id="c1")
+    joined = group.progress("c1").epoch
+    group.now_ms += 500
+    group.join("m2", "a")
+    assert group.group.state() is ConsumerGroupState.ASSIGNING
+    assert group.classic_heartbeat_of_static("c1", "i1", joined) is ErrorCode.NONE, "it would get nothing new yet"
+    group.now_ms += 500
+    group.fire(("assign", GROUP))
+    assert group.classic_heartbeat_of_static("c1", "i1", joined) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize(("policy", "may"), [("disabled", False), ("downgrade", False), ("upgrade", True)])
