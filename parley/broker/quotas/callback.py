@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from parley.broker.config import ConfigError, Problem
+from parley.broker.config.plugins import plugin
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.quotas.client_quotas import Limit
 from parley.broker.quotas.entities import QuotaKey, StoredQuotas
@@ -60,23 +59,9 @@ def load_callback(name: str, configs: Mapping[str, Any]) -> ClientQuotaCallback 
     name = name.strip()
     if not name:
         return None
-    try:
-        made = _class_named(name)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError([Problem(_KEY, name, f"a class that can be loaded: {error}")]) from error
-    if not isinstance(made, ClientQuotaCallback):
-        raise ConfigError([Problem(_KEY, name, f"a subclass of {ClientQuotaCallback.__module__}.ClientQuotaCallback")])
+    made: ClientQuotaCallback = plugin(_KEY, name, ClientQuotaCallback, ENTRY_POINTS)
     try:
         made.configure(configs)
     except Exception as error:
         raise ConfigError([Problem(_KEY, name, f"a class that can be configured: {error!r}")]) from error
     return made
-
-
-def _class_named(name: str) -> Any:
-    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
-        return entry_point.load()
-    module, _, cls = name.rpartition(".")
-    if not module:
-        raise ImportError(f"no entry point of the group {ENTRY_POINTS} has this name, and it names no module")
-    return getattr(import_module(module), cls)

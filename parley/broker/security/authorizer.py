@@ -10,11 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
-from parley.broker.config import ConfigError, Problem
+from parley.broker.config.plugins import plugin
 from parley.broker.metadata.changes import AclBucketReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.acls.hosts import canonical_host
@@ -194,20 +192,6 @@ def load_authorizer(
         return None
     if name in _ACL_AUTHORIZERS:
         return AclAuthorizer(super_users, allow_if_no_acl=allow_if_no_acl)
-    try:
-        made = _class_named(name)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError([Problem(_KEY, name, f"a class that can be loaded: {error}")]) from error
-    if not isinstance(made, Authorizer):
-        raise ConfigError([Problem(_KEY, name, f"a subclass of {Authorizer.__module__}.Authorizer")])
+    made: Authorizer = plugin(_KEY, name, Authorizer, ENTRY_POINTS)
     made.configure(configs)
     return made
-
-
-def _class_named(name: str) -> Any:
-    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
-        return entry_point.load()
-    module, _, cls = name.rpartition(".")
-    if not module:
-        raise ImportError(f"no entry point of the group {ENTRY_POINTS} has this name, and it names no module")
-    return getattr(import_module(module), cls)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Final
 
 from parley.broker.config import ConfigError, Problem
+from parley.broker.config.plugins import plugin
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
 from parley.broker.coordinators.groups.consumer.assignors.range import RangeAssignor
 from parley.broker.coordinators.groups.consumer.assignors.uniform import UniformAssignor
@@ -32,27 +31,11 @@ def load_assignors(names: Sequence[str]) -> dict[str, PartitionAssignor]:
     """
     assignors: dict[str, PartitionAssignor] = {}
     for name in names:
-        try:
-            made = _class_named(name)()
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise ConfigError([Problem(_KEY, name, f"an assignor that can be loaded: {error}")]) from error
-        if not isinstance(made, PartitionAssignor):
-            raise ConfigError([Problem(_KEY, name, f"a subclass of {PartitionAssignor.__module__}.PartitionAssignor")])
+        built_in = _BUILT_IN.get(name)
+        made: PartitionAssignor = built_in() if built_in else plugin(_KEY, name, PartitionAssignor, ENTRY_POINTS)
         if made.name in assignors:
             raise ConfigError([Problem(_KEY, name, "each assignor only once")])
         assignors[made.name] = made
     if not assignors:
         raise ConfigError([Problem(_KEY, "", "at least one assignor")])
     return assignors
-
-
-def _class_named(name: str) -> Any:
-    known = _BUILT_IN.get(name)
-    if known is not None:
-        return known
-    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
-        return entry_point.load()
-    module, _, cls = name.rpartition(".")
-    if not module:
-        raise ImportError(f"no entry point of the group {ENTRY_POINTS} has this name, and it names no module")
-    return getattr(import_module(module), cls)

@@ -1,0 +1,32 @@
+"""Classes of others that a configuration names: by an entry point of their package, or by module and class."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from parley.broker.config.errors import ConfigError, Problem
+
+
+def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
+    """Return an instance of the class that the value ``name`` of ``key`` names, which is a subclass of ``base``.
+
+    ``group`` is the group of entry points. Raises ConfigError if the class cannot be loaded, or is of another kind.
+    """
+    try:
+        made = _class_named(name, group)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError([Problem(key, name, f"a class that can be loaded: {error}")]) from error
+    if not isinstance(made, base):
+        raise ConfigError([Problem(key, name, f"a subclass of {base.__module__}.{base.__name__}")])
+    return made
+
+
+def _class_named(name: str, group: str) -> Any:
+    for entry_point in entry_points(group=group, name=name):
+        return entry_point.load()
+    module, _, cls = name.rpartition(".")
+    if not module:
+        raise ImportError(f"no entry point of the group {group} has this name, and it names no module")
+    return getattr(import_module(module), cls)
