@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -62,6 +63,37 @@ def on_broker(parley: Parley, broker: Broker) -> Parley:
         return parley(command, "--bootstrap-server", broker.bootstrap_servers, *words)
 
     return typed
+
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.fixture
+def broker_with_users() -> Iterator[Broker]:
+    """A broker with delegation tokens, on whose listener ``USERS`` the user alice may log in."""
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.users.plain.sasl.jaas.config": f'{_PLAIN} user_alice="a";',
+        "delegation.token.secret.key": "the key",
+    }
+    with Broker(settings) as running:
+        yield running
+
+
+@pytest.fixture
+def alice(broker_with_users: Broker, tmp_path: Path) -> tuple[str, ...]:
+    """The options of a command that logs in as alice."""
+    endpoints = broker_with_users.server.endpoints
+    (address,) = (f"{each.host}:{each.port}" for each in endpoints if each.listener == "USERS")
+    config = tmp_path / "alice.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={_PLAIN} username="alice" password="a";\n'
+    )
+    return "--bootstrap-server", address, "--command-config", str(config)
 
 
 _numbers = itertools.count()
