@@ -74,13 +74,13 @@ def test_a_client_certificate(version: str) -> None:
     keys = {"keystore_key": ALICE.key("p"), "keystore_certificate_chain": ALICE.chain, "key_password": "p"}
     server = broker(truststore_certificates=ROOT.pem)
     alice = client(enabled_protocols=version, **keys).client_context()
-    nobody = client(enabled_protocols=version).client_context()
+    without_certificate = client(enabled_protocols=version).client_context()
     shown = handshake(server.server_context("required"), alice).getpeercert()
     assert shown is not None
     assert shown["subject"] == ((("commonName", "alice"),),)
-    assert handshake(server.server_context("requested"), nobody).getpeercert() is None
+    assert handshake(server.server_context("requested"), without_certificate).getpeercert() is None
     with pytest.raises(ssl.SSLError, match="peer did not return a certificate"):
-        handshake(server.server_context("required"), nobody)
+        handshake(server.server_context("required"), without_certificate)
 
 
 def test_stores_in_files(tmp_path: Path) -> None:

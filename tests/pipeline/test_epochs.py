@@ -152,7 +152,7 @@ def test_a_task_taken_for_dead_is_fenced(kafka_broker: KafkaBroker, topic: str, 
 
 
 def test_an_epoch_that_comes_too_late_is_refused(kafka_broker: KafkaBroker, topic: str, options: SinkOptions) -> None:
-    """As one of a driver that was taken for dead, or of a checkpoint that somebody has put back."""
+    """As one of a driver that was taken for dead, or of a checkpoint that an operator has put back."""
     _write(iter([rows("a")]), options, attempt("late", 8))
     with pytest.raises(KafkaError, match=r"'tx-late-0' has committed epoch 8.*'transactionalIdPrefix'") as caught:
         _write(iter([rows("a")]), options, attempt("late", 7))

@@ -78,7 +78,7 @@ async def test_a_throttled_client_gets_its_response_at_once_and_is_then_not_read
         await greedy.answer(MetadataRequest, 1)
         await greedy.close()
         await other.close()
-        connection._unmute()  # until then nobody knows that the client has disconnected
+        connection._unmute()  # until then the broker cannot know that the client has disconnected
         await eventually(lambda: not listener._connections)
         assert listener.throttled_connections == 0
         assert listener.dispatcher.routes[3].metrics.throttle_seconds == 2 * FOREVER_S

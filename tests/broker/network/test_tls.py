@@ -65,7 +65,7 @@ def tls(client_auth: str = "none", rules: str = "DEFAULT", **more: str) -> Tls:
 
 @cache
 def client_context(name: str = "", *, foreign: bool = False) -> ssl.SSLContext:
-    """The context of a client, with a certificate if it has a name; ``foreign``: of an authority nobody knows."""
+    """The context of a client, with a certificate if it has a name; ``foreign``: of an unknown authority."""
     with files(name or "none", issuer=Authority("foreign") if foreign else None) as properties:
         if not name:
             del properties["ssl.keystore.location"]

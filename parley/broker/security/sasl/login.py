@@ -129,7 +129,7 @@ class Login:
 
     @property
     def user(self) -> str:
-        """The user name that the client has sent last; empty without one. Anybody's claim until COMPLETE."""
+        """The user name that the client has sent last; empty without one. Only a claim until COMPLETE."""
         return "" if self._exchange is None else self._exchange.user
 
     @property

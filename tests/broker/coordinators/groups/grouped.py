@@ -20,7 +20,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import MalformedMessage
 from tests.broker.coordinators.shards import FakeLog, FakeTopic, now_ms
 
-NOBODY = Committer("g", "", None, -1)
+NOT_A_MEMBER = Committer("g", "", None, -1)
 """A client that is not a member."""
 
 
@@ -102,7 +102,7 @@ class Coordinated:
         return self.groups.runtime.state_of(0)
 
     def commit(self, partition: int, offset: int, *, topic: str = "t") -> asyncio.Future[None]:
-        return asyncio.ensure_future(self.groups.commit(NOBODY, {(topic, partition): at(offset)}))
+        return asyncio.ensure_future(self.groups.commit(NOT_A_MEMBER, {(topic, partition): at(offset)}))
 
     def in_log(self) -> dict[tuple[str, int], int]:
         """Return the offsets of the group as the log has them."""

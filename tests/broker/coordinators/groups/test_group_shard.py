@@ -26,7 +26,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.protocol.schema import ZERO_UUID
-from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated, at, empty_shard
+from tests.broker.coordinators.groups.grouped import NOT_A_MEMBER, Coordinated, at, empty_shard
 from tests.broker.coordinators.test_shard import code_of, turn
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
@@ -122,10 +122,10 @@ def test_many_offsets_are_removed_in_several_batches(monkeypatch: pytest.MonkeyP
         bench = Coordinated()
         await bench.begin()
         offsets = {("t", partition): at(1) for partition in range(5)}
-        await bench.groups.commit(NOBODY, offsets)
+        await bench.groups.commit(NOT_A_MEMBER, offsets)
         await bench.groups.on_topic_deleted("t")
         assert [len(rows) for rows in bench.log.rows()] == [5, 2, 2, 1]
-        await bench.groups.commit(NOBODY, offsets)
+        await bench.groups.commit(NOT_A_MEMBER, offsets)
         await asyncio.sleep(8 * 24 * 3600)
         group = bench.groups.find("g")
         assert group is not None
@@ -144,7 +144,7 @@ def test_more_offsets_are_deleted_than_fit_in_a_batch(deletes_group: bool) -> No
         bench = Coordinated()
         await bench.begin()
         partitions = [("t", number) for number in range(50)]
-        await bench.groups.commit(NOBODY, dict.fromkeys(partitions, at(1)))
+        await bench.groups.commit(NOT_A_MEMBER, dict.fromkeys(partitions, at(1)))
         bench.log.batch_bytes_max = 300
         if deletes_group:
             await bench.groups.delete("g")
@@ -208,7 +208,7 @@ def test_changes_that_do_not_fit_a_record_fail_with_errors_that_clients_understa
         await bench.begin()
         await bench.commit(0, 10)
         bench.log.batch_bytes_max = 10
-        assert await code_of(bench.groups.commit(NOBODY, {T0: at(1)})) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert await code_of(bench.groups.commit(NOT_A_MEMBER, {T0: at(1)})) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert await code_of(bench.groups.delete("g")) is ErrorCode.UNKNOWN_SERVER_ERROR
 
     run(scenario())
@@ -245,7 +245,9 @@ def test_a_group_with_an_id_given_out_or_a_commit_in_progress_does_not_expire() 
         group.membership = Membership(generation=1, pending=frozenset({"m"}))
         await bench.groups.expire_group(group)
         group.membership = Membership(generation=1)
-        commit = asyncio.ensure_future(bench.groups.commit(NOBODY, {T0: at(10)._replace(commit_timestamp_ms=1 << 50)}))
+        commit = asyncio.ensure_future(
+            bench.groups.commit(NOT_A_MEMBER, {T0: at(10)._replace(commit_timestamp_ms=1 << 50)})
+        )
         await turn()
         await bench.groups.expire_group(group)
         bench.log.moves_to(1)
@@ -317,7 +319,7 @@ def test_offsets_are_the_same_whether_their_key_is_known_or_not(monkeypatch: pyt
 
 async def transactional(bench: Coordinated, offsets: dict[tuple[str, int], int], producer: int = 7) -> None:
     found = {partition: at(offset) for partition, offset in offsets.items()}
-    await bench.groups.commit_transactional(NOBODY, ProducerIdentity(producer, 0), found, verified)
+    await bench.groups.commit_transactional(NOT_A_MEMBER, ProducerIdentity(producer, 0), found, verified)
 
 
 async def end(bench: Coordinated, *, committed: bool, producer: int = 7) -> None:
@@ -506,7 +508,7 @@ async def _play(script: list[tuple[str, Any, Any, Any]]) -> None:
     bench = Coordinated()
     shard, model = await bench.begin(), Model()
     for number, (what, one, two, three) in enumerate(script):
-        committer = Committer(one, "", None, -1) if isinstance(one, str) else NOBODY
+        committer = Committer(one, "", None, -1) if isinstance(one, str) else NOT_A_MEMBER
         group = shard.groups.get(one) if isinstance(one, str) else None
         match what:
             case "commit":

@@ -11,7 +11,7 @@ from parley.broker.coordinators.groups.membership import GroupMember, GroupState
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
-from tests.broker.coordinators.groups.grouped import NOBODY, Coordinated
+from tests.broker.coordinators.groups.grouped import NOT_A_MEMBER, Coordinated
 from tests.broker.coordinators.shards import now_ms
 from tests.support.virtual_time import run
 
@@ -106,7 +106,7 @@ def test_offsets_expire_in_each_round_and_in_the_end_the_group() -> None:
         began_ms = now_ms()
         for topic, after_ms in (("t", 0), ("u", 90_000)):
             await bench.groups.commit(
-                NOBODY, {(topic, 0): committed()._replace(commit_timestamp_ms=began_ms + after_ms)}
+                NOT_A_MEMBER, {(topic, 0): committed()._replace(commit_timestamp_ms=began_ms + after_ms)}
             )
         expiring = asyncio.ensure_future(bench.groups.expire())
         left = []

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: signed tokens and forged ones, keys that change, and tokens that nobody has signed."""
+"""OAUTHBEARER: signed tokens and forged ones, keys that change, and tokens without a signature."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_unsecured_options_contradict_the_issuers_keys() -> None:
 
 
 class Asking:
-    """What an operator writes: asks somebody else."""
+    """What an operator writes: it asks another program."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._known = options["known"]

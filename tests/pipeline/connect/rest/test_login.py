@@ -80,7 +80,7 @@ async def test_a_stranger_learns_nothing(client: httpx.AsyncClient, herder: Mock
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/connectors/a%20b/tasks"), ("PUT", "/connectors/a/fence/")])
 async def test_requests_among_workers_are_signed_instead(client: httpx.AsyncClient, method: str, path: str) -> None:
-    found = await client.request(method, path, content=b"{bad", headers=CLAIM)  # nobody parses it
+    found = await client.request(method, path, content=b"{bad", headers=CLAIM)  # it is not parsed
     assert (found.status_code, found.json()["message"]) == (403, "Internal request contained invalid signature.")
     assert (await client.request("GET", path, headers=CLAIM)).status_code == 401
     for name in CLAIM:
