@@ -57,7 +57,7 @@ def test_two_that_make_one_table_at_once_do_not_write_over_each_other(
         raise CommitFailedError("0")
 
     monkeypatch.setattr(DeltaTable, "create", create)
-    with pytest.raises(LoadConflict, match="meanwhile"):
+    with pytest.raises(LoadConflict, match="another writer created"):
         commits(tmp_path).begin({})
     assert retries == [0]
 
