@@ -83,6 +83,15 @@ def table(figures: Figures) -> str:
     return "\n".join(lines)
 
 
+def spread(figures: Figures, prefix: str = "") -> str:
+    """Format every measured value, because a median of few values hides the spread."""
+    lines = ["one by one"]
+    for (label, name), values in figures.items():
+        if label.startswith(prefix):
+            lines.append(f"  {label}: {name}: {', '.join(map(_number, values))}")
+    return "\n".join(lines)
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
@@ -106,7 +115,7 @@ def main() -> None:
 
         found = cluster.run(given.rounds, sizes, given.mb * 1_000_000, alone=given.alone or not KAFKA.exists())
         print(table(found))
-        print(cluster.spread(found))
+        print(spread(found, "pause"))
         return
     kinds: list[type[Measured]] = [Parley] if given.alone or not KAFKA.exists() else [Kafka, Parley]
     figures: Figures = defaultdict(list)

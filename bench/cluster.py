@@ -14,15 +14,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Kafka, Measured, Parley, free_port
-from bench.replication import BROKERS, SMALL_BATCHES, ReplicatedCluster
+from bench.clusters import Kafka, Measured, free_port
+from bench.replication import BROKERS, NO_SETTINGS, SMALL_BATCHES, ReplicatedCluster
 from parley.tools.checker import Trial
 
 Figures = dict[tuple[str, str], list[float]]
@@ -41,8 +41,9 @@ DEFAULT_CLIENT = {
 class KafkaMember(Kafka):
     """One of several Apache Kafka nodes, each a broker and a controller."""
 
-    def __init__(self, folder: Path, broker_id: int, controllers: list[int]) -> None:
+    def __init__(self, folder: Path, broker_id: int, controllers: list[int], extra: Mapping[str, str]) -> None:
         super().__init__(folder)
+        self._extra = extra
         self.broker_id = broker_id
         self._controllers = controllers
 
@@ -56,6 +57,7 @@ class KafkaMember(Kafka):
             "offsets.topic.replication.factor": str(BROKERS),
             "transaction.state.log.replication.factor": str(BROKERS),
             "transaction.state.log.min.isr": "2",
+            **self._extra,
         }
 
 
@@ -64,10 +66,10 @@ class KafkaCluster(ReplicatedCluster):
 
     name = Kafka.name
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, extra: Mapping[str, str] = NO_SETTINGS) -> None:
         controllers = [free_port() for _ in range(BROKERS)]
         self.members: list[Measured] = [
-            KafkaMember(folder / f"broker-{number}", number, controllers) for number in range(1, BROKERS + 1)
+            KafkaMember(folder / f"broker-{number}", number, controllers, extra) for number in range(1, BROKERS + 1)
         ]
 
     def start(self) -> None:
@@ -83,12 +85,6 @@ class KafkaCluster(ReplicatedCluster):
             if member.process is not None:
                 member.process.kill()
         super().stop()
-
-
-class ParleyCluster(ReplicatedCluster):
-    """Parley on three brokers."""
-
-    name = Parley.name
 
 
 def latencies_ms(bootstrap: str, topic: str) -> list[float]:
@@ -128,28 +124,28 @@ def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
 def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra: list[str], figures: Figures) -> None:
     """Produce at full speed to six partitions."""
     topic = f"bench-{len(figures)}"
-    cluster.create(topic, 6)
+    cluster.create_topic(topic, 6)
     before = cluster.cpu_seconds()
     command = [sys.executable, "-m", "bench.load", "produce", cluster.bootstrap, topic, "--size", str(size)]
     command += ["--partitions", "6", "--bytes", str(total), "--set", "acks=all", *extra]
     result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     cpu = (cluster.cpu_seconds() - before) / (result["bytes"] / 1e9)
-    cluster.delete(topic)
+    cluster.delete_topic(topic)
     figures[f"produce {label}: broker CPU s/GB", cluster.name].append(cpu)
     figures[f"produce {label}: records/s", cluster.name].append(result["records"] / result["seconds"])
 
 
 def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: Figures) -> None:
     """Measure one turn of one cluster."""
-    began = time.perf_counter()
-    cluster.start()
-    figures["start of three, s", cluster.name].append(time.perf_counter() - began)
     try:
+        began = time.perf_counter()
+        cluster.start()
+        figures["start of three, s", cluster.name].append(time.perf_counter() - began)
         produce(cluster, "warm-up", 100, total // 4, [], defaultdict(list))
         for size in sizes:
             produce(cluster, f"{size} B, 6 partitions", size, total, [], figures)
             produce(cluster, f"{size} B, 16 KB batches", size, total // 2, SMALL_BATCHES, figures)
-        cluster.create("latency", 1)
+        cluster.create_topic("latency", 1)
         found = sorted(latencies_ms(cluster.bootstrap, "latency"))
         for percent in (50, 99):
             figures[f"latency at {LATENCY_RATE}/s, p{percent} ms", cluster.name].append(
@@ -167,7 +163,7 @@ def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: F
 
 def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
     """Measure this many turns of each cluster."""
-    kinds: list[type[ReplicatedCluster]] = [ParleyCluster] if alone else [KafkaCluster, ParleyCluster]
+    kinds: list[type[ReplicatedCluster]] = [ReplicatedCluster] if alone else [KafkaCluster, ReplicatedCluster]
     figures: Figures = defaultdict(list)
     for turn in range(rounds):
         for kind in kinds:
@@ -175,13 +171,3 @@ def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
             with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
                 measure(kind(Path(folder)), sizes, total, figures)
     return figures
-
-
-def spread(figures: Figures) -> str:
-    """Format every measured pause, because a median of few values hides the spread."""
-    lines = [
-        f"{name}: {', '.join(f'{value:.2f}' for value in values)} s"
-        for (label, name), values in figures.items()
-        if label.startswith("pause")
-    ]
-    return "pauses, one by one\n  " + "\n  ".join(lines)

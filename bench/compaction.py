@@ -18,7 +18,7 @@ from random import Random
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from bench.__main__ import Figures, table
+from bench.__main__ import Figures, spread, table
 from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley
 
 TOPIC = "keyed"
@@ -142,6 +142,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
                 measure(kind(Path(folder) / "broker"), given.keys, figures)
     print(table(figures))
+    print(spread(figures))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from bench.clusters import Measured, Parley, free_port
 BROKERS = 3
 SETTLE_S = 2.0
 SMALL_BATCHES = ["--set", "batch.size=16384"]
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 class Member(Parley):
     """One broker of a cluster on one machine."""
 
-    def __init__(self, folder: Path, broker_id: int, store: Path) -> None:
+    def __init__(self, folder: Path, broker_id: int, store: Path, extra: Mapping[str, str]) -> None:
         super().__init__(folder)
+        self._extra = extra
         self.broker_id = broker_id
         self._store = store
 
@@ -39,6 +42,10 @@ class Member(Parley):
             "log.dirs": str(self.folder / "data"),
             "coordination.url": f"local://{self._store}",
             "metrics.listener": "",
+            "offsets.topic.replication.factor": str(BROKERS),
+            "transaction.state.log.replication.factor": str(BROKERS),
+            "transaction.state.log.min.isr": "2",
+            **self._extra,
         }
         words = [word for key, value in settings.items() for word in ("--override", f"{key}={value}")]
         return [sys.executable, "-m", "parley", "start", *words]
@@ -47,9 +54,12 @@ class Member(Parley):
 class ReplicatedCluster:
     """Several brokers whose processor time is added up."""
 
-    def __init__(self, folder: Path) -> None:
+    name = Parley.name
+
+    def __init__(self, folder: Path, extra: Mapping[str, str] = NO_SETTINGS) -> None:
+        """``extra``: further settings of all brokers."""
         self.members: list[Measured] = [
-            Member(folder / f"broker-{i}", i, folder / "coordination") for i in range(1, BROKERS + 1)
+            Member(folder / f"broker-{i}", i, folder / "coordination", extra) for i in range(1, BROKERS + 1)
         ]
 
     @property
@@ -60,12 +70,12 @@ class ReplicatedCluster:
         for member in self.members:
             member.start()
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, partitions: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([NewTopic(topic, partitions, BROKERS)])[topic].result()
         time.sleep(SETTLE_S)
 
-    def delete(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.delete_topics([topic])[topic].result()
 
@@ -79,13 +89,13 @@ class ReplicatedCluster:
 
 def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, total: int, extra: list[str]) -> str:
     """Produce, and format a line with records per second and broker CPU seconds per GB."""
-    cluster.create(topic, partitions)
+    cluster.create_topic(topic, partitions)
     before = cluster.cpu_seconds()
     command = [sys.executable, "-m", "bench.load", "produce", cluster.bootstrap, topic, "--size", str(size)]
     command += ["--partitions", str(partitions), "--bytes", str(total), "--set", "acks=all", *extra]
     result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     cpu = (cluster.cpu_seconds() - before) / (result["bytes"] / 1e9)
-    cluster.delete(topic)
+    cluster.delete_topic(topic)
     return f"{result['records'] / result['seconds']:>12,.0f} records/s {cpu:>8.1f} broker CPU s/GB"
 
 
@@ -110,7 +120,7 @@ def main() -> None:
             produce(cluster, "warm-up", 1, 100, 50_000_000, [])
             measure(cluster, given, "")
             if given.idle:
-                cluster.create("idle", given.idle)
+                cluster.create_topic("idle", given.idle)
                 time.sleep(5 * SETTLE_S)
                 print(f"{given.idle} idle partitions: {idle(cluster, 10):.3f} CPU s per second", flush=True)
                 measure(cluster, given, f" beside {given.idle} idle")

@@ -7,6 +7,9 @@ At first, every producer begins its next transaction as soon as the last one is 
 that time has longer queues: the times of two brokers compare only at equal transactions per second. So the same number
 of transactions per second is then offered to both (``--offered``). Such a transaction takes from the time at which it
 was due, however late it begins.
+
+``--cluster`` measures three brokers with replication factor 3. Records and the state of transactions are then stored
+when all in-sync replicas have them.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench.__main__ import Figures, table
+from bench.__main__ import Figures, spread, table
+from bench.cluster import KafkaCluster
 from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.replication import ReplicatedCluster
 
 PARTITIONS = 6
 VALUE = b"v" * 100
@@ -77,13 +82,15 @@ class Load:
             thread.join()
 
 
-def measure(broker: Measured, producers: list[int], offered: list[float], seconds: float, figures: Figures) -> None:
-    """Measure one turn of one broker."""
+def measure(
+    broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
+) -> None:
+    """Measure one turn of one broker, or of one cluster."""
     loads = [(f"{count} producer{'s' if count > 1 else ''}", count, None) for count in producers]
     most = max(producers)
     loads += [(f"{most} producers, {rate:g} tx/s offered", most, rate) for rate in offered]
-    broker.start()
     try:
+        broker.start()
         for number, (label, count, rate) in enumerate(loads):
             topic = f"written-{number}"
             broker.create_topic(topic, PARTITIONS)
@@ -112,18 +119,21 @@ def main() -> None:
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50], help="numbers of producers")
     parser.add_argument("--offered", type=float, nargs="*", default=[50, 150], help="transactions per second to offer")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each load is measured")
+    parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    kinds: list[type[Measured]] = [Parley]
-    if not given.alone and KAFKA.exists():
-        kinds.insert(0, Kafka)
+    kinds: list[type[Measured] | type[ReplicatedCluster]]
+    kinds = [KafkaCluster, ReplicatedCluster] if given.cluster else [Kafka, Parley]
+    if given.alone or not KAFKA.exists():
+        kinds = kinds[1:]
     figures: Figures = defaultdict(list)
     for turn in range(given.rounds):
         for kind in kinds:
             print(f"turn {turn + 1}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
                 measure(kind(Path(folder) / "broker"), given.producers, given.offered, given.seconds, figures)
     print(table(figures))
+    print(spread(figures))
 
 
 if __name__ == "__main__":
