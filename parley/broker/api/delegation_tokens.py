@@ -153,8 +153,7 @@ class DelegationTokensApi:
             tokens=[
                 _described(context.api_version, token, token_hmac(key, token.token_id))
                 for token in self._metadata.image.delegation_tokens.values()
-                if (wanted is None or any(token.may_be_changed_by(each) for each in wanted))
-                and self._may_see(context, token)
+                if (wanted is None or token.may_be_changed_by_any(wanted)) and self._may_see(context, token)
             ],
         )
 

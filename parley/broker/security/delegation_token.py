@@ -5,6 +5,7 @@ Its secret is not kept: it is the HMAC of the token's id under ``delegation.toke
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from parley.broker.security.principal import Principal
@@ -29,3 +30,7 @@ class DelegationToken:
     def may_be_changed_by(self, principal: Principal) -> bool:
         """True if the principal may renew the token or let it expire. The requester may not, as in Kafka."""
         return principal in (self.owner, *self.renewers)
+
+    def may_be_changed_by_any(self, principals: Set[Principal]) -> bool:
+        """True if one of the principals may. Looks up the token's few: a client may name tens of thousands."""
+        return self.owner in principals or any(renewer in principals for renewer in self.renewers)

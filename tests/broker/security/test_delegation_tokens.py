@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from parley.broker.controller.delegation_tokens import remove_expired, store_tok
 from parley.broker.metadata.changes import DelegationTokenReplaced
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.delegation_token import DelegationToken
-from parley.broker.security.principal import user
+from parley.broker.security.principal import Principal, user
 from parley.protocol.client import Client, NotAuthenticated
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.acls import CreateAclsRequest
@@ -176,3 +177,17 @@ def test_expired_tokens_are_removed() -> None:
     decision = remove_expired(image, 100)
     assert set(image.with_changes(decision.changes).delegation_tokens) == {"now", "new"}
     assert decision.result is False
+
+
+class Asked(frozenset[Principal]):
+    """The owners that a request names. A client may name 65,000, so they must not be searched once per token."""
+
+    def __iter__(self) -> Iterator[Principal]:
+        raise AssertionError("the owners are searched one by one")
+
+
+def test_tokens_are_found_without_a_search_of_the_owners_that_a_client_names() -> None:
+    alices = replace(token("t"), owner=user("alice"), renewers=(user("bob"), user("carol")))
+    assert alices.may_be_changed_by_any(Asked({user("zoe"), user("alice")}))
+    assert alices.may_be_changed_by_any(Asked({user("zoe"), user("carol")}))
+    assert not alices.may_be_changed_by_any(Asked({user("zoe"), user("dave")}))
