@@ -17,7 +17,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -49,8 +48,11 @@ def _is_stale(module: str, digest: str) -> bool:
     return source.exists() and hashlib.sha256(source.read_bytes()).hexdigest() != digest
 
 
-class _SourceFirst(MetaPathFinder):
-    """Imports the source of a compiled module if the compiled form must not be used."""
+class _SourceFirst:
+    """A finder for ``sys.meta_path``: imports the source of a compiled module if the compiled form must not be used.
+
+    It has no base class: ``importlib.abc`` imports much that nothing else of a broker needs.
+    """
 
     def __init__(self, digests: dict[str, str], pure: bool) -> None:
         self._digests = digests

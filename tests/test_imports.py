@@ -1,8 +1,13 @@
-"""No two files import each other, directly or through others. ``import-linter`` checks the layers."""
+"""No two files import each other, directly or through others, and each process imports only what it needs.
+
+``import-linter`` checks the layers.
+"""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -45,3 +50,35 @@ def test_no_files_import_each_other() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError("files import each other: " + " <- ".join(error.args[1])) from None
+
+
+PIPELINE = {"numpy", "pandas", "parley.pipeline", "pyarrow", "pyspark", "sqlalchemy", "starlette"}
+"""What only the pipeline needs."""
+OF_OTHER_CONFIGURATIONS = {"aiohttp", "cryptography", "grpc", "jwt", "kazoo", "prometheus_client"}
+"""What a broker or a client needs with certain settings only."""
+TERMINAL = {"confluent_kafka", "rich", "typer"}
+NOTHING_OF_A_BROKER = {"parley.broker", "parley.consensus", "parley.storage", "uvloop"}
+PACKAGE_METADATA = {"email", "importlib.metadata", "importlib.resources"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("imports", "unneeded", "at_most"),
+    [
+        ("parley", {"asyncio", "dataclasses", "parley.protocol"} | NOTHING_OF_A_BROKER | PACKAGE_METADATA, 65),
+        ("parley.tools.cli.start, parley.broker.server, uvloop", PIPELINE | OF_OTHER_CONFIGURATIONS | TERMINAL, 750),
+        (
+            "parley.tools.cli.topics, parley.protocol.client",
+            PIPELINE | OF_OTHER_CONFIGURATIONS | NOTHING_OF_A_BROKER | PACKAGE_METADATA | {"confluent_kafka", "rich"},
+            240,
+        ),
+    ],
+    ids=["the package", "a broker", "a command"],
+)
+def test_a_process_imports_what_it_needs(imports: str, unneeded: set[str], at_most: int) -> None:
+    """Hundreds of processes are started by users and tests. The limits leave room for a tenth more modules."""
+    program = f"import sys\nbefore = set(sys.modules)\nimport {imports}\nprint(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    assert loaded & unneeded == set()
+    assert len(loaded) <= at_most

@@ -6,8 +6,6 @@ import asyncio
 import random
 import ssl
 from contextlib import closing, suppress
-from functools import cache
-from importlib import metadata as distributions
 from typing import Any, Final, NamedTuple, cast
 
 from parley.protocol.connection import ClientConnection
@@ -18,6 +16,7 @@ from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthentic
 from parley.protocol.schema import Request, Response, VersionRange
 from parley.protocol.security.client_security import ClientSecurity
 from parley.protocol.security.logins import Login, LoginRefused
+from parley.version import VERSION
 
 __all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
 
@@ -55,14 +54,6 @@ def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
     else:
         text = f"the TLS handshake failed: {reason}"
     return NotAuthenticated(ErrorCode.NETWORK_EXCEPTION, f"{address}: {text}")
-
-
-@cache
-def _software_version() -> str:
-    try:
-        return distributions.version("parley-broker")
-    except distributions.PackageNotFoundError:
-        return "unknown"
 
 
 class Link(asyncio.BufferedProtocol):
@@ -203,7 +194,7 @@ class Link(asyncio.BufferedProtocol):
     async def _negotiate(self) -> None:
         """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
         (KIP-511)."""
-        request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
+        request = ApiVersionsRequest(client_software_name="parley", client_software_version=VERSION)
         response: Any = await self._ask(request, request.VERSIONS.max)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             known = next((api.max_version for api in response.api_keys if api.api_key == request.API_KEY), 0)

@@ -138,11 +138,6 @@ def test_ignored_settings_of_java_clients_give_one_warning(parley: Parley, broke
     assert "request.timeout.ms must be a number" in parley(*words).err
 
 
-def test_start_does_not_import_typer() -> None:
-    program = "import sys; from parley.tools.cli import start; sys.exit(bool({'typer', 'rich'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
 def test_a_reader_that_closes_the_output_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
     parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)

@@ -9,12 +9,12 @@ Rules for every command:
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib import import_module
 from typing import NamedTuple
 
 from parley.tools.cli.invocation import guarded, open_streams, run
+from parley.version import VERSION
 
 
 class Command(NamedTuple):
@@ -84,6 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
     name = "version" if words[0] == "--version" else words[0]
     command = COMMANDS.get(name)
     if command is None:
+        import difflib
+
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         print(f"parley: there is no command '{name}'.{hint}\n\n{_overview()}", file=sys.stderr)
@@ -96,9 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _version() -> int:
-    from importlib.metadata import version
-
-    print(version("parley-broker"))
+    print(VERSION)
     return 0
 
 

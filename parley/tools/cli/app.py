@@ -6,10 +6,11 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+from parley.version import VERSION
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -99,7 +100,7 @@ def _default(one: Field[Any]) -> Any:
 
 def _show_version(is_given: bool) -> None:
     if is_given:
-        print(version_of("parley-broker"))
+        print(VERSION)
         raise typer.Exit
 
 

@@ -9,7 +9,6 @@ import os
 import sys
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +16,7 @@ import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED, CommandError, run
+from parley.version import VERSION
 
 app = App(
     "Generate the documentation pages that are made from code: configuration, metrics and tools.",
@@ -73,7 +73,7 @@ def openapi_file() -> str:
     """The OpenAPI document of Connect's REST API, which its workers also serve."""
     from parley.pipeline.connect.rest.openapi import document
 
-    return json.dumps(document(version_of("parley-broker")), indent=2) + "\n"
+    return json.dumps(document(VERSION), indent=2) + "\n"
 
 
 def stores_page() -> str:

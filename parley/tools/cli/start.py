@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import gc
 import logging
 import math
 import os
@@ -217,12 +218,15 @@ def run(config: BrokerConfig) -> int:
             file=sys.stderr,
         )
         return STARVED
+    gc.disable()  # imports allocate much and free nothing
     import uvloop
 
     from parley.broker.logging.lines import start_logging
     from parley.broker.runtime.starvation import LastResort
     from parley.broker.server import BrokerServer
 
+    gc.freeze()  # modules live as long as the process: no collection needs to look at them
+    gc.enable()
     writer = start_logging(config)
     sys.unraisablehook = _on_unraisable
     _hold_reserves()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import version as version_of
 
 from parley.tools.cli.app import App
 from parley.tools.cli.common_options import AsJson
+from parley.version import VERSION
 
 app = App(
     "Show the versions of Parley, Python and librdkafka, and which modules are compiled.",
@@ -26,9 +26,9 @@ def version(json_output: AsJson = False) -> None:
 
     modules = compiled.status()
     if json_output:
-        facts = {"parley": version_of("parley-broker"), "python": platform.python_version(), "modules": modules}
+        facts = {"parley": VERSION, "python": platform.python_version(), "modules": modules}
         print(json.dumps({**facts, "librdkafka": libversion()[0]}))
         return
-    print(f"parley {version_of('parley-broker')} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
+    print(f"parley {VERSION} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
     for module, form in modules.items():
         print(f"  {module}: {form}")

@@ -18,7 +18,6 @@ import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +63,7 @@ from parley.pipeline.connect.herder import (
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.worker import Worker, WorkerEvents
 from parley.protocol.errors import KafkaError
+from parley.version import VERSION
 
 __all__ = ["HerderSettings", "WorkerHerder"]
 
@@ -208,7 +208,7 @@ class WorkerHerder(Herder):
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
-        return ServerInfo(version_of("parley-broker"), commit_of(_CLONE), self._settings.cluster_id)
+        return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
         if not self._share.joined.is_set():

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version as version_of
 from typing import Final
 
 from starlette.applications import Starlette
@@ -36,6 +35,7 @@ from parley.pipeline.connect.rest.endpoints import ENDPOINTS, Endpoint
 from parley.pipeline.connect.rest.forwarding import Forwarder
 from parley.pipeline.connect.rest.login import BasicLogin, DemandLogin
 from parley.pipeline.connect.rest.paths import ambiguity
+from parley.version import VERSION
 
 __all__ = ["REQUEST_SECONDS", "CrossOrigin", "application"]
 
@@ -70,7 +70,7 @@ def application(
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     routes = [Route(path, _Resource(methods, herder, forwarder, request_seconds)) for path, methods in paths.items()]
-    described = openapi.document(version_of("parley-broker"))
+    described = openapi.document(VERSION)
     routes.append(Route("/openapi.json", lambda _: JSONResponse(described)))
     middleware = [Middleware(_Paths)]
     if login is not None:
