@@ -138,6 +138,7 @@ def test_ignored_settings_of_java_clients_give_one_warning(parley: Parley, broke
     assert "request.timeout.ms must be a number" in parley(*words).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
 def test_a_reader_that_closes_the_output_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
     parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)

@@ -224,6 +224,7 @@ def test_the_consumer_protocol_works_or_is_reported_as_unsupported(
     assert supported or "The cluster does not support the new CONSUMER group protocol." in typed.err
 
 
+@pytest.mark.slow
 def test_records_are_printed_as_they_arrive(broker: Broker, topic: str) -> None:
     """A record is printed at once, even if no more records follow."""
     import subprocess

@@ -147,6 +147,7 @@ def assert_said(done: Typed, text: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("load", "--topic", "t", "--output", "x"), ("mirror", "--source", "a", "--target", "b")]
 )

@@ -32,6 +32,7 @@ def sent(broker: Broker, topic: str, count: int) -> list[tuple[Any, Any, Any]]:
     return sorted((one.key(), one.value(), one.headers() or []) for one in messages)
 
 
+@pytest.mark.slow
 def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path) -> None:
     (tmp_path / "reader").write_text("parse.key=true\nparse.headers=true\nheaders.delimiter=\\t\nkey.separator=|\n")
     done = send(
@@ -78,6 +79,7 @@ def test_the_broker_s_reason_for_refusing_a_record_is_printed(on_broker: Parley,
     assert b"(INVALID_RECORD)" in done.stderr
 
 
+@pytest.mark.slow
 def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:

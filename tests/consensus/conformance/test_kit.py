@@ -210,6 +210,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert find_harness("local:") is LocalHarness
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_of_ours_but_the_interface() -> None:
     program = (
         "import sys, parley.consensus.conformance.runner, parley.consensus.conformance.suite\n"
