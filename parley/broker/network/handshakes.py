@@ -30,26 +30,43 @@ class Done(NamedTuple):
     error: BaseException | None = None
 
 
+class _Waiting(NamedTuple):
+    """A step that waits for a thread."""
+
+    work: Work
+    done: Callable[[Done], None]
+    is_wanted: Callable[[], bool]
+
+
 class Handshakes:
     """Runs the steps of the handshakes of one event loop."""
 
     def __init__(self, executor: Executor | None) -> None:
         """``executor`` has ``HANDSHAKES`` threads; None means the executor of the event loop."""
         self._executor = executor
-        self._waiting: deque[tuple[Work, Callable[[Done], None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running = 0
 
-    def step(self, work: Work, done: Callable[[Done], None]) -> None:
-        """Run ``work`` in a thread, and call ``done`` on the event loop."""
-        self._waiting.append((work, done))
+    def step(self, work: Work, done: Callable[[Done], None], is_wanted: Callable[[], bool]) -> None:
+        """Run ``work`` in a thread, and call ``done`` on the event loop.
+
+        Neither happens if ``is_wanted`` returns False when the turn of the step comes: its client has disconnected.
+        """
+        self._waiting.append(_Waiting(work, done, is_wanted))
         if self._running < HANDSHAKES:
             self._begin()
 
     def _begin(self) -> None:
-        steps = [self._waiting.popleft() for _ in range(min(STEPS_AT_ONCE, len(self._waiting)))]
+        """Run the next steps. When the broker stops, no step is wanted: the threads end before the last result."""
+        steps: list[_Waiting] = []
+        while self._waiting and len(steps) < STEPS_AT_ONCE:
+            if (step := self._waiting.popleft()).is_wanted():
+                steps.append(step)
+        if not steps:
+            return
         self._running += 1
-        future = asyncio.get_running_loop().run_in_executor(self._executor, _run, [work for work, _ in steps])
-        future.add_done_callback(lambda future: self._finish([done for _, done in steps], future))
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _run, [step.work for step in steps])
+        future.add_done_callback(lambda future: self._finish([step.done for step in steps], future))
 
     def _finish(self, callbacks: list[Callable[[Done], None]], future: asyncio.Future[list[Done]]) -> None:
         self._running -= 1

@@ -195,11 +195,18 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._incoming.write(self._arrived)
         self._arrived.clear()
         self._is_stepping = True
-        self._handshakes.step(self._take_step, self._stepped)
+        self._handshakes.step(self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
 
     def _take_step(self) -> Principal | None:
-        """Take the next step, in a thread, unless the client has disconnected meanwhile."""
-        return _take_step(self._ssl, self._tls) if self._state is _HANDSHAKE else None
+        """Run the handshake as far as it comes, in a thread. Returns the client's principal at its end, None before.
+
+        Raises SSLError, NoRuleMatches and ValueError if the client is refused.
+        """
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return None
+        return self._tls.principal_of(self._ssl.getpeercert(binary_form=True))
 
     def _stepped(self, done: Done) -> None:
         self._is_stepping = False
@@ -353,18 +360,6 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return cast(int, self._raw.get_write_buffer_size())
-
-
-def _take_step(tls: ssl.SSLObject, server: ServerTls) -> Principal | None:
-    """Run the handshake as far as it comes, in a thread. Returns the client's principal at its end, None before.
-
-    Raises SSLError, NoRuleMatches and ValueError if the client is refused.
-    """
-    try:
-        tls.do_handshake()
-    except ssl.SSLWantReadError:
-        return None
-    return server.principal_of(tls.getpeercert(binary_form=True))
 
 
 def _reason(error: BaseException) -> str:
