@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.api.requested_names import more_than_once, named_twice, once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
@@ -28,6 +29,7 @@ from parley.protocol.messages.elections import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from parley.protocol.schema import Response
 
 
 class ReassignmentApi:
@@ -43,9 +45,7 @@ class ReassignmentApi:
             ListPartitionReassignmentsRequest.API_KEY: self.list_moves,
         }
 
-    async def move(
-        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
-    ) -> AlterPartitionReassignmentsResponse:
+    async def move(self, context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Response:
         """Start or cancel reassignments. Each partition fails independently."""
         asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         twice = named_twice((move.topic, move.partition) for move in asked)
@@ -56,12 +56,7 @@ class ReassignmentApi:
                 lambda image: alter_reassignments(image, moves, self._rules, factor_may_change=may_change)
             )
         except KafkaError as error:
-            return AlterPartitionReassignmentsResponse(
-                allow_replication_factor_change=may_change,
-                error_code=error.code,
-                error_message=error.message,
-                responses=[],
-            )
+            return refuse(context, request, error)
         outcomes += [
             ReassignmentOutcome(Reassignment(topic, index, None), more_than_once("partition"))
             for topic, index in sorted(twice)

@@ -104,7 +104,9 @@ async def move(
     request = AlterPartitionReassignmentsRequest(
         topics=[Moving(name=TOPIC, partitions=list(partitions))], allow_replication_factor_change=factor_may_change
     )
-    return await api.move(context(version), request)
+    answer = await api.move(context(version), request)
+    assert isinstance(answer, AlterPartitionReassignmentsResponse)
+    return answer
 
 
 def move_codes(answer: AlterPartitionReassignmentsResponse) -> dict[int, int]:
@@ -145,6 +147,8 @@ async def test_the_number_of_replicas_can_be_held(controller: DirectController) 
 async def test_a_broker_that_is_not_the_controller_moves_nothing(controller: DirectController) -> None:
     controller.is_active = False
     api = ReassignmentApi(controller, balanced)  # type: ignore[arg-type]
-    assert (await move(controller)).error_code == ErrorCode.NOT_CONTROLLER
+    refused = await move(controller, *(MovingPartition(partition_index=index, replicas=[4, 1]) for index in (1, 0, 1)))
+    assert refused.error_code == ErrorCode.NOT_CONTROLLER
+    assert move_codes(refused) == {0: ErrorCode.NOT_CONTROLLER, 1: ErrorCode.NOT_CONTROLLER}
     answer = await api.list_moves(context(0), ListPartitionReassignmentsRequest(topics=None))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

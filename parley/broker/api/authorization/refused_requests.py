@@ -1,4 +1,4 @@
-"""Responses to requests that are refused as a whole, when the response has no error code of its own."""
+"""Responses to requests that are refused as a whole, if clients look for the error in each element of the response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from parley.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
+from parley.protocol.messages.elections import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
 from parley.protocol.messages.log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -43,9 +48,9 @@ ELECTIONS_ERROR_SINCE = 1
 def refuse(context: RequestContext, request: Any, error: KafkaError) -> Response:
     """Return the response to a request that is refused as a whole.
 
-    Raises ``error`` if the response has an error code of its own: the dispatcher then makes the response.
+    Raises ``error`` if the error code of the response is enough: the dispatcher then makes the response.
     """
-    renderer = _WITHOUT_ERROR_CODE.get(type(request))
+    renderer = _WITH_ELEMENTS.get(type(request))
     if renderer is None:
         raise error
     return renderer(context, request, error)
@@ -105,6 +110,27 @@ def _refused_elections(context: RequestContext, request: ElectLeadersRequest, er
                 topic=topic.topic, partition_result=[result(partition_id=index) for index in topic.partitions]
             )
             for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _refused_reassignments(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest, error: KafkaError
+) -> Response:
+    response = AlterPartitionReassignmentsResponse
+    result = partial(response.ReassignablePartitionResponse, error_code=error.code, error_message=error.message)
+    by_topic: dict[str, set[int]] = {}
+    for topic in request.topics:
+        by_topic.setdefault(topic.name, set()).update(each.partition_index for each in topic.partitions)
+    return response(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=error.code,
+        error_message=error.message,
+        responses=[
+            response.ReassignableTopicResponse(
+                name=name, partitions=[result(partition_index=index) for index in sorted(indexes)]
+            )
+            for name, indexes in by_topic.items()
         ],
     )
 
@@ -169,7 +195,7 @@ def _refused_log_dirs(context: RequestContext, request: DescribeLogDirsRequest, 
     return DescribeLogDirsResponse(error_code=error.code, results=[])
 
 
-_WITHOUT_ERROR_CODE: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError], Response]]] = {
+_WITH_ELEMENTS: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError], Response]]] = {
     CreateTopicsRequest: _refused_topics,
     DeleteTopicsRequest: _refused_deletions,
     CreatePartitionsRequest: _refused_partitions,
@@ -180,6 +206,7 @@ _WITHOUT_ERROR_CODE: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaE
         _refused_configs, IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     ),
     ElectLeadersRequest: _refused_elections,
+    AlterPartitionReassignmentsRequest: _refused_reassignments,
     CreateAclsRequest: _refused_acls,
     DeleteAclsRequest: _refused_filters,
     AlterUserScramCredentialsRequest: _refused_users,
@@ -187,4 +214,4 @@ _WITHOUT_ERROR_CODE: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaE
     AlterReplicaLogDirsRequest: _refused_moves,
     DescribeLogDirsRequest: _refused_log_dirs,
 }
-"""Responses that report an error in each element, or not in all versions."""
+"""Responses that report an error in each element, or not in all versions. Java's admin client counts the elements."""

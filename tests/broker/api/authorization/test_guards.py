@@ -35,6 +35,7 @@ from parley.protocol.codec import response_frame
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages import APIS
 from parley.protocol.messages.consumer_groups import ConsumerGroupDescribeResponse
+from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchResponse
 from parley.protocol.schema import Response, Struct
@@ -245,6 +246,18 @@ ROWS = [
     and (row.api, row.type) != ("Fetch", ResourceType.TOPIC)
     and (row.api_key in GUARDS or row.api_key in WHOLE_CLUSTER)
 ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_refused_reassignment_has_the_error_of_each_partition(version: int) -> None:
+    """Java's admin client counts them, and reports too few results otherwise."""
+    key = AlterPartitionReassignmentsRequest.API_KEY
+    refused = send(AllBut((ResourceType.CLUSTER, Operation.ALTER)), key, version)
+    (topic,) = refused.responses
+    (partition,) = topic.partitions
+    assert topic.name == TOPIC
+    assert refused.error_code == partition.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert refused.error_message == partition.error_message != ""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.api}-{row.type.name}-{row.operation.name}")
