@@ -149,6 +149,8 @@ def remove_damaged_replicas(
     """Take a broker's replicas out of the ISR and the ELR, because it must fetch their logs again from their leaders.
 
     A replica stays if it leads, or if the ISR would have fewer than ``min.insync.replicas`` live members without it.
+    The partition epoch rises even if the replica is outside of both: the leader may be about to add it to the ISR, and
+    that proposal is refused then.
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
     """
@@ -158,8 +160,11 @@ def remove_damaged_replicas(
     for topic, index, state in image.named(replicas):
         min_isr = rules(image, topic).min_insync_replicas
         others = live.intersection(state.isr) - {broker_id}
-        if state.leader in others and len(others) >= min(min_isr, len(state.replicas)):
+        is_outside = broker_id in state.replicas and broker_id not in (*state.isr, *state.elr)
+        if state.leader in others and (is_outside or len(others) >= min(min_isr, len(state.replicas))):
             left = elect_leader(state, live, min_isr, lost=(broker_id,))
+            if left is state and is_outside:
+                left = replace(state, partition_epoch=state.partition_epoch + 1)
             if left is not state:
                 changes.append(PartitionChanged(topic, index, left))
     return Decision(tuple(changes), None)

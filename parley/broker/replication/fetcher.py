@@ -384,7 +384,9 @@ class Fetcher:
             followed.step(FollowEvent.SUPERSEDE)
             return
         try:
-            await self._parts.truncations.truncate(partition, step)
+            await self._parts.truncations.truncate(
+                partition, step, lambda: followed.state is FollowState.TRUNCATING and followed.is_current
+            )
         except TruncationRefused as error:
             self._back_off(followed, str(error), is_expected=True)
         except KafkaError as error:

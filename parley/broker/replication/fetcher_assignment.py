@@ -100,6 +100,8 @@ class ReplicaFetchers:
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader
+        if partition.is_truncating and key not in self._assigned:
+            return  # assigned when that is done: until then, it has no position to fetch from
         if self._closed or leader < 0 or partition.is_leader or not partition.is_open or partition.is_outdated:
             self._leave(key)
             return

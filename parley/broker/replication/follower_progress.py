@@ -70,6 +70,20 @@ class FollowerProgress:
         self._caught_up_s = self.last_caught_up_s
         self._clock = FetchClock()
 
+    def forget_arrival(self) -> None:
+        """Let only fetches from now on show that the follower is in sync: it may be about to remove its log.
+
+        How far it had come still counts for the records that must be kept for it.
+        """
+        self.is_close = False
+        self._leader_end = -1
+        self._caught_up_s = NEVER_S
+
+    @property
+    def has_fetched(self) -> bool:
+        """True if the follower has fetched, and its arrival has not been forgotten since."""
+        return self._leader_end >= 0
+
     def is_reported_by(self, clock: FetchClock) -> bool:
         """Return True if the last progress came from the session of this clock, not from another fetch."""
         return clock is self._clock

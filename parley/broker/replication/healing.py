@@ -210,16 +210,26 @@ class Healing:
     async def _leave_in_sync(self, partition: Partition) -> None:
         """Ask the controller to take this replica out of the ISR and the ELR, and wait for the metadata to say so.
 
-        The fetcher checks it. Raises ``KafkaError``.
+        The controller is asked even if the replica is outside of both: its leader may be about to add it. The fetcher
+        checks that the leader is still the same. Raises ``KafkaError``.
         """
-        if self._broker_id in (*partition.state.isr, *partition.state.elr):
-            if not self._may_start_over(partition):
-                partition.before_start_over = None  # until the next attempt to heal finds that it may
-                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the ISR would be too small without the replica")
-            await self._report(partition, starts_over=True)
-            await self._metadata.until(
-                lambda image: self._broker_id not in (*partition.state.isr, *partition.state.elr), HAND_OVER_S
+        known = partition.state
+
+        def is_outside() -> bool:
+            return self._broker_id not in (*partition.state.isr, *partition.state.elr)
+
+        def has_left(image: MetadataImage) -> bool:
+            state = partition.state
+            return state.leader_epoch != known.leader_epoch or (
+                state.partition_epoch > known.partition_epoch and is_outside()
             )
+
+        if not is_outside() and not self._may_start_over(partition):
+            partition.before_start_over = None  # until the next attempt to heal finds that it may
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the ISR would be too small without the replica")
+        await self._report(partition, starts_over=True)
+        if not await self._metadata.until(has_left, HAND_OVER_S):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replica is still in the ISR or the ELR")
 
     async def _report(self, partition: Partition, *, starts_over: bool) -> None:
         """Report to the controller that a log is damaged. Raises ``KafkaError``."""

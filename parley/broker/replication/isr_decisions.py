@@ -2,7 +2,9 @@
 
 A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins as soon as it
 has all committed records and the log with which the leader's epoch began, if its broker is alive with the epoch it
-fetches with. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.)
+fetches with. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.) Only fetches since
+the controller last changed the partition's state count for joining: a follower that must remove its log has the
+controller change the state, stops fetching before, and so does not join before it has fetched its log again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
 def has_arrived(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
     """Return True if a follower has all that it needs to join the ISR, and would not leave it again at once."""
     return (
-        progress.log_end_offset >= max(view.high_watermark, view.epoch_start_offset)
+        progress.has_fetched
+        and progress.log_end_offset >= max(view.high_watermark, view.epoch_start_offset)
         and now_s - progress.last_fetched_s <= lag_max_s
         and progress.is_caught_up(view.log_end_offset, now_s, lag_max_s)
     )

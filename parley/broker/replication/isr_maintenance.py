@@ -146,7 +146,8 @@ class IsrMaintenance:
         progress = partition.followers[replica]
         partition.include_in_high_watermark(
             replica,
-            is_eligible(self._partitions.image.brokers.get(replica), progress.broker_epoch)
+            progress.has_fetched
+            and is_eligible(self._partitions.image.brokers.get(replica), progress.broker_epoch)
             and progress.is_caught_up(partition.log.log_end_offset, now_s, self._lag_max_s),
         )
 

@@ -175,7 +175,8 @@ class Partition:
     def _apply(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id and not self._is_behind_log(state)
         new_term = state.leader_epoch != self.leader_epoch
-        if new_term or state.partition_epoch != self.state.partition_epoch:
+        is_changed = new_term or state.partition_epoch != self.state.partition_epoch
+        if is_changed:
             self._proposed_isr = ()  # the same state may come twice, from a response and from the metadata
         self.state = state
         self.leader_epoch = state.leader_epoch
@@ -183,6 +184,8 @@ class Partition:
         known = {} if new_term or not leads else self.followers
         others = [replica for replica in state.replicas if replica != self.broker_id] if leads else []
         self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
+        if is_changed:
+            self._forget_arrivals()
         self._choose_awaited()
         if leads and new_term and self._log is not None:
             self._begin_leader_epoch(self._log)
@@ -192,6 +195,18 @@ class Partition:
             self._advance_high_watermark(0)
             if not self.has_enough_replicas:
                 self._purgatories.produce.notify(self)
+
+    def _forget_arrivals(self) -> None:
+        """Let the followers outside of the ISR join it only after another fetch.
+
+        The state may have changed because a follower is going to remove its log. The fetch sessions of the others look
+        at the partition again, though nothing has changed in it.
+        """
+        outsiders = [progress for replica, progress in self.followers.items() if replica not in self.state.isr]
+        for progress in outsiders:
+            progress.forget_arrival()
+        if outsiders:
+            self._purgatories.fetch.notify(self)
 
     @property
     def log(self) -> Log:

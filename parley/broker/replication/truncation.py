@@ -11,7 +11,8 @@ committed records. Then the truncation is logged at ``error``, and:
 
 A follower that starts over loses nothing: its leader has all that it has, compacted further. It must not be in the ISR
 or the ELR. A follower whose damaged log must be fetched again leaves them first, while no fetch is under way for which
-the leader could add it again.
+the leader could add it again. If its leader or its fetcher has changed by then, it does not start over yet: it may have
+fetched since.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Truncations:
         """For each partition the leader epoch of the last refusal, and when it is logged again."""
         self.metrics = TruncationMetrics()
 
-    async def truncate(self, partition: Partition, step: Removal) -> None:
-        """Truncate a follower's log.
+    async def truncate(self, partition: Partition, step: Removal, is_current: Callable[[], bool]) -> None:
+        """Truncate a follower's log, unless ``is_current`` returns False: the step was for another leader or fetcher.
 
         Raises TruncationRefused; KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
@@ -76,7 +77,7 @@ class Truncations:
             "offset": step.offset,
         }
         if isinstance(step, StartOver):
-            await self._start_over(partition, step, facts)
+            await self._start_over(partition, step, is_current, facts)
             return
         loss = loss_by(step, log, state.unclean_epoch)
         if loss is Loss.NONE:
@@ -87,10 +88,14 @@ class Truncations:
         else:
             await self._remove_committed(partition, step, facts)
 
-    async def _start_over(self, partition: Partition, step: StartOver, facts: dict[str, object]) -> None:
+    async def _start_over(
+        self, partition: Partition, step: StartOver, is_current: Callable[[], bool], facts: dict[str, object]
+    ) -> None:
         leave = partition.before_start_over
         if leave is not None:
             await leave()
+            if not is_current():
+                raise TruncationRefused("the leader has changed")
         if partition.is_leader or partition.broker_id in (*partition.state.isr, *partition.state.elr):
             raise TruncationRefused("members of the ISR and the ELR keep their logs")
         if partition.log.log_end_offset > partition.log.log_start_offset:

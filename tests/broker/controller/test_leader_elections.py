@@ -186,10 +186,20 @@ def test_a_damaged_replica_that_starts_over_leaves_the_isr_and_the_elr() -> None
         assert after.partition_epoch == 8
 
 
+def test_a_damaged_replica_outside_of_the_isr_that_starts_over_makes_proposals_outdated() -> None:
+    """The leader may be about to add it. The ISR does not become smaller, so that it may be small already."""
+    image = image_with(PartitionState((1, 2, 3), (2,), 2, leader_epoch=5, partition_epoch=7))
+    decision = remove_damaged_replicas(image, 1, epoch_of(1), [(TOPIC_ID, 0)], min_isr_2)
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.isr, after.partition_epoch) == (2, 5, (2,), 8)
+
+
 @pytest.mark.parametrize(
     "state",
     [
         PartitionState((1, 2, 3), (1, 2, 3), 1),  # it leads
+        PartitionState((2, 3), (2, 3), 2),  # it is no replica
         PartitionState((1, 2, 3), (1, 2), 2),  # the ISR would be too small
         PartitionState((1, 2, 4), (1, 2, 4), 2),  # the third member is fenced
         PartitionState((1, 2, 3), (2,), 2, elr=(1, 3)),

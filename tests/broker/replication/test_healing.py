@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parley.broker.logging import growing_interval
-from parley.broker.replication.partition import Isolation
+from parley.broker.replication.partition import Isolation, Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
@@ -303,6 +307,94 @@ async def test_a_follower_that_was_compacted_otherwise_fetches_its_log_again(
         assert node.log("t").tombstones_removed_up_to == 60
         assert node.fetchers.truncations.metrics.started_over == 1
         assert any("a replica starts over: its log is damaged" in record.getMessage() for record in caplog.records)
+
+
+@asynccontextmanager
+async def removal_held(node: Node) -> AsyncIterator[asyncio.Event]:
+    """Hold the next removal of a log at a node. Yields an event that is set when it is held."""
+    held, go, remove = asyncio.Event(), asyncio.Event(), node.partitions.truncate
+
+    async def wait(partition: Partition, truncate: Callable[[Log], None]) -> None:
+        held.set()
+        await go.wait()
+        await remove(partition, truncate)
+
+    node.partitions.truncate = wait  # type: ignore[method-assign]
+    try:
+        yield held
+    finally:
+        go.set()
+        node.partitions.truncate = remove  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_a_replica_that_removes_its_log_does_not_join_the_isr_before_it_fetches(
+    tmp_path: Path, is_member: bool
+) -> None:
+    """Its leader knows that it had everything a moment ago, and may even be about to add it."""
+    async with nodes(tmp_path, 2, replica_lag_time_max_ms="3600000") as cluster:
+        await compacted_otherwise(cluster, [1, 2], COMPACTED)
+        await eventually(lambda: set(cluster.state("t").isr) == {1, 2})
+        leader, node, decide = cluster[1], cluster[2], cluster[1].controller
+        proposed, decided = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: Any) -> Any:
+            proposed.set()
+            await decided.wait()
+            return await decide(request)
+
+        node.log("t").on_damage = lambda damage: None  # heal once all damage is known
+        await verify(node.log("t"))
+        if not is_member:
+            leader.controller = slow
+            cluster.alter("t", isr=(1,))
+            await proposed.wait()  # node 2 joins as soon as the controller decides
+        async with removal_held(node) as held:
+            node.healing.watch(node.partition("t"))
+            await held.wait()
+            decided.set()
+            await eventually(lambda: not leader.partition("t").has_proposed_isr)
+            leader.in_sync._check_all(leader.partition("t"), time.monotonic())
+            leader.in_sync.broker_changed(2)
+            assert not leader.partition("t").has_proposed_isr
+            assert cluster.state("t").isr == (1,)
+            end = leader.log("t").log_end_offset
+            leader.partition("t").append(build([Record(0, now_ms(), b"061", b"x")]), acks=-1, now_ms=now_ms())
+            assert leader.log("t").high_watermark == end + 1, "the high watermark does not wait for it either"
+        await eventually(lambda: not node.log("t").damage and set(cluster.state("t").isr) == {1, 2})
+        assert table(node.log("t")) == table(leader.log("t"))
+
+
+async def test_a_replica_starts_over_only_under_the_leader_that_knows_of_it(tmp_path: Path) -> None:
+    """It fetches from the new leader at once, which may add it to the ISR for that."""
+    async with nodes(tmp_path, 3) as cluster:
+        await cluster.create("t", [1, 2, 3])
+        leader = cluster[1].partition("t")
+        leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
+        await eventually(lambda: all(cluster[each].log("t").high_watermark == 1 for each in (1, 2, 3)))
+        follower = cluster[3].partition("t")
+        asked, go = asyncio.Event(), asyncio.Event()
+        ended = asyncio.get_running_loop().create_future()
+
+        async def leave() -> None:
+            asked.set()
+            await go.wait()
+            follower.before_start_over = None
+            ended.set_result(None)
+
+        follower.before_start_over = leave
+        await asked.wait()
+        cluster.alter("t", isr=(1, 2), leader=2)
+        cluster.deaf.add(3)  # it does not hear that it is in the ISR again
+        await eventually(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+        go.set()
+        await ended
+        cluster.deaf.clear()
+        cluster.tell()
+        cluster[2].partition("t").append(batch(b"b"), acks=-1, now_ms=now_ms())
+        await eventually(lambda: cluster[2].log("t").high_watermark == 2)
+        assert values_of(follower.log) == [b"a", b"b"]
+        assert cluster[3].fetchers.truncations.metrics.started_over == 0
 
 
 async def refuse() -> None:

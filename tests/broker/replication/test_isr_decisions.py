@@ -44,6 +44,21 @@ def test_a_follower_whose_session_dropped_the_partition_joins_with_another_fetch
     assert wanted_isr(view, BROKERS, 1.0, LAG_S) == (1, 2)
 
 
+def test_a_follower_whose_arrival_was_forgotten_joins_with_another_fetch_only() -> None:
+    clock, follower = FetchClock(), FollowerProgress()
+    clock.fetched(0.0)
+    follower.fetched(5, 0, 5, clock)
+    follower.broker_epoch = 1
+    outside = PartitionState(replicas=(1, 2), isr=(1,), leader=1)
+    view = LeaderSnapshot(1, outside, {2: follower}, 5, high_watermark=5, epoch_start_offset=0)
+    follower.forget_arrival()
+    clock.fetched(1.0)
+    assert wanted_isr(view, BROKERS, 1.0, LAG_S) is outside.isr, "the session's other partitions are fetched"
+    assert follower.log_end_offset == 5
+    follower.fetched(5, 0, 5, clock)
+    assert wanted_isr(view, BROKERS, 1.0, LAG_S) == (1, 2)
+
+
 @pytest.mark.parametrize("leader", [1, 3])
 def test_a_leader_never_lags_and_other_members_do_whatever_their_ids(leader: int) -> None:
     inside = PartitionState(replicas=(1, 2, 3), isr=(leader, 2), leader=leader)

@@ -21,7 +21,7 @@ async def refuse(bench: Bench, truncations: Truncations) -> None:
     bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(OTHER,))
     for _ in range(2):
         with pytest.raises(TruncationRefused):
-            await truncations.truncate(bench.partition("t"), Truncate(0))
+            await truncations.truncate(bench.partition("t"), Truncate(0), lambda: True)
 
 
 async def test_a_refusal_of_a_deleted_topic_does_not_silence_that_of_its_successor(
@@ -57,10 +57,10 @@ async def test_a_replica_that_lacks_removed_tombstones_gives_up_its_committed_re
     for changes in ({"isr": (1, OTHER)}, {"isr": (OTHER,), "elr": (1,)}):
         bench.alter("t", **changes)
         with pytest.raises(TruncationRefused, match="keep their logs"):
-            await truncations.truncate(bench.partition("t"), StartOver(5, 7))
+            await truncations.truncate(bench.partition("t"), StartOver(5, 7), lambda: True)
     bench.alter("t", isr=(OTHER,), elr=())
     for removed_up_to in (7, 9):
-        await truncations.truncate(bench.partition("t"), StartOver(5, removed_up_to))
+        await truncations.truncate(bench.partition("t"), StartOver(5, removed_up_to), lambda: True)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
         assert log.tombstones_removed_up_to == removed_up_to
     assert [line.levelno for line in caplog.records if "a replica starts over" in line.message] == [logging.WARNING], (

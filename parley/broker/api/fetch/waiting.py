@@ -150,32 +150,35 @@ class WaitingFetch(Delayed[Any]):
 
     def _omits(self, target: FetchTarget, session: FetchSession) -> bool:
         """Leave out a partition of the session that has nothing for the client. Returns False if it has something."""
-        if self._params.is_follower and self._fetch_state is _LOOKING:
-            self._repeat_progress(target)
+        is_progress_known = not self._params.is_follower or self._is_progress_known(target)
         omit = plan_omission(
             target,
             self._params,
             may_defer=self._fetch_state is not _RESPONDING,
             consumers_read_here=self._consumers_read_here,
         )
-        if omit is Omit.UNCHANGED:
+        if omit is Omit.UNCHANGED and is_progress_known:
             session.changed.pop(target, None)
             self._found.pop(target, None)
         elif omit is Omit.CAN_WAIT:
             self._changed[target] = None
         return omit is not None
 
-    def _repeat_progress(self, target: FetchTarget) -> None:
-        """Count the follower's progress again if a fetch outside of its session has said something else.
+    def _is_progress_known(self, target: FetchTarget) -> bool:
+        """Count the follower's progress again if a fetch outside of its session has said something else, or if it was
+        forgotten. Returns False if that is left to the next fetch: this one has waited since.
 
         The follower names a partition to its session only when something changes, so it would never correct that.
         """
         partition = target.partition
         progress = None if partition is None else partition.followers.get(self._params.replica_id)
-        if partition is None or progress is None or progress.is_reported_by(self._clock):
-            return
+        if partition is None or progress is None or (progress.has_fetched and progress.is_reported_by(self._clock)):
+            return True
+        if self._fetch_state is not _LOOKING:
+            return False
         if is_at_end(target, partition, self._params):
             self._count_progress(target, partition)
+        return True
 
     def _look(self, target: FetchTarget) -> PartitionData:
         """Carry out a partition's plan, but for the reading of its records."""
