@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import Any, Protocol, cast
 
 from parley.broker.network.configured_limits import Limits
+from parley.broker.network.deadline import Deadline
 from parley.broker.network.dispatch import (
     ConnectedClient,
     Disconnect,
@@ -51,7 +52,8 @@ TURN_S = 0.005
 LOGIN_USUAL_S = 2.0
 """Honest clients authenticate in less. Slower ones are closed first if file descriptors run out."""
 RECEIVING_USUAL_S = 10.0
-"""How long a large request may take to arrive and to begin, whatever delays it, while others wait for its memory."""
+"""How long the broker is willing to read a large request, or the client keeps it from beginning, before others that
+wait for its memory may have it."""
 SLOW_BYTES_PER_S = 64 << 10
 """The rate at which it must arrive if it takes longer."""
 PRODUCE_KEY = b"\x00\x00"
@@ -149,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         "_client",
         "_deadline",
         "_frames",
+        "_held_up_s",
         "_is_identified",
         "_loop",
         "_mute",
@@ -157,8 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         "_pending",
         "_reader",
         "_reading",
+        "_receiving_s",
         "_reserved",
-        "_reserved_at",
         "_seen_sent",
         "_sender",
         "_starved",
@@ -178,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state = ConnectionState.OPEN
         login = client.login
         self._reader = FrameReader(owner.limits.request_bytes if login is None else login.rules.receive_bytes_max)
-        self._deadline: asyncio.TimerHandle | None = None  # of the login
+        self._deadline: Deadline | None = None  # of the login
         self._began = 0.0  # when it began
         self._frames: deque[memoryview] = deque()
         self._pending: deque[_PendingResponse] = deque()
@@ -190,7 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
         self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
-        self._reserved_at = 0.0
+        self._receiving_s = 0.0  # how long the broker has been willing to read that frame
+        self._held_up_s = 0.0  # how long it could not begin because of the client
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
         self._is_identified = False
@@ -220,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _limit_login(self) -> None:
         self._began = self._owner.monotonic()
-        self._deadline = self._loop.call_later(self._owner.limits.login_s, self._login_too_slow)
+        self._deadline = Deadline(self._loop, self._owner.limits.login_s, self._login_too_slow)
 
     def _logged_in(self, again: bool) -> None:
         self._owner.logged_in(self._client, again=again)
@@ -389,18 +393,30 @@ class Connection(asyncio.BufferedProtocol):
         if self._starved:
             self._wait_for_load()
         else:
-            self._reserved, self._reserved_at = size, self._owner.monotonic()
+            self._reserved, self._receiving_s, self._held_up_s = size, 0.0, 0.0
+
+    @property
+    def _is_held_up_by_client(self) -> bool:
+        """True if it is the client's doing that the large request, which has arrived, cannot begin.
+
+        Behind produce requests, or at the broker's limits, it is not.
+        """
+        waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
+        return self._mute is not None or self._sender.blocked or waits
+
+    def count_receiving(self, seconds: float) -> None:
+        if self._reading:
+            self._receiving_s += seconds
+        elif self._is_held_up_by_client:
+            self._held_up_s += seconds
 
     def close_if_slow(self) -> None:
-        """Close if the client is why the large request has not arrived or begun: other requests need its memory."""
-        took = self._owner.monotonic() - self._reserved_at
-        if took <= RECEIVING_USUAL_S:
+        if self._receiving_s + self._held_up_s <= RECEIVING_USUAL_S:
             return
         if self._reading:
-            is_slow = self._reader.large_frame_received_bytes < took * SLOW_BYTES_PER_S
-        else:  # behind produce requests, or at the broker's limits, it is not the client's doing
-            waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
-            is_slow = self._mute is not None or self._sender.blocked or waits
+            is_slow = self._reader.large_frame_received_bytes < self._receiving_s * SLOW_BYTES_PER_S
+        else:
+            is_slow = self._is_held_up_by_client
         if is_slow:
             self.close("a request held memory for too long that others waited for")
 

@@ -11,7 +11,8 @@ SHARE_S: Final = 0.05
 """How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
 session and fetch from its leaders, however many clients flood it with requests."""
 CHECK_S: Final = 1.0
-"""The interval at which slow large requests are looked for while others wait for their memory."""
+"""The interval at which the time that large requests take is counted, and slow ones are looked for while others wait
+for their memory."""
 
 
 class Turns:
@@ -56,8 +57,14 @@ class Turns:
 class Receiver(Protocol):
     """A connection that holds memory for a large request that has not begun to be handled."""
 
+    def count_receiving(self, seconds: float) -> None:
+        """Count the time since the last call, if the broker reads the request now, or the client holds it up.
+
+        ``seconds`` is the interval of these calls. If the event loop stands still for longer, that does not count.
+        """
+
     def close_if_slow(self) -> None:
-        """Close if the request arrives too slowly, or waits for too long: other requests need the memory."""
+        """Close if the request arrives too slowly, or the client holds it up for too long: others need the memory."""
 
 
 class Load:
@@ -109,6 +116,7 @@ class Load:
             return False
         self.request_bytes_held = held + size
         self._receivers.add(receiver)
+        self._watch_receivers()
         return True
 
     def received(self, receiver: Receiver) -> None:
@@ -121,11 +129,11 @@ class Load:
 
     def _check_receivers(self) -> None:
         self._watch = None
-        if not self._is_short:
-            return
         for receiver in tuple(self._receivers):
-            receiver.close_if_slow()
-        if self._is_short:
+            receiver.count_receiving(CHECK_S)
+            if self._is_short:
+                receiver.close_if_slow()
+        if self._is_short or self._receivers:
             self._watch_receivers()
 
     def release(self, size: int) -> None:

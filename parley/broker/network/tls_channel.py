@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol, cast
 
 from parley.broker.network.connection import LOGIN_USUAL_S
+from parley.broker.network.deadline import Deadline
 from parley.broker.network.handshakes import Done, Handshakes
 from parley.broker.runtime.states import step
 from parley.broker.security.principal import Principal
@@ -120,7 +121,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         """When the socket was accepted."""
         self._raw: Any = None  # the transport, once there is one
         self._connection: asyncio.BufferedProtocol | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: Deadline | asyncio.TimerHandle | None = None
 
     def _step(self, event: TlsEvent) -> None:
         self._state = step("TLS channel", _STEPS, self._state, event)
@@ -133,7 +134,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         if self._state is not _HANDSHAKE:  # evicted before it had a transport
             self._raw.abort()
             return
-        self._deadline = self._loop.call_later(self._handshake_s, self._handshake_too_slow)
+        self._deadline = Deadline(self._loop, self._handshake_s, self._handshake_too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer

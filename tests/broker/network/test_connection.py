@@ -604,6 +604,36 @@ async def test_a_request_that_does_not_arrive_makes_room_for_others(
     assert [record.__dict__["reason"][:28] for record in caplog.records] == ["a request held memory for to"]
 
 
+async def test_time_in_which_the_broker_did_not_read_does_not_count_for_a_slow_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop stands still for an hour, and has not read yet what arrived meanwhile. Then the client is slow."""
+    monkeypatch.setattr("parley.broker.network.load.CHECK_S", 3600.0)  # the test calls the checks
+    clock = [100.0]
+    async with serving({}, queued_bytes=2_000_000, monotonic=lambda: clock[0]) as listener:
+        stopped, other = await RawClient.connect(listener), await RawClient.connect(listener)
+        stopped.writer.write(struct.pack(">i", 1_500_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load.request_bytes_held == 1_500_000)
+        other.writer.write(struct.pack(">i", 1_400_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load._is_short)
+        monkeypatch.setattr("parley.broker.network.load.CHECK_S", 1.0)
+        clock[0] += 3600
+        (connection,) = listener.load._receivers
+        listener.load._check_receivers()
+        assert not connection.is_closed  # type: ignore[attr-defined]
+        connection._reading = False  # type: ignore[attr-defined]  # at a limit of the broker
+        for _ in range(20):
+            listener.load._check_receivers()
+        assert not connection.is_closed  # type: ignore[attr-defined]
+        connection._reading = True  # type: ignore[attr-defined]
+        for _ in range(10):
+            listener.load._check_receivers()
+        assert connection.is_closed  # type: ignore[attr-defined]
+        assert await stopped.is_closed()
+        await stopped.close()
+        await other.close()
+
+
 async def test_requests_that_wait_for_memory_may_be_slow_while_nobody_holds_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
