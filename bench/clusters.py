@@ -18,6 +18,8 @@ KAFKA = ROOT / ".cache" / "kafka-4.3.1"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS_MAX = 180.0
+STOP_SECONDS_MAX = 180.0
+"""Kafka needs a minute to close thousands of logs."""
 
 
 def free_port() -> int:
@@ -103,7 +105,7 @@ class Measured:
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(30)
+            self.process.wait(STOP_SECONDS_MAX)
             self.process = None
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -12,17 +12,19 @@ import struct
 from typing import Any, Final, TypeVar
 
 from parley.protocol.decoding import Decoder, compile_decoder
-from parley.protocol.encoding import Encoder, compile_encoder, fault
+from parley.protocol.encoding import EncodedArray, Encoder, compile_element_encoder, compile_encoder, fault
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.headers import RequestHeader
-from parley.protocol.schema import Buffer, Data, Message, Request, Response
+from parley.protocol.schema import Buffer, Data, Message, Request, Response, Struct
 
 __all__ = [
     "Buffer",
+    "EncodedArray",
     "decode",
     "decode_from",
     "decode_stored",
     "encode",
+    "encode_element",
     "encode_frame_parts",
     "encode_stored",
     "request_frame",
@@ -36,6 +38,7 @@ _COPIED_BYTES_MAX: Final = 16 * 1024  # a message up to this size is decoded fro
 
 _decoders: dict[tuple[type[Message], int], tuple[Decoder, bool]] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
+_element_encoders: dict[tuple[type[Message], int, type[Struct]], Encoder] = {}
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 _SIZE: Final = struct.Struct(">i")
@@ -73,6 +76,22 @@ def encode(message: Message, version: int) -> bytes:
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(), parts))
     return b"".join(parts)
+
+
+def encode_element(message: type[Message], version: int, element: Struct) -> bytes:
+    """The bytes of one element of an array in a message: ``EncodedArray`` takes them."""
+    cls = type(element)
+    try:
+        encoder = _element_encoders[message, version, cls]
+    except KeyError:
+        _check_version(message, version)
+        encoder = _element_encoders[message, version, cls] = compile_element_encoder(message, version, cls)
+    parts: list[Buffer] = []
+    try:
+        parts.append(encoder(element, bytearray(), parts))
+        return b"".join(parts)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise _refusal(element, version, message.is_flexible(version), error) from error
 
 
 def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
@@ -147,8 +166,12 @@ def _append(message: Message, version: int, out: bytearray, parts: list[Buffer])
     try:
         return encoder(message, out, parts)
     except (struct.error, AttributeError, TypeError, ValueError) as error:
-        wrong = fault(message, version, cls.is_flexible(version)) or str(error)
-        raise ValueError(f"{cls.__name__} v{version}: {wrong}") from error
+        raise _refusal(message, version, cls.is_flexible(version), error) from error
+
+
+def _refusal(this: Struct, version: int, flexible: bool, error: Exception) -> ValueError:
+    """The error for something that cannot be encoded. It names the field."""
+    return ValueError(f"{type(this).__name__} v{version}: {fault(this, version, flexible) or error}")
 
 
 def _decoder(cls: type[Message], version: int) -> tuple[Decoder, bool]:

@@ -11,7 +11,7 @@ version lacks), the encoder fails with any error; ``fault`` then finds the reaso
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 from uuid import UUID
 
@@ -24,9 +24,40 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
 
 
+class EncodedArray:
+    """Elements of an array that are encoded already, for one version of their message."""
+
+    __slots__ = ("_content", "_count", "_version")
+
+    def __init__(self, version: int, elements: Sequence[bytes]) -> None:
+        self._version = version
+        self._count = len(elements)
+        self._content = b"".join(elements)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """The size of the elements in bytes."""
+        return len(self._content)
+
+    def content(self, version: int) -> bytes:
+        """The bytes of the elements. Raises ValueError if they are of another version."""
+        if version != self._version:
+            raise ValueError(f"elements of version {self._version} cannot be sent in version {version}")
+        return self._content
+
+
 def compile_encoder(cls: type[Message], version: int) -> Encoder:
     """The encoder of one version of a message."""
-    encoder: Encoder = _EncoderWriter(cls, version).write()
+    encoder: Encoder = _EncoderWriter(cls, version).write(cls)
+    return encoder
+
+
+def compile_element_encoder(cls: type[Message], version: int, element: type[Struct]) -> Encoder:
+    """The encoder of one element of an array in one version of a message."""
+    encoder: Encoder = _EncoderWriter(cls, version).write(element)
     return encoder
 
 
@@ -39,9 +70,9 @@ class _EncoderWriter:
         self._run: list[tuple[str, str]] = []  # letter, expression: packed together at the next flush
         self._out = "out"
 
-    def write(self) -> Any:
-        title = f"{self._cls.__name__} v{self._version}"
-        self._struct(self._cls, "m")
+    def write(self, struct: type[Struct]) -> Any:
+        title = f"{struct.__qualname__} v{self._version}"
+        self._struct(struct, "m")
         self._flush()
         self._source.line("return out")
         return self._source.compiled(f"<encoder of {title}>", _SCOPE)
@@ -186,13 +217,19 @@ class _EncoderWriter:
             source.line(f"{self._out} += pack(f'>{{{length}}}{FIXED[element.kind][0]}', *{items})")
             return
         item = source.local("m")
+        is_encoded_ahead = element.struct is not None and element.struct.ENCODED_AHEAD
+        if is_encoded_ahead:
+            source.open(f"if type({items}) is EncodedArray:")
+            source.line(f"{self._out} += {items}.content({self._version})")
+            source.close()
+            source.open("else:")
         source.open(f"for {item} in {items}:")
         if element.struct is not None:
             self._struct(element.struct, item)
         else:
             self._value(element, item, False, compact)
         self._flush()
-        source.close()
+        source.close(1 + is_encoded_ahead)
 
     # --- Tagged fields ---
 
@@ -254,6 +291,8 @@ def fault(this: Struct, version: int, flexible: bool) -> str:
 
 
 def _fault_of_value(kind: FieldType, value: Any, version: int, flexible: bool) -> str:
+    if isinstance(value, EncodedArray):
+        return ""
     if not isinstance(value, _PYTHON_TYPES.get(kind.kind, object)):
         return f" is a {type(value).__name__}, not {kind.kind}"
     if kind.struct is not None:
@@ -284,6 +323,7 @@ _PYTHON_TYPES: Final[dict[str, Any]] = {
     "struct": Struct,
 }
 _SCOPE: Final[dict[str, Any]] = {
+    "EncodedArray": EncodedArray,
     "measured": _measured,
     "pack": struct.pack,
     "refuse": _refuse,

@@ -309,6 +309,8 @@ class _StructType(type):
 class Struct(metaclass=_StructType):
     """A part of a message. Fields are keyword-only; two structs are equal if all fields are equal."""
 
+    ENCODED_AHEAD: ClassVar[bool] = False
+    """True if arrays of it may be given as an ``EncodedArray``."""
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
     def __init__(self, **values: Any) -> None:

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parley.protocol.codec import (
+    EncodedArray,
     decode,
     decode_from,
     decode_stored,
     encode,
+    encode_element,
     encode_frame_parts,
     encode_stored,
     request_frame,
@@ -307,3 +309,36 @@ def test_uuids_survive_the_cache() -> None:
         decoded = decode(MetadataRequest, 12, encode(request, 12))
         assert decoded.topics is not None
         assert [one.topic_id for one in decoded.topics] == ids
+
+
+def topics_of_metadata() -> list[MetadataResponse.MetadataResponseTopic]:
+    partition = MetadataResponse.MetadataResponsePartition(
+        partition_index=0, leader_id=1, replica_nodes=[1, 2], isr_nodes=[1]
+    )
+    return [MetadataResponse.MetadataResponseTopic(name=name, partitions=[partition] * 200) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize("version", list(MetadataResponse.VERSIONS))
+def test_elements_that_are_encoded_ahead_are_the_same_bytes(version: int) -> None:
+    plain = MetadataResponse(brokers=[], cluster_id="c", topics=topics_of_metadata())
+    ahead = plain.copy()
+    elements = [encode_element(MetadataResponse, version, topic) for topic in plain.topics]
+    ahead.topics = EncodedArray(version, elements)  # type: ignore[assignment]
+    assert encode(ahead, version) == encode(plain, version)
+    assert response_frame(ahead, version, 1) == response_frame(plain, version, 1)
+
+
+def test_elements_that_are_encoded_ahead_belong_to_one_version() -> None:
+    elements = [encode_element(MetadataResponse, 12, topic) for topic in topics_of_metadata()]
+    response = MetadataResponse(brokers=[], topics=[])
+    response.topics = EncodedArray(12, elements)  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="elements of version 12 cannot be sent in version 9"):
+        encode(response, 9)
+
+
+def test_an_element_that_cannot_be_encoded_names_the_field() -> None:
+    topic = MetadataResponse.MetadataResponseTopic(name=None, partitions=[])
+    with pytest.raises(ValueError, match="MetadataResponseTopic v9: name must not be null"):
+        encode_element(MetadataResponse, 9, topic)
+    with pytest.raises(ValueError, match="has versions 0-13, not 14"):
+        encode_element(MetadataResponse, 14, topic)

@@ -7,14 +7,15 @@ their address on the listener that the request came through: only that one is kn
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Set
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 from uuid import UUID
 
+from parley.broker.api.encoded_topics import ENCODED_BYTES_MAX, EncodedTopics, ShownTopics
 from parley.broker.api.listener_view import ListenerView
 from parley.broker.api.outages import Outages
-from parley.broker.api.requested_names import in_slices
+from parley.broker.api.requested_names import SLICE, in_slices
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -25,6 +26,7 @@ from parley.broker.quotas.mutations import NEVER_STRICT, UNLIMITED, QuotaOf
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import NOT_ASKED, Operation
 from parley.broker.security.resources import ResourceType
+from parley.protocol.codec import EncodedArray, encode_element
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
@@ -35,6 +37,7 @@ from parley.protocol.messages.metadata import (
 from parley.protocol.schema import ZERO_UUID
 
 P = TypeVar("P")
+T = TypeVar("T")
 
 TOPIC_IDS_SINCE = 12
 """The first version of Metadata in which a client can name a topic by its id."""
@@ -54,7 +57,7 @@ CREATED_PER_REQUEST_MAX = 100
 
 _OperationsOf = Callable[[str], int]
 """Returns the operations that the client may perform on a topic, as a bit field."""
-_DescribeAsked = Callable[[MetadataRequest.MetadataRequestTopic], MetadataResponse.MetadataResponseTopic]
+_DescribeAsked = Callable[[MetadataRequest.MetadataRequestTopic], bytes]
 
 
 def _not_asked(topic: str) -> int:
@@ -74,8 +77,34 @@ class TopicCreation(Protocol):
         ...
 
 
-async def _at_once(within_s: float) -> None:
-    """Wait for nothing."""
+class HostedLogs(Protocol):
+    """The logs of this broker's partitions."""
+
+    @property
+    def is_opening(self) -> bool:
+        """True while the logs of new partitions are being opened."""
+        ...
+
+    def lacks_log(self, topic: str, index: int) -> bool:
+        """Return True if this broker leads the partition but has not opened its log yet."""
+        ...
+
+    async def opened(self, within_s: float | None = None) -> None:
+        """Wait until the logs of new partitions are open, for at most this time."""
+
+
+class _AllOpen:
+    is_opening = False
+
+    def lacks_log(self, topic: str, index: int) -> bool:
+        return False
+
+    async def opened(self, within_s: float | None = None) -> None:
+        return
+
+
+ALL_OPEN: Final = _AllOpen()
+"""Every log is open."""
 
 
 class MetadataApi:
@@ -88,22 +117,18 @@ class MetadataApi:
         outages: Outages,
         *,
         authorization: Authorization = EVERYONE_MAY,
-        lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
-        opened: Callable[[float], Awaitable[None]] = _at_once,
+        logs: HostedLogs = ALL_OPEN,
         quota_of: QuotaOf = lambda context, strict_since: UNLIMITED,
+        encoded_bytes_max: int = ENCODED_BYTES_MAX,
     ) -> None:
-        """``lacks_log(topic, index)`` returns True if this broker leads the partition but has not opened its log yet.
-
-        ``opened(within_s)`` waits until the logs of new partitions are open, for at most this time.
-        ``quota_of(context, version)`` returns the quota for the topics that one request creates.
-        """
+        """``quota_of(context, version)`` returns the quota for the topics that one request creates."""
         self._metadata = metadata
         self._creation = creation
         self._outages = outages
         self._authorization = authorization
-        self._lacks_log = lacks_log
-        self._opened = opened
+        self._logs = logs
         self._quota_of = quota_of
+        self._encoded = EncodedTopics(_encoded_topic, bytes_max=encoded_bytes_max)
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -111,45 +136,72 @@ class MetadataApi:
             DescribeTopicPartitionsRequest.API_KEY: self.describe_topic_partitions,
         }
 
-    async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    def metadata(
+        self, context: RequestContext, request: MetadataRequest
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Describe the requested topics, or all; first create missing ones if the client and the broker allow it."""
-        uncreatable: set[str] = set()
+        if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(request):
+            return self._when_settled(context, request)
+        return self._described(context, request, frozenset(), 0)
+
+    def _creates_topics(self, request: MetadataRequest) -> bool:
+        if not (request.topics and request.allow_auto_topic_creation and self._creation.automatic):
+            return False
+        topics = self._metadata.image.topics
+        return any(topic.name is not None and topic.name not in topics for topic in request.topics)
+
+    async def _when_settled(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        """Wait for all that a response may have to wait for, and describe the topics."""
+        uncreatable: Set[str] = frozenset()
         throttle_ms = 0
-        if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
-            names = (topic.name for topic in request.topics if topic.name is not None)
+        if self._creates_topics(request):
+            names = (topic.name for topic in request.topics or () if topic.name is not None)
             uncreatable, throttle_ms = await self._create_absent(context, names)
         await self._outages.settled()
-        await self._opened(OPENED_MAX_S)
-        image = self._metadata.image
-        operations = self._topic_operations(context) if request.include_topic_authorized_operations else _not_asked
-        # Clients know LISTENER_NOT_FOUND since version 6 (KIP-207).
-        unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
-        if request.topics is None or (context.api_version == 0 and not request.topics):
-            visible = filter(self._may_see(context), image.topics.values())
-            topics = await in_slices(partial(_topic, view, operations), visible)
-        else:
-            once = {(asked.name, asked.topic_id): asked for asked in request.topics}
-            describe = _asked_topic if context.api_version >= TOPIC_IDS_SINCE else _named_topic
-            described: _DescribeAsked = partial(describe, image, view, operations)
-            if self._authorization.is_enforced:
-                described = self._unless_refused(context, image, uncreatable, described)
-            topics = await in_slices(described, once.values())
-            for topic in topics:
-                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    topic.error_code = self._outages.absent
-        return MetadataResponse(
+        if self._logs.is_opening:
+            await self._logs.opened(OPENED_MAX_S)
+        response = self._described(context, request, uncreatable, throttle_ms)
+        return response if isinstance(response, MetadataResponse) else await response
+
+    def _described(
+        self, context: RequestContext, request: MetadataRequest, uncreatable: Set[str], throttle_ms: int
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
+        """Return the response; if it is about many topics, a coroutine that returns it."""
+        shown = self._shown(context, request)
+        response = MetadataResponse(
             throttle_time_ms=throttle_ms,
-            brokers=_brokers(self._outages.listed(image), context.listener),
-            cluster_id=image.cluster_id,
-            controller_id=view.controller_id,
-            topics=topics,
+            brokers=_brokers(self._outages.listed(shown.image), context.listener),
+            cluster_id=shown.image.cluster_id,
+            controller_id=shown.view.controller_id,
+            topics=[],
             cluster_authorized_operations=(
                 self._authorization.described_cluster_operations(context)
                 if request.include_cluster_authorized_operations
                 else NOT_ASKED
             ),
         )
+        if request.topics is not None and (request.topics or context.api_version > 0):
+            once = {(asked.name, asked.topic_id): asked for asked in request.topics}
+            describe = self._asked(context, shown, uncreatable)
+            return _with_topics(response, shown.version, describe, list(once.values()))
+        topics = shown.image.topics.values()
+        if self._authorization.is_enforced:
+            return _with_topics(response, shown.version, self._if_visible(context, shown), topics)
+        if shown.all is not None:
+            response.topics = cast("list[MetadataResponse.MetadataResponseTopic]", shown.all)
+            return response
+        return _with_topics(response, shown.version, shown.encoded, topics, shown.keep_all)
+
+    def _shown(self, context: RequestContext, request: MetadataRequest) -> ShownTopics:
+        image, version = self._metadata.image, context.api_version
+        # Clients know LISTENER_NOT_FOUND since version 6 (KIP-207).
+        unreachable = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        with_operations = request.include_topic_authorized_operations
+        if not with_operations and not self._logs.is_opening:
+            return self._encoded.shown(image, context.listener, version, unreachable)
+        view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=self._logs.lacks_log)
+        operations = self._topic_operations(context) if with_operations else _not_asked
+        return ShownTopics(image, version, view, partial(_encoded_topic, operations=operations))
 
     async def _create_absent(self, context: RequestContext, names: Iterable[str]) -> tuple[set[str], int]:
         """Create the missing topics that the client may describe and create.
@@ -174,31 +226,44 @@ class MetadataApi:
                 quota.charge(outcome.name, 1 if outcome.topic is None else len(outcome.topic.partitions))
         return uncreatable, quota.throttle_ms()
 
-    def _may_see(self, context: RequestContext) -> Callable[[TopicImage], bool] | None:
-        """Return the test for topics in a response about all of them; None if the client may see all."""
-        if not self._authorization.is_enforced:
-            return None
+    def _if_visible(self, context: RequestContext, shown: ShownTopics) -> Callable[[TopicImage], bytes | None]:
+        """Return what describes a topic in a response about all of them; None stands for one that the client may not
+        see."""
         may_describe = self._authorization.probe(context, Operation.DESCRIBE, ResourceType.TOPIC)
-        return lambda topic: may_describe(topic.name)
+        return lambda topic: shown.encoded(topic) if may_describe(topic.name) else None
 
     def _topic_operations(self, context: RequestContext) -> _OperationsOf:
         return partial(self._authorization.operations, context, ResourceType.TOPIC)
 
-    def _unless_refused(
-        self, context: RequestContext, image: MetadataImage, uncreatable: set[str], describe: _DescribeAsked
-    ) -> _DescribeAsked:
-        """Return ``describe`` for topics that the client may describe and, if they are missing, may create.
+    def _asked(self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str]) -> _DescribeAsked:
+        """Return what describes a topic that the client has named: if it may describe it and, if it is missing, may
+        create it.
 
         A topic id is no secret, but the name that belongs to it is.
         """
-        may = self._authorization.may
+        version, names, topics = shown.version, shown.image.topic_names, shown.image.topics
+        may, is_enforced = self._authorization.may, self._authorization.is_enforced
 
-        def described(asked: MetadataRequest.MetadataRequestTopic) -> MetadataResponse.MetadataResponseTopic:
-            by_id = asked.topic_id != ZERO_UUID
-            name = image.topic_names.get(asked.topic_id) if by_id else asked.name
-            if name is None or (name not in uncreatable and may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)):
-                return describe(asked)
-            return _topic_error(None if by_id else name, asked.topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        def failed(name: str | None, topic_id: UUID, code: ErrorCode) -> bytes:
+            return encode_element(MetadataResponse, version, _topic_error(name, topic_id, code))
+
+        def described(asked: MetadataRequest.MetadataRequestTopic) -> bytes:
+            name, topic_id = asked.name, asked.topic_id
+            by_id = topic_id is not ZERO_UUID and topic_id != ZERO_UUID
+            if version < TOPIC_IDS_SINCE and (name is None or by_id):  # 10 and 11 have the field, but do not support it
+                return failed(name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
+            if by_id:
+                name = names.get(topic_id)
+            if name is None:
+                return failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.INVALID_REQUEST)
+            if is_enforced and (name in uncreatable or not may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)):
+                return failed(None if by_id else name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            topic = topics.get(name)
+            if topic is not None:
+                return shown.encoded(topic)
+            return failed(
+                name, ZERO_UUID, self._outages.absent if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
 
         return described
 
@@ -206,7 +271,7 @@ class MetadataApi:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         """Describe topics page by page, sorted by name (KIP-966)."""
-        await self._opened(OPENED_MAX_S)
+        await self._logs.opened(OPENED_MAX_S)
         image = self._metadata.image
         asked = {topic.name for topic in request.topics} or set(image.topics)
         visible = self._authorization.allowed(
@@ -219,7 +284,7 @@ class MetadataApi:
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
         room = min(max(1, request.response_partition_limit), PARTITIONS_PER_RESPONSE_MAX)
-        view = ListenerView(image, context.listener, lacks_log=self._lacks_log)
+        view = ListenerView(image, context.listener, lacks_log=self._logs.lacks_log)
         operations = self._topic_operations(context)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
@@ -262,37 +327,50 @@ def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataR
     return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
 
 
-def _named_topic(
-    image: MetadataImage, view: ListenerView, operations: _OperationsOf, asked: MetadataRequest.MetadataRequestTopic
-) -> MetadataResponse.MetadataResponseTopic:
-    if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have the field but do not support ids
-        return _topic_error(asked.name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
-    return _asked_topic(image, view, operations, asked)
+def _with_topics(
+    response: MetadataResponse,
+    version: int,
+    describe: Callable[[T], bytes | None],
+    wanted: Collection[T],
+    keep: Callable[[EncodedArray], None] | None = None,
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Put the encoded topics into the response; in slices if they are many."""
+    if len(wanted) > SLICE:
+        return _in_slices(response, version, describe, wanted, keep)
+    return _filled(response, version, map(describe, wanted), keep)
 
 
-def _asked_topic(
-    image: MetadataImage, view: ListenerView, operations: _OperationsOf, asked: MetadataRequest.MetadataRequestTopic
-) -> MetadataResponse.MetadataResponseTopic:
-    if asked.topic_id != ZERO_UUID:
-        name = image.topic_names.get(asked.topic_id)
-        if name is None:
-            return _topic_error(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-    elif asked.name is None:
-        return _topic_error(None, ZERO_UUID, ErrorCode.INVALID_REQUEST)
-    else:
-        name = asked.name
-    topic = image.topics.get(name)
-    if topic is None:
-        return _topic_error(name, ZERO_UUID, _error_of_missing(name))
-    return _topic(view, operations, topic)
+async def _in_slices(
+    response: MetadataResponse,
+    version: int,
+    describe: Callable[[T], bytes | None],
+    wanted: Collection[T],
+    keep: Callable[[EncodedArray], None] | None,
+) -> MetadataResponse:
+    return _filled(response, version, await in_slices(describe, wanted), keep)
+
+
+def _filled(
+    response: MetadataResponse,
+    version: int,
+    described: Iterable[bytes | None],
+    keep: Callable[[EncodedArray], None] | None,
+) -> MetadataResponse:
+    topics = EncodedArray(version, [encoded for encoded in described if encoded is not None])
+    if keep is not None:
+        keep(topics)
+    response.topics = cast("list[MetadataResponse.MetadataResponseTopic]", topics)
+    return response
 
 
 def _error_of_missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def _topic(view: ListenerView, operations: _OperationsOf, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
-    return MetadataResponse.MetadataResponseTopic(
+def _encoded_topic(
+    version: int, view: ListenerView, topic: TopicImage, *, operations: _OperationsOf = _not_asked
+) -> bytes:
+    described = MetadataResponse.MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
@@ -303,6 +381,7 @@ def _topic(view: ListenerView, operations: _OperationsOf, topic: TopicImage) -> 
         ],
         topic_authorized_operations=operations(topic.name),
     )
+    return encode_element(MetadataResponse, version, described)
 
 
 def _partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:

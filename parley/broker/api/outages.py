@@ -63,6 +63,11 @@ class Outages:
             if not broker.fenced or broker_id in self._fenced_at
         ]
 
+    @property
+    def may_be_unsettled(self) -> bool:
+        """True if there are other brokers, so that ``settled`` may have to wait."""
+        return len(self._metadata.image.brokers) > 1
+
     async def settled(self) -> None:
         """Wait until the controller has decided about the partitions of brokers that have just failed."""
         await asyncio.sleep(

@@ -274,6 +274,11 @@ class HostedPartitions:
         log = partition.log
         await self._logs.run(self._logs.directory_of(log), log.flush)
 
+    @property
+    def is_opening(self) -> bool:
+        """True while the logs of new partitions are being opened."""
+        return bool(self._opening)
+
     def lacks_log(self, topic: str, index: int) -> bool:
         """Return True if this broker leads the partition, but has not opened its log yet."""
         if not self._opening:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
 from uuid import UUID
 
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i8, i16, i32
@@ -66,8 +67,9 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         rack: str | None = field("1+", default=None, ignorable=True)
 
     class MetadataResponseTopic(Struct):
-        """One topic, or why there is nothing to say of it."""
+        """One topic, or why there is nothing to say of it. A broker encodes it once for many responses."""
 
+        ENCODED_AHEAD: ClassVar[bool] = True
         error_code: i16 = 0
         name: str | None = field(nullable="12+")
         topic_id: UUID = field("10+", default=ZERO_UUID, ignorable=True)

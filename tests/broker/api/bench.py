@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from parley.broker.api.metadata import MetadataApi
 from parley.broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -22,6 +23,8 @@ from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.session import anonymous
+from parley.protocol.codec import decode, encode
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
@@ -155,3 +158,10 @@ def at(seconds: float) -> FetchClock:
 
 def context(version: int, *, client_id: str = "test", api_key: int = 1) -> RequestContext:
     return RequestContext(api_key, version, 1, client_id, ConnectedClient(anonymous("127.0.0.1", "PLAINTEXT"), 1), 0.0)
+
+
+async def answered(api: MetadataApi, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """What a client reads in the response to a Metadata request."""
+    response = api.metadata(context, request)
+    response = response if isinstance(response, MetadataResponse) else await response
+    return decode(MetadataResponse, context.api_version, encode(response, context.api_version))

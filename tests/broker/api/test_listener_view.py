@@ -19,7 +19,7 @@ from parley.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     MetadataRequest,
 )
-from tests.broker.api.bench import context
+from tests.broker.api.bench import answered, context
 from tests.broker.controller.clusters import TOPIC, image_with
 
 LED_BY_ALL = [
@@ -52,7 +52,7 @@ class NoCreation:
 async def described(version: int, controller_id: int = 1) -> Any:
     metadata = Metadata(image(controller_id))
     api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
-    return await api.metadata(context(version), MetadataRequest(topics=None if version else []))
+    return await answered(api, context(version), MetadataRequest(topics=None if version else []))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from parley.broker.quotas.entities import QuotaEntity
 from parley.protocol.codec import encode
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataRequest
-from tests.broker.api.bench import BROKER, OTHER, Bench, context
+from tests.broker.api.bench import BROKER, OTHER, Bench, answered, context
 from tests.broker.quotas.test_enforcement import enforcing
 
 
@@ -42,7 +42,7 @@ async def test_a_request_creates_a_limited_number_of_topics(tmp_path: Path) -> N
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
     )
     for known in (CREATED_PER_REQUEST_MAX, len(names)):
-        answer = await api.metadata(context(12), request)
+        answer = await answered(api, context(12), request)
         codes = [topic.error_code for topic in answer.topics]
         absent = len(names) - known
         assert codes == [ErrorCode.NONE] * known + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * absent
@@ -65,11 +65,11 @@ async def test_topics_that_a_request_creates_count_for_the_quota_of_the_client(t
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
     )
-    assert (await api.metadata(context(12), request)).throttle_time_ms == 9000, "2 partitions, and 1.1 tokens"
+    assert (await answered(api, context(12), request)).throttle_time_ms == 9000, "2 partitions, and 1.1 tokens"
     ((_, numbers),) = quotas.metrics()
     assert numbers.used == 2
     request.allow_auto_topic_creation = False
-    assert (await api.metadata(context(12), request)).throttle_time_ms == 0
+    assert (await answered(api, context(12), request)).throttle_time_ms == 0
     await bench.tasks.close()
 
 
@@ -81,18 +81,18 @@ async def test_a_broker_out_of_touch_does_not_return_unknown_topic(tmp_path: Pat
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("new", "no/name")],
         allow_auto_topic_creation=False,
     )
-    answer = await api.metadata(context(12), request)
+    answer = await answered(api, context(12), request)
     assert [topic.error_code for topic in answer.topics] == [ErrorCode[said], ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
 async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     outages = Outages(bench.metadata, lambda broker: None, lambda: True)
-    api = MetadataApi(bench.metadata, Creation(bench), outages, lacks_log=bench.partitions.lacks_log)
+    api = MetadataApi(bench.metadata, Creation(bench), outages, logs=bench.partitions)
     request = MetadataRequest(topics=None)
 
     async def leaders() -> list[tuple[int, int]]:
-        (topic,) = (await api.metadata(context(12), request)).topics
+        (topic,) = (await answered(api, context(12), request)).topics
         return [(each.leader_id, each.error_code) for each in topic.partitions]
 
     may_open = asyncio.Event()
@@ -112,15 +112,19 @@ async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> 
     outages = Outages(bench.metadata, lambda broker: None, lambda: True)
     waiting, may_open = asyncio.Event(), asyncio.Event()
 
-    async def opened(within_s: float) -> None:
-        waiting.set()
-        await bench.partitions.opened()
+    class Logs:
+        is_opening = True
+        lacks_log = staticmethod(bench.partitions.lacks_log)
 
-    api = MetadataApi(bench.metadata, Creation(bench), outages, lacks_log=bench.partitions.lacks_log, opened=opened)
+        async def opened(self, within_s: float | None = None) -> None:
+            waiting.set()
+            await bench.partitions.opened()
+
+    api = MetadataApi(bench.metadata, Creation(bench), outages, logs=Logs())
     bench.logs.may_open = may_open
     creating = asyncio.create_task(bench.create("t"))
     await bench.idle()
-    asking = asyncio.create_task(api.metadata(context(12), MetadataRequest(topics=None)))
+    asking = asyncio.create_task(answered(api, context(12), MetadataRequest(topics=None)))
     await waiting.wait()
     may_open.set()
     (topic,) = (await asking).topics
@@ -140,7 +144,7 @@ async def test_topic_ids_are_rejected_before_version_12(tmp_path: Path, version:
         MetadataRequest.MetadataRequestTopic(name=None),
         MetadataRequest.MetadataRequestTopic(name="t"),
     ]
-    answer = await api.metadata(context(version), MetadataRequest(topics=asked, allow_auto_topic_creation=True))
+    answer = await answered(api, context(version), MetadataRequest(topics=asked, allow_auto_topic_creation=True))
     invalid = ErrorCode.INVALID_REQUEST
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("t", invalid),

@@ -1,0 +1,121 @@
+"""``python -m bench.metadata``: Metadata requests and new topics, beside Apache Kafka with the same clients.
+
+The brokers take turns. Metadata requests are counted per second of the broker's processor time: about one topic, and
+about all 100 topics, which have 1 partition or 10 each. Half of the turns have no authorizer. In the others the client
+logs in as a user that may describe half of the topics, and there are 10,000 ACLs of other users.
+
+Without an authorizer a topic of many partitions is created, too, a few times: the time until the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.__main__ import Figures, table
+from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.security import PLAIN_LINE, TOPICS, WAIT_S, SecuredKafka, SecuredParley, Turn, run
+
+LOGIN = [
+    "--property=security.protocol=SASL_PLAINTEXT",
+    "--property=sasl.mechanism=PLAIN",
+    f"--property=sasl.jaas.config={PLAIN_LINE};",
+]
+PARTITIONS = (1, 10)
+"""The partitions of each topic: first those that the topics begin with, then those to which they grow."""
+
+
+def measure_requests(
+    broker: Measured, address: str, shown: int, count: int, label: str, figures: Figures, words: list[str]
+) -> None:
+    """Note what Metadata requests cost. ``shown`` is the number of topics that the client may see."""
+    for what, topics, number in (("one topic", ["--topic=topic-0"], count), ("all topics", [], count // 4)):
+        before = broker.cpu_seconds()
+        done = run("bench.secured_load", "metadata", address, "--count", str(number), *topics, *words)
+        cpu = broker.cpu_seconds() - before
+        if done["topics"] != (1 if topics else shown):
+            raise SystemExit(f"{broker.name} shows {done['topics']} topics")
+        figures[f"metadata of {what}, {label}: per CPU s", broker.name].append(done["count"] / cpu)
+
+
+def grow(broker: Measured, partitions: int) -> None:
+    """Give every topic this many partitions, if it has fewer."""
+    from confluent_kafka.admin import NewPartitions
+
+    if partitions > 1:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        wanted = [NewPartitions(f"topic-{number}", partitions) for number in range(TOPICS)]
+        for done in admin.create_partitions(wanted).values():
+            done.result(WAIT_S)
+
+
+def measure(broker: Measured, count: int, new_partitions: int, figures: Figures) -> None:
+    """Measure one turn of one broker. What comes first is a warm-up: the JVM compiles its hot code."""
+    is_secured = isinstance(broker, SecuredKafka | SecuredParley)
+    broker.start()
+    try:
+        if isinstance(broker, SecuredKafka | SecuredParley):
+            turn = Turn(broker, figures)
+            turn.create_user()
+            turn.add_acls()
+            address, shown, words, rights = broker.login, TOPICS // 2, LOGIN, "10,000 ACLs"
+        else:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+            for done in admin.create_topics([NewTopic(f"topic-{n}", 1, 1) for n in range(TOPICS)]).values():
+                done.result(WAIT_S)
+            address, shown, words, rights = broker.bootstrap, TOPICS, [], "no authorizer"
+        measure_requests(broker, address, shown, 2 * count, "", defaultdict(list), words)
+        for partitions in PARTITIONS:
+            grow(broker, partitions)
+            label = f"{TOPICS * partitions} partitions, {rights}"
+            measure_requests(broker, address, shown, count, label, figures, words)
+        if not is_secured and new_partitions:
+            create(broker, new_partitions, figures)
+    finally:
+        broker.stop()
+
+
+def create(broker: Measured, partitions: int, figures: Figures) -> None:
+    """Create topics of many partitions, one after another; the first one is a warm-up."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for number in range(4):
+        cpu, began = broker.cpu_seconds(), time.perf_counter()
+        for done in admin.create_topics([NewTopic(f"new-{number}", partitions, 1)]).values():
+            done.result(WAIT_S)
+        elapsed = time.perf_counter() - began
+        time.sleep(1.0)  # Kafka makes the logs behind the answer
+        if number:
+            figures[f"create a topic of {partitions} partitions: ms", broker.name].append(1000 * elapsed)
+            figures["and broker CPU ms within a second", broker.name].append(1000 * (broker.cpu_seconds() - cpu))
+        broker.delete_topic(f"new-{number}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.metadata", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser.add_argument("--count", type=int, default=8000, help="requests about one topic; a quarter about all topics")
+    parser.add_argument("--partitions", type=int, default=1000, help="of the topics to create; 0 creates none")
+    parser.add_argument("--only", choices=("plain", "secured"), help="measure only without, or with an authorizer")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    given = parser.parse_args()
+    kinds: list[type[Measured]] = []
+    for name, ours, theirs in (("plain", Parley, Kafka), ("secured", SecuredParley, SecuredKafka)):
+        if given.only in (None, name):
+            kinds += [ours] if given.alone or not KAFKA.exists() else [theirs, ours]
+    figures: Figures = defaultdict(list)
+    for number in range(given.rounds):
+        for kind in kinds:
+            print(f"turn {number + 1}: {kind.__name__}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+                measure(kind(Path(folder) / "broker"), given.count, given.partitions, figures)
+    print(table(figures))
+
+
+if __name__ == "__main__":
+    main()

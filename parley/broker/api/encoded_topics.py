@@ -1,0 +1,146 @@
+"""Topics as they are in Metadata responses, encoded once for many requests.
+
+The bytes of a topic depend on three things: the topic in the image, the brokers that are alive and reachable through
+the client's listener, and the version of the response. Nothing in them belongs to a client: what a client may see is
+decided for each request. They are kept until one of the three changes. Images are immutable, so the same object is the
+same topic.
+
+While this broker opens logs, the bytes depend on those, too. Then nothing is taken from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from parley.broker.api.listener_view import ListenerView
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import TopicImage
+from parley.protocol.codec import EncodedArray
+from parley.protocol.errors import ErrorCode
+
+ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The most memory for encoded topics. They are kept for each listener and each version that clients use."""
+ENTRY_BYTES: Final = 300
+"""What an encoded topic takes in memory beside its bytes, roughly."""
+
+Encode = Callable[[int, ListenerView, TopicImage], bytes]
+"""Encodes a topic for a version of the response."""
+
+
+class _Kept:
+    """The encoded topics of one listener and version, as long as the brokers stay as they are."""
+
+    __slots__ = ("all", "size", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, tuple[TopicImage, bytes]] = {}
+        self.all: tuple[Mapping[str, TopicImage], EncodedArray] | None = None
+        """All topics of an image in one piece."""
+        self.size = 0
+
+    def forget(self, name: str) -> None:
+        _, encoded = self.topics.pop(name)
+        self.size -= len(encoded) + ENTRY_BYTES
+
+    def forget_all_in_one(self) -> None:
+        if self.all is not None:
+            self.size -= self.all[1].size
+            self.all = None
+
+    def follow(self, topics: Mapping[str, TopicImage]) -> None:
+        """Forget topics that have been deleted, and what was made of other topics than these."""
+        if self.all is not None and self.all[0] is not topics:
+            self.forget_all_in_one()
+        if len(self.topics) > len(topics):
+            for name in [name for name in self.topics if name not in topics]:
+                self.forget(name)
+
+
+class ShownTopics:
+    """The topics of one image, as the clients of one listener see them in one version."""
+
+    __slots__ = ("_encode", "_has_room", "_kept", "image", "version", "view")
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        version: int,
+        view: ListenerView,
+        encode: Encode,
+        kept: _Kept | None = None,
+        has_room: Callable[[_Kept, int], bool] = lambda kept, size: False,
+    ) -> None:
+        """Without ``kept`` nothing is kept: the topics are for one request only."""
+        self.image = image
+        self.version = version
+        self.view = view
+        self._encode = encode
+        self._kept = kept or _Kept()
+        self._has_room = has_room
+
+    @property
+    def kept(self) -> _Kept:
+        return self._kept
+
+    def encoded(self, topic: TopicImage) -> bytes:
+        """Return a topic of the image, encoded."""
+        known = self._kept.topics.get(topic.name)
+        if known is not None:
+            if known[0] is topic:
+                return known[1]
+            self._kept.forget(topic.name)
+        encoded = self._encode(self.version, self.view, topic)
+        size = len(encoded) + ENTRY_BYTES
+        if self._has_room(self._kept, size):
+            self._kept.topics[topic.name] = (topic, encoded)
+            self._kept.size += size
+        return encoded
+
+    @property
+    def all(self) -> EncodedArray | None:
+        """All topics of the image in one piece; None if ``keep_all`` has not been called with them."""
+        known = self._kept.all
+        return known[1] if known is not None and known[0] is self.image.topics else None
+
+    def keep_all(self, topics: EncodedArray) -> None:
+        """Keep all topics of the image in one piece, for requests about all of them."""
+        self._kept.forget_all_in_one()
+        if self._has_room(self._kept, topics.size):
+            self._kept.all = (self.image.topics, topics)
+            self._kept.size += topics.size
+
+
+class EncodedTopics:
+    """Keeps encoded topics, for each listener and version those of the newest image."""
+
+    def __init__(self, encode: Encode, *, bytes_max: int = ENCODED_BYTES_MAX) -> None:
+        self._encode = encode
+        self._bytes_max = bytes_max
+        self._shown: dict[tuple[str, int], ShownTopics] = {}
+
+    @property
+    def size(self) -> int:
+        """The memory that encoded topics take, in bytes."""
+        return sum(shown.kept.size for shown in self._shown.values())
+
+    def shown(self, image: MetadataImage, listener: str, version: int, without_listener: ErrorCode) -> ShownTopics:
+        """Return the topics of an image. Its leaders have opened their logs, as far as this broker knows."""
+        shown = self._shown.get((listener, version))
+        if shown is not None and shown.image is image:
+            return shown
+        if shown is not None and shown.image.brokers == image.brokers:
+            kept = shown.kept
+            kept.follow(image.topics)
+        else:
+            kept = _Kept()
+        view = ListenerView(image, listener, without_listener=without_listener)
+        shown = ShownTopics(image, version, view, self._encode, kept, self._has_room)
+        self._shown[listener, version] = shown
+        return shown
+
+    def _has_room(self, kept: _Kept, size: int) -> bool:
+        """Return True if ``kept`` may grow. If memory is short, the others are forgotten first."""
+        if self.size + size > self._bytes_max:
+            self._shown = {key: shown for key, shown in self._shown.items() if shown.kept is kept}
+        return kept.size + size <= self._bytes_max
