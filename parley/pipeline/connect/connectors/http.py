@@ -2,23 +2,24 @@
 
 At least once: a request whose answer did not come is sent again, with the same ``Idempotency-Key``
 (``topic-partition-first offset-count``), by which a service can tell. What the service refuses for good
-(4xx but 408, 425 and 429) goes to the dead letter topic where errors are tolerated, else the task fails.
+(4xx but 408, 425 and 429), and what JSON has no value for, as NaN, goes to the dead letter topic where errors are
+tolerated, else the task fails.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
 from parley.pipeline.connect.connector import SinkConnector, SinkTask
-from parley.pipeline.connect.connectors.columns import plain
+from parley.pipeline.connect.connectors.columns import Refused, place, plain, refusing
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.exact_values import DoesNotFit, json_value
+from parley.pipeline.json_text import dumps
 
 __all__ = ["HttpSinkConnector", "HttpSinkTask"]
 
@@ -27,6 +28,13 @@ _AGAIN: Final = frozenset({408, 425, 429})
 _ANSWER_CHARACTERS_MAX: Final = 500
 _VERSION: Final = "1.0"
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+
+class _Body(NamedTuple):
+    """A record, and its value as the body of a request has it."""
+
+    record: SinkRecord
+    value: Any
 
 
 class HttpSinkTask(SinkTask):
@@ -46,17 +54,26 @@ class HttpSinkTask(SinkTask):
         self._client = httpx.Client(headers=headers, timeout=config["request.timeout.ms"] / 1000)
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        for batch in _batches(records, self._batch):
+        for batch in _batches(self._bodies(records), self._batch):
             refused = self._send(batch)
             if refused is not None:
-                self._refused(batch, refused)
+                self._refused([one.record for one in batch], refused)
 
-    def _send(self, batch: Sequence[SinkRecord]) -> ConnectError | None:
+    def _bodies(self, records: Sequence[SinkRecord]) -> list[_Body]:
+        """The records whose values have a body, which is all that is sent."""
+        refuse, bodies = refusing(self), []
+        for record in records:
+            try:
+                bodies.append(_Body(record, _body_value(record)))
+            except Refused as error:
+                refuse(record, error)
+        return bodies
+
+    def _send(self, batch: Sequence[_Body]) -> ConnectError | None:
         """Send a batch; why it was refused for good, if it was. Raises RetriableError."""
-        first = batch[0]
+        first = batch[0].record
         key = f"{first.original_topic}-{first.original_kafka_partition}-{first.original_kafka_offset}-{len(batch)}"
-        values = [plain(one.value) for one in batch]
-        content, kind = _content(values if self._batch > 1 else values[0])
+        content, kind = _content(_in_json([one.value for one in batch]) if self._batch > 1 else batch[0].value)
         headers = {"Content-Type": kind, "Idempotency-Key": key}
         try:
             answer = self._client.request(self._method, self._url, content=content, headers=headers)
@@ -84,15 +101,15 @@ class HttpSinkTask(SinkTask):
         self._client.close()
 
 
-def _batches(records: Sequence[SinkRecord], size: int) -> Iterator[list[SinkRecord]]:
+def _batches(bodies: Sequence[_Body], size: int) -> Iterator[list[_Body]]:
     """Runs of records of one partition, none longer than the size."""
-    batch: list[SinkRecord] = []
-    for record in records:
-        is_other = batch and _partition(batch[0]) != _partition(record)
+    batch: list[_Body] = []
+    for one in bodies:
+        is_other = batch and _partition(batch[0].record) != _partition(one.record)
         if is_other or len(batch) == size:
             yield batch
             batch = []
-        batch.append(record)
+        batch.append(one)
     if batch:
         yield batch
 
@@ -101,18 +118,29 @@ def _partition(record: SinkRecord) -> tuple[str, int]:
     return record.original_topic, record.original_kafka_partition
 
 
+def _body_value(record: SinkRecord) -> Any:
+    """The value of a record: text and bytes as they are, all else as JSON has it. Raises Refused."""
+    value = plain(record.value)
+    if isinstance(value, bytes):
+        return value
+    try:
+        return json_value(value)
+    except DoesNotFit as error:
+        where = f"the field {error.path}" if error.path else "its value"
+        raise Refused(f"{place(record)}: {where} has {error.given}, for which JSON has no value") from None
+
+
+def _in_json(values: Sequence[Any]) -> list[Any]:
+    return [json_value(value) if isinstance(value, bytes) else value for value in values]
+
+
 def _content(value: Any) -> tuple[bytes, str]:
-    """The body of a request and its type: text and bytes as they are, all else as JSON, bytes in it in base64."""
+    """The body of a request and its type."""
     if isinstance(value, bytes):
         return value, "application/octet-stream"
     if isinstance(value, str):
         return value.encode(), "text/plain; charset=utf-8"
-    text = json.dumps(value, default=_text, ensure_ascii=False)
-    return text.encode(), "application/json"
-
-
-def _text(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return dumps(value).encode(), "application/json"
 
 
 def _web_address(name: str, value: Any) -> None:

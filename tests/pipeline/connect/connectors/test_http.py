@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import math
+import re
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -77,6 +81,53 @@ def test_bytes_in_json_are_base64(service: Service) -> None:
     task.put([record(0, {"a": b"\xff\x00", "b": [b"x"]})])
     task.stop()
     assert [json.loads(body) for _, _, body in service.got] == [{"a": "/wA=", "b": ["eA=="]}]
+
+
+def test_values_in_json_are_exact(service: Service) -> None:
+    task = started(HttpSinkTask(), {"http.url": service.url})
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    task.put([record(0, {"a": Decimal("12345678901234567890.10"), "b": moment, "c": {1: 2}})])
+    task.stop()
+    expected = b'{"a": 12345678901234567890.10, "b": "2026-01-02T03:04:05+00:00", "c": [[1, 2]]}'
+    assert [body for _, _, body in service.got] == [expected]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"a": [1.5, {"b": math.nan}]}, "t-0 offset 1: the field a[1].b has NaN, for which JSON has no value"),
+        ({"a": math.inf}, "t-0 offset 1: the field a has infinity, for which JSON has no value"),
+        (-math.inf, "t-0 offset 1: its value has infinity, for which JSON has no value"),
+        (
+            {"a": Decimal("NaN")},
+            "t-0 offset 1: the field a has a decimal that is no number, for which JSON has no value",
+        ),
+        ("\ud800", "t-0 offset 1: its value has a text with half a surrogate pair, for which JSON has no value"),
+    ],
+)
+def test_a_value_that_json_does_not_have_is_refused_by_name(
+    service: Service, size: int, value: Any, reason: str
+) -> None:
+    reported: list[Any] = []
+
+    class Reporter:
+        def report(self, record: Any, error: BaseException) -> None:
+            reported.append((record.kafka_offset, str(error)))
+
+    records = [record(0, {"a": 1}), record(1, value), record(2, {"a": 2})]
+    props = {"http.url": service.url, "batch.max.size": str(size)}
+    task = started(HttpSinkTask(), props, errant_records=Reporter())
+    task.put(records)
+    task.stop()
+    assert reported == [(1, reason)]
+    bodies = [json.loads(body) for _, _, body in service.got]
+    assert bodies == ([{"a": 1}, {"a": 2}] if size == 1 else [[{"a": 1}, {"a": 2}]])
+    task = started(HttpSinkTask(), props)
+    with pytest.raises(ConnectError, match=re.escape(reason)):
+        task.put(records)
+    task.stop()
+    assert len(service.got) == len(bodies), "nothing of the range is sent if it fails"
 
 
 def test_batches_are_of_one_partition(service: Service) -> None:
