@@ -12,13 +12,12 @@ from collections.abc import Callable, Coroutine, Iterable, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import Any, Protocol
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.group_change import install_targets
-from parley.broker.coordinators.groups.consumer.regexes import install_matches, matching, subscribed_regexes
+from parley.broker.coordinators.groups.consumer.regexes import install_matches, matching, next_turn, subscribed_regexes
 from parley.broker.coordinators.groups.consumer.target_assignment import assign, group_spec, preferred_assignor
 from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
@@ -84,10 +83,11 @@ class BackgroundWork:
             self._start(self._match(shard, group, context), f"match regular expressions of {group_id}")
 
     async def _match(self, shard: GroupShard, group: ConsumerGroup, context: RequestContext) -> None:
-        stop = Event()
         try:
             image = shard.image()
-            found = await self._in_thread(partial(matching, subscribed_regexes(group), image.topics, stop))
+            turns, found = matching(subscribed_regexes(group), image.topics), None
+            while found is None:
+                found = await self._in_thread(partial(next_turn, turns))
             for regex, reason in found.invalid.items():
                 _cannot_match(group, regex, reason)
             seen = {regex: frozenset(self.visible(context, sorted(names))) for regex, names in found.topics.items()}
@@ -96,7 +96,6 @@ class BackgroundWork:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}
             _log.error("regular expressions were not matched", extra=facts)
         finally:
-            stop.set()  # the thread ends soon if this task was cancelled
             group.is_resolving = False
 
     async def _install_matches(

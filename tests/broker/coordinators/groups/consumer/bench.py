@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from threading import Event
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +13,13 @@ from parley.broker.coordinators.groups.any_group import join, leave, sync
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.heartbeats import Sender, heartbeat
 from parley.broker.coordinators.groups.consumer.member import Progress
-from parley.broker.coordinators.groups.consumer.regexes import install_matches, matching, subscribed_regexes
+from parley.broker.coordinators.groups.consumer.regexes import (
+    Matches,
+    install_matches,
+    matching,
+    next_turn,
+    subscribed_regexes,
+)
 from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.member_decisions import Joiner
@@ -58,6 +63,14 @@ def with_topics(**partitions: int) -> MetadataImage:
     return MetadataImage(
         "c", brokers={1: broker}, topics=topics, topic_names={each.topic_id: name for name, each in topics.items()}
     )
+
+
+def matched(regexes: Iterable[str], names: Iterable[str]) -> Matches:
+    """Take all turns of a match."""
+    turns = matching(regexes, names)
+    while (found := next_turn(turns)) is None:
+        pass
+    return found
 
 
 class ConsumerBench:
@@ -130,7 +143,7 @@ class ConsumerBench:
     def resolve(self) -> None:
         """Match the regular expressions of the group, as the thread does."""
         group = self.group
-        found = matching(subscribed_regexes(group), self.image.topics, Event()).topics
+        found = matched(subscribed_regexes(group), self.image.topics).topics
         self.decide(lambda shard, now_ms: install_matches(GROUP, found, version_of(self.image), shard, now_ms))
 
     @property

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from threading import Event
 
 import pytest
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.consumer import regexes
 from parley.broker.coordinators.groups.consumer.background import BackgroundWork
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
 from parley.broker.coordinators.groups.consumer.member import MemberState
-from parley.broker.coordinators.groups.consumer.regexes import REGEXES_MAX, matching
+from parley.broker.coordinators.groups.consumer.regexes import REGEXES_MAX, matching, next_turn
 from parley.broker.coordinators.groups.consumer.sessions import session
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
@@ -23,7 +23,14 @@ from parley.protocol.codec import encode_stored
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
-from tests.broker.coordinators.groups.consumer.bench import GROUP, ConsumerBench, context, topic_id, with_topics
+from tests.broker.coordinators.groups.consumer.bench import (
+    GROUP,
+    ConsumerBench,
+    context,
+    matched,
+    topic_id,
+    with_topics,
+)
 
 
 def bench(**properties: str) -> ConsumerBench:
@@ -273,12 +280,15 @@ def test_a_match_without_result_is_not_repeated_at_once() -> None:
 
 
 def test_an_expression_that_no_longer_compiles_matches_nothing_and_others_do() -> None:
-    found = matching(["(", "a"], ["a", "b"], Event())
+    found = matched(["(", "a"], ["a", "b"])
     assert found.topics == {"(": frozenset(), "a": {"a"}}
     assert list(found.invalid) == ["("]
 
 
-async def test_a_match_that_fits_in_no_record_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_match_that_fits_in_no_record_leaves_the_others_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regexes, "TURN_MAX", 1)
     group = ConsumerBench(with_topics(a=1, b=1))
     group.join("m1", subscribed_topic_regex="a")
     group.join("m2", subscribed_topic_regex="a|b")
@@ -302,16 +312,20 @@ async def test_a_match_that_fits_in_no_record_leaves_the_others_alone(caplog: py
     assert [each.message for each in caplog.records].count("a regular expression cannot be matched") == 1
 
 
-def test_matching_ends_when_it_is_stopped() -> None:
-    stop = Event()
-    stop.set()
-    assert not matching(["a"], ["a"], stop).topics
+def test_the_work_of_a_turn_is_bounded_over_all_expressions_and_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regexes, "TURN_MAX", 10)
+    names = ["abcd", "abce", "abcf", "abcg"]
+    turns = matching([".*", "abc."], names)
+    taken = [next_turn(turns) for _ in range(6)]
+    assert taken[:-1] == [None] * 5, "two names twice, and then one each"
+    assert taken[-1] is not None
+    assert taken[-1].topics == {".*": set(names), "abc.": set(names)}
 
 
 def test_a_broker_without_re2_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(KafkaError, match="install the package google-re2"):
-        matching(["never compiled before"], ["a"], Event())
+        matched(["never compiled before"], ["a"])
 
 
 # --- From one protocol to the other ---
