@@ -6,7 +6,8 @@
   ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
 * Batches that an idempotent producer sent behind a rejected batch are rejected as well (``api.refused_batches``).
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
-* Records that take long to decompress are prepared in a thread. Then, and while it is verified, the request is work in
+* Records that take long to decompress or to convert are prepared in a thread. A request for many partitions is appended
+  in turns, so that other clients are served between them. Then, and while it is verified, the request is work in
   progress: no later request of the connection is appended before it.
 """
 
@@ -40,7 +41,7 @@ from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
-from parley.protocol.records.batch_header import TimestampType, is_compressed
+from parley.protocol.records.batch_header import TimestampType, is_compressed, is_legacy
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.produce_validation import Prepared, ProduceRules, RecordErrors, prepare
@@ -57,6 +58,11 @@ OFF_LOOP_BYTES = 256 << 10
 DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
 """Smaller records are decompressed on the loop up to this size, within some milliseconds; if there is more, a thread
 prepares them from the start. (Using a thread for every batch of 64 KiB would double the CPU time.)"""
+LEGACY_ON_LOOP_BYTES = 16 << 10
+"""Messages of the old formats are converted on the loop below this size, within some milliseconds. A megabyte of them
+takes 0.2 seconds."""
+TURN_S = 0.01
+"""How long one request prepares records on the loop, and how long it appends before the loop serves other clients."""
 ALL_REPLICAS = -1
 _KNOWN_ACKS = (1, ALL_REPLICAS, 0)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -125,6 +131,7 @@ class ProduceApi:
         transactions: ProducerTransactions,
         *,
         wall_ms: Callable[[], int],
+        monotonic: Callable[[], float],
         threads: Threads = LOOP_THREADS,
         may_be_superseded: MayBeSuperseded = never_superseded,
     ) -> None:
@@ -133,6 +140,7 @@ class ProduceApi:
         self._purgatory = purgatory
         self._transactions = transactions
         self._wall_ms = wall_ms
+        self._monotonic = monotonic
         self._threads = threads
         self._may_be_superseded = may_be_superseded
         self._failures = FailureLog(_log)
@@ -192,31 +200,43 @@ class ProduceApi:
         self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
     ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
         """Prepare and append every partition's records."""
+        turn_ends = self._monotonic() + TURN_S
         costly = {
             id(data)
             for topic in request.topic_data
             for data in topic.partition_data
             if id(data) not in ready
             and may_be_costly(data.records)
-            and not self._prepare_on_loop(context, topic, data, ready)
+            and not self._prepare_on_loop(context, topic, data, ready, turn_ends)
         }
         if costly:
             return self._produce_costly(context, request, ready, verified, costly)
         return self._append_all(context, request, ready, verified)
 
     def _prepare_on_loop(
-        self, context: RequestContext, topic: ProduceRequest.TopicProduceData, data: _Data, ready: Ready
+        self,
+        context: RequestContext,
+        topic: ProduceRequest.TopicProduceData,
+        data: _Data,
+        ready: Ready,
+        turn_ends: float,
     ) -> bool:
         """Prepare records here that do not take long. Returns False if they must be prepared in a thread.
 
-        Large records that only have to be validated are left to the append.
+        Large records that only have to be validated are left to the append. After ``turn_ends`` (monotonic seconds) all
+        others go to a thread: the request names many partitions.
         """
         records = records_of(data)
         try:
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
             _, rules, bounded = _rules(partition)
-            if len(records or b"") >= OFF_LOOP_BYTES:
-                return rules.compression is None and not is_compressed(records)
+            size, is_packed = len(records or b""), is_compressed(records)
+            if is_legacy(records) and (is_packed or size >= LEGACY_ON_LOOP_BYTES):
+                return False
+            if size >= OFF_LOOP_BYTES:
+                return rules.compression is None and not is_packed
+            if self._monotonic() > turn_ends:
+                return False
             ready[id(data)] = _prepared(records, bounded, self._wall_ms(), context.api_version)
         except DecompressedTooLarge:
             return False
@@ -251,15 +271,51 @@ class ProduceApi:
     ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
         """Append the records that are ``ready``; prepare and append the others."""
         append = _Append(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
-        responses = []
+        response = ProduceResponse(responses=[])
+        appends = self._appends(context, request, append, response)
+        if self._append_some(appends):
+            return self._appended(context, request, response, append)
+        return self._append_rest(context, request, response, append, appends)
+
+    def _appends(
+        self, context: RequestContext, request: ProduceRequest, append: _Append, response: ProduceResponse
+    ) -> Iterator[None]:
+        """Append one partition's records at each step."""
         for topic in request.topic_data:
-            outcomes = [self._append(context, append, topic, data) for data in topic.partition_data]
-            responses.append(
+            outcomes: list[_Outcome] = []
+            response.responses.append(
                 ProduceResponse.TopicProduceResponse(
                     name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes
                 )
             )
-        response = ProduceResponse(responses=responses)
+            for data in topic.partition_data:
+                outcomes.append(self._append(context, append, topic, data))
+                yield
+
+    def _append_some(self, appends: Iterator[None]) -> bool:
+        """Append for one turn. Returns False if there may be more."""
+        turn_ends = self._monotonic() + TURN_S
+        return not any(self._monotonic() > turn_ends for _ in appends)
+
+    async def _append_rest(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        append: _Append,
+        appends: Iterator[None],
+    ) -> MaybeResponse | Delayed[ProduceResponse]:
+        """Append the rest of a request that takes several turns. The loop serves other clients between them."""
+        is_done = False
+        while not is_done:
+            await asyncio.sleep(0)
+            is_done = self._append_some(appends)
+        answer = self._appended(context, request, response, append)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    def _appended(
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
+    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
         if append.to_flush:
             return self._respond_flushed(context, request, response, append)
         return self._respond(context, request, response, append.waiting)
@@ -486,8 +542,8 @@ def _named_twice(request: ProduceRequest) -> Ready:
 
 
 def may_be_costly(records: Any) -> bool:
-    """Return True if preparing the records may take long: they are compressed, or large."""
-    return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records))
+    """Return True if preparing the records may take long: they are compressed, large, or of an old format."""
+    return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records) or is_legacy(records))
 
 
 def rules_of(partition: Partition) -> ProduceRules:

@@ -138,6 +138,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
             purgatories.produce,
             ProducerTransactions(verifying),
             wall_ms=clock.wall_ms,
+            monotonic=clock.monotonic,
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),

@@ -193,6 +193,11 @@ def is_compressed(buf: Buffer | None) -> bool:
     return buf[low_byte] & COMPRESSION_MASK != 0
 
 
+def is_legacy(buf: Buffer | None) -> bool:
+    """True if the buffer claims to begin with a message of magic 0 or 1; checks nothing else."""
+    return buf is not None and len(buf) > MAGIC_AT and buf[MAGIC_AT] < MAGIC_V2
+
+
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch in ``buf[pos:end]``; stops before a batch that is cut off.
 

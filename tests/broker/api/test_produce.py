@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -36,6 +37,7 @@ class ProduceBench(Bench):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.may_be_superseded = False
+        self.monotonic: Callable[[], float] = lambda: 0.0
         self.verifications = Verifications()
         self.verification_enabled = True
         self.asks_again_ms = 60_000
@@ -50,6 +52,7 @@ class ProduceBench(Bench):
             self.purgatories.produce,
             ProducerTransactions(Verifying(self.verifications, cast("CoordinatorRequests", self), self.config)),
             wall_ms=lambda: NOW_MS,
+            monotonic=lambda: self.monotonic(),
             may_be_superseded=lambda: self.may_be_superseded,
         )
 
@@ -595,3 +598,60 @@ async def test_large_batches_of_a_transaction_are_prepared_in_a_thread(bench: Pr
     (outcome,) = await bench.produce(("t", 0, data), transactional_id="x")
     assert outcome.error_code == ErrorCode.NONE
     assert bench.partition("t").log.log_end_offset == 300
+
+
+def ends(bench: ProduceBench, name: str, partitions: int) -> list[int]:
+    return [bench.partition(name, index).log.log_end_offset for index in range(partitions)]
+
+
+async def test_a_request_for_many_partitions_is_appended_in_turns(bench: ProduceBench) -> None:
+    await bench.create("t", 5)
+    bench.monotonic = count(0, 0.006).__next__  # a turn is over after two appends
+    answer = bench.begin(*(("t", index, batch(1)) for index in range(5)))
+    assert asyncio.iscoroutine(answer)
+    assert ends(bench, "t", 5) == [1, 1, 0, 0, 0], "the other appends wait until the loop has served other clients"
+    response = await answer
+    assert [(o.index, o.error_code, o.base_offset) for o in outcomes(response)] == [(i, 0, 0) for i in range(5)]
+    assert ends(bench, "t", 5) == [1, 1, 1, 1, 1]
+
+
+async def test_a_request_for_many_partitions_is_decompressed_in_a_thread(
+    bench: ProduceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.create("t", 5)
+    in_thread: list[int] = []
+    prepare = bench.api._prepare
+
+    def noted(context: Any, partition: Any, data: Any) -> Any:
+        in_thread.append(data.index)
+        return prepare(context, partition, data)
+
+    monkeypatch.setattr(bench.api, "_prepare", noted)
+    bench.monotonic = count(0, 0.006).__next__  # the request's time on the loop is over after one batch
+    found = await bench.produce(*(("t", index, batch(9, compression=Compression.GZIP)) for index in range(5)))
+    assert [o.error_code for o in found] == [0] * 5
+    assert in_thread == [1, 2, 3, 4]
+    assert ends(bench, "t", 5) == [9] * 5
+
+
+@pytest.mark.parametrize(
+    ("messages", "codec", "is_in_thread"),
+    [(10, Compression.NONE, False), (1000, Compression.NONE, True), (10, Compression.GZIP, True)],
+)
+async def test_messages_of_the_old_formats_are_converted_in_a_thread_unless_they_are_few(
+    bench: ProduceBench, monkeypatch: pytest.MonkeyPatch, messages: int, codec: Compression, is_in_thread: bool
+) -> None:
+    await bench.create("t")
+    in_thread: list[int] = []
+    prepare = bench.api._prepare
+
+    def noted(context: Any, partition: Any, data: Any) -> Any:
+        in_thread.append(data.index)
+        return prepare(context, partition, data)
+
+    monkeypatch.setattr(bench.api, "_prepare", noted)
+    sent = legacy.build([Record(i, NOW_MS, None, b"v") for i in range(messages)], 1, compression=codec)
+    (outcome,) = await bench.produce(("t", 0, sent), version=2)
+    assert outcome.error_code == ErrorCode.NONE
+    assert bool(in_thread) is is_in_thread
+    assert ends(bench, "t", 1) == [messages]

@@ -213,6 +213,7 @@ class Node:
                 self.purgatories.produce,
                 None,  # type: ignore[arg-type]  # no client writes in a transaction
                 wall_ms=now_ms,
+                monotonic=time.monotonic,
             ),
         )
         routes: dict[int, Handler] = {key: handler for api in apis for key, handler in api.routes().items()}
