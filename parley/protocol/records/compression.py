@@ -35,6 +35,12 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 64
 """More than any snappy block can expand: an element of three bytes copies 64."""
+_PIECE_BYTES_LEAST: Final = 1 << 10
+_SMALL_PIECES_MAX: Final = 1 << 10
+"""A gzip member or a snappy block takes time even if nothing is in it. So the pieces of one call may have fewer than
+``_PIECE_BYTES_LEAST`` bytes on average only if they are no more than these."""
+_GZIP_INPUT_BYTES: Final = 1 << 12
+"""The input of the gzip decoder at a time: at the end of each member it copies what is left of it."""
 _LZ4_INPUT_BYTES: Final = 1 << 12
 """The input of the lz4 decoder at a time: its output is at most 255 times as large, plus a block it held back."""
 LZ4_LEVEL_FAST: Final = 9
@@ -81,13 +87,17 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int =
 
 
 def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> Iterator[bytes]:
-    """Decompress ``data`` piece by piece. Raises as ``decompress`` does, during the iteration."""
+    """Decompress ``data`` piece by piece. Raises as ``decompress`` does, during the iteration.
+
+    Pieces may be empty. Very many that hold next to nothing are refused like too much output.
+    """
     if codec is Compression.LZ4 and magic == 0:
         data = _with_right_checksum(data)
     total = 0
-    for piece in _DECOMPRESSORS[codec](data, max_bytes):
+    pieces_max = _SMALL_PIECES_MAX + max_bytes // _PIECE_BYTES_LEAST
+    for number, piece in enumerate(_DECOMPRESSORS[codec](data, max_bytes), 1):
         total += len(piece)
-        if total > max_bytes:
+        if total > max_bytes or number > pieces_max:
             raise DecompressedTooLarge(max_bytes)
         yield piece
 
@@ -111,18 +121,22 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gzip_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
-    left: Buffer = data
+    view, pos = memoryview(data), 0
     try:
         while True:
             member = zlib.decompressobj(31)
             while not member.eof:
-                piece = member.decompress(left, PIECE_BYTES)
-                left = member.unconsumed_tail
-                if not piece and not left and not member.eof:
+                given = member.unconsumed_tail
+                if not given:
+                    given = bytes(view[pos : pos + _GZIP_INPUT_BYTES])
+                    pos += len(given)
+                piece = member.decompress(given, PIECE_BYTES)
+                if not piece and not given and not member.eof:
                     raise InvalidRecord("gzip data ends too early")
-                yield piece
-            left = member.unused_data
-            if not left:
+                if piece or member.eof:
+                    yield piece
+            pos -= len(member.unused_data)
+            if pos == len(view):
                 return
     except zlib.error as error:
         raise InvalidRecord(f"not gzip data: {error}") from None
@@ -203,7 +217,8 @@ def _lz4_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
         for start in range(0, len(view), _LZ4_INPUT_BYTES):
             if decoder.eof:
                 raise InvalidRecord("bytes follow the end of an lz4 frame")
-            yield decoder.decompress(view[start : start + _LZ4_INPUT_BYTES])
+            if piece := decoder.decompress(view[start : start + _LZ4_INPUT_BYTES]):
+                yield piece
     except RuntimeError as error:
         raise InvalidRecord(f"not lz4 data: {error}") from None
     if not decoder.eof or decoder.unused_data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
@@ -217,3 +218,55 @@ def test_codecs_by_name() -> None:
     assert [Compression.named(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == CODECS
     with pytest.raises(ValueError, match="uncompressed"):
         Compression.named("uncompressed")
+
+
+@pytest.mark.parametrize(
+    ("codec", "first", "empty"),
+    [
+        (Compression.GZIP, b"", gzip.compress(b"", mtime=0)),
+        (Compression.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1), struct.pack(">i", 1) + b"\x00"),
+    ],
+)
+def test_very_many_members_or_blocks_with_nothing_in_them_are_refused(
+    codec: Compression, first: bytes, empty: bytes
+) -> None:
+    assert decompress(codec, first + empty * 1024, 100) == b""
+    with pytest.raises(DecompressedTooLarge):
+        decompress(codec, first + empty * 1025, 100)
+    assert decompress(codec, first + empty * 1100, 100 << 10) == b"", "as many as the allowed bytes may fill"
+
+
+class CountedDecoder:
+    """zlib's decoder, which counts the bytes that it is given and those that it gives back."""
+
+    copied = 0
+
+    def __init__(self, window: int) -> None:
+        self._decoder = zlib_decoder(window)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        CountedDecoder.copied += len(data)
+        return self._decoder.decompress(data, max_length)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._decoder, name)
+
+
+zlib_decoder = zlib.decompressobj
+
+
+def test_a_gzip_member_costs_no_copy_of_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b"x", mtime=0) * 20_000
+    monkeypatch.setattr(zlib, "decompressobj", CountedDecoder)
+    monkeypatch.setattr(CountedDecoder, "copied", 0)
+    assert decompress(Compression.GZIP, packed, 32 << 20) == b"x" * 20_000
+    assert CountedDecoder.copied <= 20_000 * 4096
+
+
+def test_gzip_that_expands_or_does_not_comes_back_from_small_pieces_of_input() -> None:
+    plain = bytes(3 << 20) + random.Random(1).randbytes(50_000) + bytes(200_000)
+    packed = gzip.compress(plain) + gzip.compress(b"") + gzip.compress(plain)
+    assert decompress(Compression.GZIP, packed, 2 * len(plain)) == plain * 2
+    for cut in (1, 8, 5000, len(packed) // 2):
+        with pytest.raises(InvalidRecord):
+            decompress(Compression.GZIP, packed[:-cut], 2 * len(plain))
