@@ -85,31 +85,39 @@ async def coordinator_of(client: Client, group: int) -> int:
         await asyncio.sleep(0.1)
 
 
-async def commit(client: Client, node: int, group: int) -> None:
-    """Commit the offsets of a group, and repeat that while its coordinator is being loaded."""
+_UNSETTLED = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+async def commit(client: Client, node: int, group: int) -> int:
+    """Commit the offsets of a group, again while its coordinator is loaded or changes. Returns the coordinator."""
     while True:
         answer: OffsetCommitResponse = await client.send(commit_request(group), node=node, version=COMMIT_VERSION)
         codes = {ErrorCode(each.error_code) for topic in answer.topics for each in topic.partitions}
         if codes == {ErrorCode.NONE}:
-            return
-        if not codes <= {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+            return node
+        if not codes <= _UNSETTLED:
             raise SystemExit(f"a commit was refused: {codes}")
         await asyncio.sleep(0.1)
+        node = await coordinator_of(client, group)
 
 
 async def fill(bootstrap: str, groups: int) -> int:
     """Commit the offsets of all groups. Returns the node of their coordinator."""
     async with Client(bootstrap) as client:
-        node = await coordinator_of(client, 0)
-        await commit(client, node, 0)
+        node = await commit(client, await coordinator_of(client, 0), 0)
         left: Iterator[int] = iter(range(1, groups))
 
         async def commit_some() -> None:
+            coordinator = node
             for group in left:
-                await commit(client, node, group)
+                coordinator = await commit(client, coordinator, group)
 
         await asyncio.gather(*(commit_some() for _ in range(IN_FLIGHT)))
-        return node
+        return await coordinator_of(client, 0)
 
 
 async def outcome(client: Client) -> ErrorCode:

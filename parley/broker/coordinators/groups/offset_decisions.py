@@ -49,7 +49,8 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
     """Check that a client may commit offsets now. Raises KafkaError if not.
 
     A client that names a generation of a group that does not exist gets GROUP_ID_NOT_FOUND if its version knows of
-    member epochs, else ILLEGAL_GENERATION (KIP-848).
+    member epochs, else ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no
+    members, even with a member id: librdkafka's consumers of the consumer protocol have one before they join.
     """
     if group is None:
         if committer.generation >= 0:
@@ -59,9 +60,7 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, committer.api_version)
         return
-    if committer.generation < 0 and not committer.member_id and committer.group_instance_id is None:
-        if group.membership.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if committer.generation < 0 and not group.membership.members:
         return  # a consumer that assigns partitions itself, or an administrator
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
     if group.membership.state is GroupState.COMPLETING_REBALANCE:

@@ -60,7 +60,14 @@ class Groups:
         return ErrorCode(answer.error_code)
 
     async def commit(
-        self, offset: int, group: str = "g", *, topic: str = "t", member: str = "", kept_ms: int = -1
+        self,
+        offset: int,
+        group: str = "g",
+        *,
+        topic: str = "t",
+        member: str = "",
+        generation: int = -1,
+        kept_ms: int = -1,
     ) -> ErrorCode:
         partition = OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
@@ -68,7 +75,7 @@ class Groups:
         wanted = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[partition])
         request = OffsetCommitRequest(
             group_id=group,
-            generation_id_or_member_epoch=-1,
+            generation_id_or_member_epoch=generation,
             member_id=member,
             topics=[wanted],
             retention_time_ms=kept_ms,
@@ -190,7 +197,7 @@ async def test_a_group_that_was_never_used_is_removed_at_once(groups: Groups) ->
     assert await groups.listed() == {"abandoned": "Empty"}
     assert await groups.leave("abandoned", told.member_id) == ErrorCode.NONE
     assert await groups.commit(1, "refused", topic="nothing") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await groups.commit(1, "stranger", member="x") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert await groups.commit(1, "stranger", member="x", generation=1) == ErrorCode.ILLEGAL_GENERATION
     assert await groups.listed() == {}
 
 

@@ -401,6 +401,21 @@ def test_a_member_of_a_group_that_does_not_exist_may_not_commit(version: int, co
     assert raised.value.code is code
 
 
+@pytest.mark.parametrize("group_exists", [False, True])
+def test_without_a_generation_any_member_id_may_commit_to_a_group_without_members(group_exists: bool) -> None:
+    shard = empty_shard()
+    if group_exists:
+        shard.find_or_create("g")
+    committer = Committer("g", "m", None, -1)
+    assert offset_decisions.commit(shard, committer, {T0: at(1)}).records
+    group = shard.find_or_create("g")
+    group.membership = membership = Membership(generation=3)
+    membership.add(GroupMember("other", None, "c", "h", 1, 1, ()))
+    with pytest.raises(KafkaError) as raised:
+        offset_decisions.commit(shard, committer, {T0: at(1)})
+    assert raised.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_which_producers_may_commit_for_a_group() -> None:
     shard = empty_shard()
 
