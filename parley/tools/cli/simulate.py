@@ -115,7 +115,8 @@ def _show_digest(outcome: Outcome) -> None:
     print(
         f"seed {outcome.seed}: {outcome.virtual_seconds:.0f} s of virtual time, {len(outcome.faults)} faults, "
         f"{outcome.records_acknowledged} records acknowledged, "
-        f"{outcome.transactions_committed} transactions committed, {outcome.generations} generations of a group, "
+        f"{outcome.transactions_committed} transactions committed, "
+        f"{outcome.generations} generations and {outcome.epochs} epochs of groups, "
         f"{outcome.steps} steps, digest {outcome.digest}"
     )
 

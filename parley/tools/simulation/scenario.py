@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -14,11 +14,15 @@ from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
 from parley.tools.simulation.compaction_invariants import CompactionInvariants
+from parley.tools.simulation.consumer_group_ledger import ConsumerGroupLedger
+from parley.tools.simulation.consumer_protocol_members import CONSUMER_GROUP
+from parley.tools.simulation.consumer_protocol_members import PROPERTIES as CONSUMER_GROUP_PROPERTIES
 from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.fault_injection import CHECK_EVERY_S, FaultInjection
 from parley.tools.simulation.faults import Fault, Kind, destructive_plan, plan
 from parley.tools.simulation.group_ledger import GroupLedger
-from parley.tools.simulation.group_members import SESSION_S, GroupConsumer
+from parley.tools.simulation.groups import RunningGroup, classic_group, consumer_group
+from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.replay_invariant import ReplayInvariant
 from parley.tools.simulation.transaction_ledger import TransactionLedger
@@ -45,11 +49,6 @@ TRANSFERS = "transfers"
 """The topic of the transactional producers."""
 COORDINATORS_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
-GROUP_PROGRESS_S = 60.0
-"""How long a group may take until it is stable and has consumed everything, once the cluster has recovered. Some
-sessions and rebalances may follow each other."""
-GROUP_STABLE_S = 2 * SESSION_S
-"""How long a group must remain in one generation to be stable: no member that sends heartbeats is removed."""
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
 
@@ -70,7 +69,9 @@ class Settings:
     transactions: bool | None = None
     """True if there are transactional producers, too; None: the seed decides."""
     groups: bool | None = None
-    """True if there is a consumer group, too; None: the seed decides."""
+    """True if there is a group of the classic protocol, too; None: the seed decides."""
+    consumer_groups: bool | None = None
+    """True if there is a group of the consumer protocol, too; None: the seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ class Outcome:
     records_acknowledged: int
     transactions_committed: int
     generations: int
-    """The number of the last generation of the group in which a member got its assignment."""
+    """The number of the last generation of the classic group in which a member got its assignment."""
+    epochs: int
+    """The last epoch of the group of the consumer protocol that a member entered."""
     virtual_seconds: float
     steps: int
 
@@ -127,7 +130,20 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         groups = world.random("groups").random() < 0.5
     if groups:
         world.properties["group.initial.rebalance.delay.ms"] = "500"
-    run = _Run(world, settings, flushes=flushes, compacts=compacts, transacts=transacts, groups=groups)
+    consumer_groups = settings.consumer_groups
+    if consumer_groups is None:
+        consumer_groups = world.random("consumer groups").random() < 0.25
+    if consumer_groups:
+        world.properties.update(CONSUMER_GROUP_PROPERTIES)
+    protocols = {"classic": groups, "consumer": consumer_groups}
+    run = _Run(
+        world,
+        settings,
+        flushes=flushes,
+        compacts=compacts,
+        transacts=transacts,
+        protocols={name for name, is_used in protocols.items() if is_used},
+    )
     with world:
         try:
             world.run(run.main)
@@ -143,6 +159,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         records_acknowledged=run.ledger.records_acknowledged,
         transactions_committed=run.transactions.committed,
         generations=run.group.newest_generation,
+        epochs=run.consumer_group.newest_epoch,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
     )
@@ -155,21 +172,18 @@ def _planned(world: World, settings: Settings) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def _members(world: World, ledger: Ledger, group: GroupLedger) -> list[GroupConsumer]:
-    """A dynamic member, a static one, and one of which the seed decides that, and whether it outlives the faults."""
-    rng = world.random("members")
-    is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
-    return [
-        GroupConsumer("member-1", world, ledger, group, is_static=False, stays_away=False),
-        GroupConsumer("member-2", world, ledger, group, is_static=True, stays_away=False),
-        GroupConsumer("member-3", world, ledger, group, is_static=is_static, stays_away=stays_away),
-    ]
-
-
 class _Run:
     def __init__(
-        self, world: World, settings: Settings, *, flushes: bool, compacts: bool, transacts: bool, groups: bool
+        self,
+        world: World,
+        settings: Settings,
+        *,
+        flushes: bool,
+        compacts: bool,
+        transacts: bool,
+        protocols: Collection[str],
     ) -> None:
+        """``protocols`` are those of the groups: classic, consumer, or both."""
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
@@ -182,7 +196,12 @@ class _Run:
         self.ledger = Ledger(world.history, self.violations, compacted={COMPACTED_TOPIC})
         self.transactions = TransactionLedger(world.history, self.violations)
         self.group = GroupLedger(world.history, self.violations)
-        self._members = _members(world, self.ledger, self.group) if groups else []
+        self.consumer_group = ConsumerGroupLedger(world.history, self.violations)
+        self._groups: list[RunningGroup] = []
+        if "classic" in protocols:
+            self._groups.append(classic_group(world, self.ledger, self.group))
+        if "consumer" in protocols:
+            self._groups.append(consumer_group(world, self.ledger, self.consumer_group))
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._pauses: Pauses | None = None
         """None while the producers do not have to get on."""
@@ -218,11 +237,20 @@ class _Run:
             for machine in self.world.machines.values():
                 if machine.serves:
                     self._replays.check(machine, self.world.loop.time())
+                    self._check_epochs(machine)
             if self._pauses is not None:
                 if not self._injection.is_mild:
                     self._pauses.disturbed()
                 self._pauses.check()
             await asyncio.sleep(CHECK_EVERY_S)
+
+    def _check_epochs(self, machine: Machine) -> None:
+        """Tell the ledger of the consumer group which epochs its coordinator has."""
+        assert machine.server is not None
+        for partition, shard in machine.server.parts.groups.runtime.states():
+            group = shard.consumer_group(CONSUMER_GROUP)
+            if group is not None:
+                self.consumer_group.coordinates((machine.process, partition), shard, group)
 
     def _disturbed(self) -> None:
         if self._pauses is not None:
@@ -239,9 +267,10 @@ class _Run:
         await self.until(lambda: all(machine.serves for machine in machines), "every broker has started")
         await self._create_topics()
         producers, readers = self._start_users()
-        lives = [asyncio.ensure_future(each.live(TOPIC, range(self.settings.partitions))) for each in self._members]
+        for group in self._groups:
+            group.start(TOPIC, range(self.settings.partitions))
         # A restored store must not be older than the topics, or it would forget that there were transactions or groups.
-        needed = COORDINATORS_TOPICS if TRANSFERS in self.topics else (OFFSETS_TOPIC,) if self._members else ()
+        needed = COORDINATORS_TOPICS if TRANSFERS in self.topics else (OFFSETS_TOPIC,) if self._groups else ()
         await self.until(lambda: self._invariants.has_topics(needed), "the coordinators have topics")
         if self.settings.brokers >= 3:
             # Transactional producers pause as their seed says: they replace each other, and wait for markers.
@@ -251,9 +280,9 @@ class _Run:
         await self._injection.run()
         self._pauses = None
         self._injection.end_all()
-        for member in self._members:
-            member.settle()
-        await self._finish(producers, readers, lives)
+        for group in self._groups:
+            group.settle()
+        await self._finish(producers, readers)
 
     # --- Clients ---
 
@@ -325,12 +354,7 @@ class _Run:
 
     # --- The end ---
 
-    async def _finish(
-        self,
-        producers: Sequence[asyncio.Task[None]],
-        readers: Sequence[asyncio.Task[None]],
-        lives: Sequence[asyncio.Task[None]],
-    ) -> None:
+    async def _finish(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
         machines = list(self.world.machines.values())
         await self.until(lambda: all(machine.serves for machine in machines), "every broker serves again")
         await self.until(self.is_whole, "every replica is in sync and whole again")
@@ -339,8 +363,7 @@ class _Run:
         await self.until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
         for task in (*producers, *readers):
             task.result()
-        if lives:
-            await self._finish_group(lives)
+        await self._finish_groups()
         await self.until(self._invariants.no_transaction_is_open, "every transaction has its markers")
         if COMPACTED_TOPIC in self.topics:
             await asyncio.sleep(COMPACTION_S)
@@ -361,25 +384,11 @@ class _Run:
         self._compaction.check()
         self._compaction.judge()
 
-    async def _finish_group(self, lives: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until the group has consumed everything. Then its members leave."""
+    async def _finish_groups(self) -> None:
+        """Wait until the groups have consumed everything. Then their members leave."""
         ends = {n: self.ledger.acknowledged_end[TOPIC, n] for n in range(self.settings.partitions)}
-
-        def lacks() -> list[str]:
-            return self.group.lacks([each.consuming for each in self._members if each.consuming is not None], ends)
-
-        def is_stable() -> bool:
-            lasts_s = self.world.loop.time() - self.group.newest_since
-            return lasts_s >= GROUP_STABLE_S and not lacks()
-
-        try:
-            await self.world.until(lambda: is_stable() or any(life.done() for life in lives), timeout=GROUP_PROGRESS_S)
-        except TimeoutError:
-            what = "; ".join(lacks()) or f"generation {self.group.newest_generation} is new"
-            self.violations.report("GroupProgress", f"not within {GROUP_PROGRESS_S:g} s: {what}")
-            await asyncio.Event().wait()
-        for member in self._members:
-            member.stop()
+        await asyncio.gather(*(group.get_on(self.world, ends, self.violations) for group in self._groups))
+        lives = [life for group in self._groups for life in group.lives]
         await self.until(lambda: all(life.done() for life in lives), "every member has left its group")
         for life in lives:
             life.result()

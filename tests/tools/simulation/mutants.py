@@ -43,6 +43,7 @@ from parley.storage.log_integrity import LogIntegrity
 from parley.storage.removed_tombstones import RemovedTombstones
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
+from tests.tools.simulation import consumer_group_mutants as consumer
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -332,7 +333,9 @@ class Mutant:
     transactions: bool = False
     """True if there are transactional producers, too."""
     groups: bool = False
-    """True if there is a consumer group, too."""
+    """True if there is a group of the classic protocol, too."""
+    consumer_groups: bool = False
+    """True if there is a group of the consumer protocol, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
 
@@ -370,6 +373,18 @@ MUTANTS = (
     Mutant(ignore_heartbeats, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
     Mutant(reply_early, range(2, 40), without_followers, groups=True, invariant="OneOwner"),
     Mutant(replace_unstored, range(1, 20), no_faults, groups=True, invariant="ReplayEqualsLive"),
+    *(
+        Mutant(mutate, range(first, first + 40), no_faults, consumer_groups=True, invariant=invariant)
+        for mutate, first, invariant in (
+            (consumer.assign_what_others_have, 1, "OneOwner"),
+            (consumer.revoke_at_once, 1, "OneOwner"),
+            (consumer.accept_commits_of_removed_members, 4, "OneOwner"),
+            (consumer.join_in_the_first_epoch, 1, "GroupEpochsRise"),
+            (consumer.go_back_an_epoch, 1, "GroupEpochsRise"),
+            (consumer.keep_dead_consumers, 1, "GroupProgress"),
+            (consumer.never_hand_over, 3, "GroupProgress"),
+        )
+    ),
 )
 
 
@@ -388,6 +403,7 @@ def hunt(mutant: Mutant) -> Outcome | None:
                 kinds=mutant.kinds,
                 transactions=mutant.transactions,
                 groups=mutant.groups,
+                consumer_groups=mutant.consumer_groups,
             )
             outcome = simulate(seed, settings)
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):

@@ -171,6 +171,14 @@ def test_a_group_keeps_its_assignments_and_gets_on(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.soak), 2])
+def test_a_group_of_the_consumer_protocol_keeps_its_assignments_and_gets_on(seed: int) -> None:
+    outcome = simulate(seed, replace(SHORT, groups=False, consumer_groups=True))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.epochs
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [1, 2])
 def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
     """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
@@ -189,8 +197,8 @@ def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Cal
 
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
-    settings = Settings(seconds=5.0, transactions=True, groups=True)
-    run = "simulate(4, Settings(seconds=5.0, transactions=True, groups=True)).digest"
+    settings = Settings(seconds=5.0, transactions=True, groups=True, consumer_groups=True)
+    run = "simulate(4, Settings(seconds=5.0, transactions=True, groups=True, consumer_groups=True)).digest"
     code = f"from parley.tools.simulation.scenario import *; print({run})"
     digests = {
         subprocess.run(

@@ -223,10 +223,12 @@ class GroupChange:
         """
         if self.epoch <= self.target_epoch or self.group.is_assigning:
             return
-        since_ms = self.group.target_since_ms
-        wait_ms = since_ms + self.shard.settings(self.group_id).assignment_interval_ms - self.now_ms if since_ms else 0
-        if wait_ms > 0:
-            self.timers["assign", self.group_id] = Timer(wait_ms, partial(assignment_due, self.group_id))
+        interval_ms = self.shard.settings(self.group_id).assignment_interval_ms
+        passed_ms = self.now_ms - self.group.target_since_ms
+        if 0 <= passed_ms < interval_ms:  # below 0: the coordinator before has a clock that is ahead of this one's
+            self.timers["assign", self.group_id] = Timer(
+                interval_ms - passed_ms, partial(assignment_due, self.group_id)
+            )
             return
         members = self.members()
         targets = self.group.targets

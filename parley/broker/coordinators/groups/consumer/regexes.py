@@ -182,6 +182,8 @@ def _match_again_if_due(context: RequestContext, is_new: bool, change: GroupChan
         return
     known = group.regexes.values()
     last_ms = max(group.match_tried_ms, min((resolved.timestamp_ms for resolved in known), default=0))
+    if last_ms > change.now_ms:  # the coordinator before has a clock that is ahead of this one's
+        last_ms = 0
     if change.now_ms <= last_ms + AGAIN_AFTER_MS:
         return
     version = min((resolved.version for resolved in known), default=0)

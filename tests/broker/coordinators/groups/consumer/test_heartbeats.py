@@ -174,6 +174,15 @@ def test_the_target_assignment_waits_for_the_interval() -> None:
     assert group.targets() == {"m1": {"a": (0, 1)}, "m2": {"a": (2, 3)}}
 
 
+def test_a_coordinator_whose_clock_is_behind_decides_at_once() -> None:
+    group = bench(group_consumer_assignment_interval_ms="1000")
+    group.join("m1", "a")
+    group.now_ms -= 500_000
+    group.join("m2", "a")
+    assert group.group.target_epoch == 3
+    assert group.targets() == {"m1": {"a": (0, 1)}, "m2": {"a": (2, 3)}}
+
+
 def test_the_assignor_that_most_members_want_decides() -> None:
     group = bench()
     group.join("m1", "a", server_assignor="range")
@@ -182,6 +191,18 @@ def test_the_assignor_that_most_members_want_decides() -> None:
 
 
 # --- Regular expressions ---
+
+
+def test_a_coordinator_whose_clock_is_behind_matches_a_new_expression() -> None:
+    group = ConsumerBench(with_topics(a=2, b=1))
+    group.join("m1", subscribed_topic_regex="a.*")
+    group.resolve()
+    group.resolving.clear()
+    group.now_ms -= 500_000
+    group.join("m2", subscribed_topic_regex="b.*")
+    assert group.resolving == [GROUP]
+    group.resolve()
+    assert set(group.group.regexes) == {"a.*", "b.*"}
 
 
 def test_a_regular_expression_is_matched_by_the_broker() -> None:

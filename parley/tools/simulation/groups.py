@@ -1,0 +1,90 @@
+"""The groups of a run: three members each, of the classic protocol or of the consumer protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from parley.tools.simulation.client_invariants import Ledger, Violations
+from parley.tools.simulation.consumer_group_ledger import ConsumerGroupLedger
+from parley.tools.simulation.consumer_protocol_members import ConsumerProtocolMember
+from parley.tools.simulation.group_ledger import GroupLedger
+from parley.tools.simulation.group_members import ClassicMember
+from parley.tools.simulation.group_processes import SESSION_S, Addresses, Begin, GroupConsumer
+from parley.tools.simulation.world import World
+
+PROGRESS_S: Final = 60.0
+"""How long a group may take until it is stable and has consumed everything, once the cluster has recovered. Some
+sessions and rebalances may follow each other."""
+STABLE_S: Final = 2 * SESSION_S
+"""How long a group must keep its assignment to be stable: no member that sends heartbeats is removed."""
+
+
+@dataclass
+class RunningGroup:
+    """A group in a run: what its members report, its members, and their tasks once it runs."""
+
+    ledger: GroupLedger | ConsumerGroupLedger
+    members: Sequence[GroupConsumer]
+    lives: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def start(self, topic: str, partitions: Sequence[int]) -> None:
+        """Let the members live."""
+        self.lives = [asyncio.ensure_future(each.live(topic, partitions)) for each in self.members]
+
+    def settle(self) -> None:
+        """From now on let the members consume undisturbed."""
+        for member in self.members:
+            member.settle()
+
+    def lacks(self, ends: Mapping[int, int]) -> list[str]:
+        """What the group lacks until it is stable, and has consumed all partitions to these ends."""
+        return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
+
+    async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:
+        """Wait until the group is stable and has consumed everything. Then tell its members to leave."""
+
+        def is_stable() -> bool:
+            lasts_s = world.loop.time() - self.ledger.newest_since
+            return lasts_s >= STABLE_S and not self.lacks(ends)
+
+        try:
+            await world.until(lambda: is_stable() or any(life.done() for life in self.lives), timeout=PROGRESS_S)
+        except TimeoutError:
+            what = "; ".join(self.lacks(ends)) or "its last rebalance is new"
+            violations.report("GroupProgress", f"not within {PROGRESS_S:g} s: {what}")
+            await asyncio.Event().wait()
+        for member in self.members:
+            member.stop()
+
+
+def classic_group(world: World, ledger: Ledger, groups: GroupLedger) -> RunningGroup:
+    """Return a group of the classic protocol."""
+
+    def begin(name: str, addresses: Addresses, rng: Random, instance_id: str | None) -> ClassicMember:
+        return ClassicMember(name, addresses, ledger, groups, rng, instance_id)
+
+    return RunningGroup(groups, _members(world, "member", groups.releases, begin))
+
+
+def consumer_group(world: World, ledger: Ledger, groups: ConsumerGroupLedger) -> RunningGroup:
+    """Return a group of the consumer protocol."""
+
+    def begin(name: str, addresses: Addresses, rng: Random, instance_id: str | None) -> ConsumerProtocolMember:
+        return ConsumerProtocolMember(name, addresses, ledger, groups, rng, instance_id)
+
+    return RunningGroup(groups, _members(world, "consumer", groups.releases, begin))
+
+
+def _members(world: World, prefix: str, releases: Callable[[str], None], begin: Begin) -> list[GroupConsumer]:
+    """A dynamic member, a static one, and one of which the seed decides that, and whether it outlives the faults."""
+    rng = world.random(f"{prefix}s")
+    is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
+    return [
+        GroupConsumer(f"{prefix}-1", world, releases, begin, is_static=False, stays_away=False),
+        GroupConsumer(f"{prefix}-2", world, releases, begin, is_static=True, stays_away=False),
+        GroupConsumer(f"{prefix}-3", world, releases, begin, is_static=is_static, stays_away=stays_away),
+    ]
