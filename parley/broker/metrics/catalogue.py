@@ -597,6 +597,30 @@ class ConsumerGroupMetrics(Instruments, title="Groups of the consumer protocol",
     )
 
 
+class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group", "type")):
+    """The groups with members that this broker coordinates, at most ``metrics.group.partitions.max`` of them. ``type``
+    is classic or consumer."""
+
+    members: int = gauge("parley_group_members", "Members of the group.")
+    epoch: int = gauge(
+        "parley_group_epoch",
+        "The epoch of the group; its generation if it uses the classic protocol. Each rebalance raises it.",
+    )
+
+
+class GroupLagMetrics(Instruments, title="Lag of groups", labels=("group", "topic", "partition")):
+    """What groups that this broker coordinates have committed, for at most ``metrics.group.partitions.max`` partitions,
+    and how far behind they are. The lag is that to the high watermark which this broker knows: it is left out if this
+    broker has no replica of the partition, or one that is not in sync."""
+
+    lag: int = gauge(
+        "parley_group_lag_records",
+        "Records from the committed offset to the end of the partition. A follower may know the end some moments late.",
+        "kafka.consumer:type=consumer-fetch-manager-metrics,partition=*,topic=*,client-id=*: records-lag",
+    )
+    offset: int = gauge("parley_group_committed_offset", "The committed offset.")
+
+
 class GroupOffsetMetrics(Instruments, title="Committed offsets"):
     """The work of the group coordinator."""
 
@@ -617,8 +641,13 @@ class GroupOffsetMetrics(Instruments, title="Committed offsets"):
     )
     rebalances: int = counter(
         "parley_group_rebalances",
-        "Completed rebalances.",
+        "Completed rebalances of groups of the classic protocol.",
         "kafka.server:type=group-coordinator-metrics: group-completed-rebalance-count",
+    )
+    consumer_rebalances: int = counter(
+        "parley_consumer_group_rebalances",
+        "Epochs that groups of the consumer protocol have begun.",
+        "kafka.server:type=group-coordinator-metrics: consumer-group-rebalance-count",
     )
 
 
@@ -726,6 +755,8 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     MarkerMetrics,
     GroupMetrics,
     ConsumerGroupMetrics,
+    GroupMemberMetrics,
+    GroupLagMetrics,
     GroupOffsetMetrics,
     CoordinatorPartitionMetrics,
     CoordinatorMetrics,

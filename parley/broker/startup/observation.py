@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from parley.broker.api.fetch.sessions import FetchSessions
@@ -29,6 +30,8 @@ from parley.broker.metrics import (
     ElectionMetrics,
     FetcherMetrics,
     FetchSessionMetrics,
+    GroupLagMetrics,
+    GroupMemberMetrics,
     GroupMetrics,
     GroupOffsetMetrics,
     ListenerMetrics,
@@ -54,10 +57,12 @@ from parley.broker.network.load import Load
 from parley.broker.quotas.enforcement import QuotaEnforcement
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.healing import Healing, HealingCounts
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
+from parley.broker.startup.group_observation import group_lags, group_members, known_end
 from parley.storage.log_cleaner import LogCleaner
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber
@@ -76,7 +81,7 @@ class Observed:
     load: Load
     purgatories: Purgatories
     sessions: FetchSessions
-    partitions: Iterable[Partition]
+    partitions: HostedPartitions
     isr_changes: IsrChanges
     fetchers: ReplicaFetchers
     metadata: Metadata
@@ -125,6 +130,18 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(UncleanableMetrics, lambda: uncleanable_metrics(broker.logs, broker.log_cleaner))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
     metrics.watch(ConsumerGroupMetrics, lambda: consumer_group_metrics(broker.groups))
+    metrics.watch(
+        GroupMemberMetrics,
+        lambda: group_members(broker.groups.loaded_groups(), broker.config().metrics_group_partitions_max),
+    )
+    metrics.watch(
+        GroupLagMetrics,
+        lambda: group_lags(
+            broker.groups.loaded_groups(),
+            partial(known_end, broker.partitions.by_topic, broker.broker_id),
+            broker.config().metrics_group_partitions_max,
+        ),
+    )
     metrics.watch(GroupOffsetMetrics, lambda: [((), broker.groups.metrics())])
     metrics.watch(CoordinatorPartitionMetrics, lambda: coordinator_partitions(broker.runtimes))
     metrics.watch(CoordinatorMetrics, lambda: [((each.topic,), each.metrics()) for each in broker.runtimes])

@@ -25,6 +25,16 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
         form="host:port, https://host:port, or nothing",
         since="",
     )
+    metrics_group_partitions_max = integer(
+        "metrics.group.partitions.max",
+        5_000,
+        "The most partitions of groups whose lag this broker exports, and the most groups whose members it exports. "
+        "The broker that coordinates a group exports them; 0 exports none.",
+        at_least=0,
+        dynamic=CLUSTER_WIDE,
+        importance=LOW,
+        since="",
+    )
     logging_format = string(
         "logging.format",
         "text",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +101,7 @@ class GroupCoordinator:
             assignors=need.assignors,
             begin_sessions=begin_sessions,
             on_rebalanced=self._count_rebalance,
+            on_epoch_begun=self._count_epoch,
             assign_in_thread=background.assign,
             match_in_thread=background.match,
             batch_bytes_max=lambda partition: store.open(partition).batch_bytes_max,
@@ -121,10 +122,14 @@ class GroupCoordinator:
         self._commits = 0
         self._expired = 0
         self._rebalances = 0
+        self._epochs_begun = 0
         self._tasks = tasks
 
     def _count_rebalance(self) -> None:
         self._rebalances += 1
+
+    def _count_epoch(self) -> None:
+        self._epochs_begun += 1
 
     # --- Lookup ---
 
@@ -150,8 +155,12 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._all_groups()
 
+    def loaded_groups(self) -> Iterator[Group]:
+        """Return the groups of those partitions that have been loaded."""
+        return (group for _, shard in self.runtime.states() for group in shard.groups.values())
+
     def _all_groups(self) -> list[Group]:
-        return [group for _, shard in self.runtime.states() for group in shard.groups.values()]
+        return list(self.loaded_groups())
 
     def counts_by_state(self) -> dict[GroupState, int]:
         """Return the number of classic groups in each state."""
@@ -176,6 +185,7 @@ class GroupCoordinator:
             commits=self._commits,
             expired=self._expired,
             rebalances=self._rebalances,
+            consumer_rebalances=self._epochs_begun,
         )
 
     # --- Members ---

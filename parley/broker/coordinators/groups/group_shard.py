@@ -65,7 +65,9 @@ class Surroundings:
     begin_sessions: Callable[[GroupShard, Group], Mapping[Hashable, Timer]]
     """Returns the timers of the members of a group that was loaded."""
     on_rebalanced: Callable[[], None]
-    """Called when a rebalance has ended with an assignment."""
+    """Called when a rebalance of a classic group has ended with an assignment."""
+    on_epoch_begun: Callable[[], None]
+    """Called when a consumer group has begun another epoch."""
     assign_in_thread: Callable[[GroupShard, str], None]
     """Begins to decide the target assignment of a consumer group that is large."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
@@ -85,6 +87,7 @@ class GroupShard:
         self.settings = surroundings.settings
         self.assignors = surroundings.assignors
         self.on_rebalanced = surroundings.on_rebalanced
+        self.on_epoch_begun = surroundings.on_epoch_begun
         self._surroundings = surroundings
         self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}

@@ -47,6 +47,7 @@ def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
         assignors=ASSIGNORS,
         begin_sessions=begin_sessions,
         on_rebalanced=lambda: None,
+        on_epoch_begun=lambda: None,
         assign_in_thread=lambda shard, group_id: None,
         match_in_thread=lambda shard, group_id, context: None,
         batch_bytes_max=lambda partition: 1 << 20,

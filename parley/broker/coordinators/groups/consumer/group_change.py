@@ -74,7 +74,7 @@ class GroupChange:
             timers=self.timers,
             released=self.released,
             change=None if is_plain else self._apply,
-            then=self.shard.on_rebalanced if self._rebalanced else None,
+            then=self.shard.on_epoch_begun if self._rebalanced else None,
         )
 
     def _apply(self) -> None:

@@ -1,0 +1,60 @@
+"""The metrics of single groups: their members, what they have committed, and how far behind they are.
+
+The broker that coordinates the groups computes them at each scrape. They are bounded, since clients make groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from parley.broker.coordinators.groups.group import Group
+from parley.broker.metrics.catalogue import GroupMemberMetrics
+from parley.broker.metrics.registry import Labelled
+from parley.broker.replication.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The numbers of ``GroupLagMetrics``. The lag is None if this broker does not know it."""
+
+    lag: int | None
+    offset: int
+
+
+def group_members(groups: Iterable[Group], most: int) -> Iterator[Labelled]:
+    """Return the members and the epoch of at most ``most`` groups with members."""
+    return islice((each for group in groups for each in _members(group)), most)
+
+
+def _members(group: Group) -> Iterator[Labelled]:
+    consumer, classic = group.consumer, group.membership
+    if consumer is None and classic.members:
+        numbers = GroupMemberMetrics(members=len(classic.members), epoch=classic.generation)
+        yield (group.group_id, group.type), numbers
+    elif consumer is not None and consumer.members:
+        yield (group.group_id, group.type), GroupMemberMetrics(members=len(consumer.members), epoch=consumer.epoch)
+
+
+def group_lags(groups: Iterable[Group], end_of: Callable[[str, int], int | None], most: int) -> Iterator[Labelled]:
+    """Return the committed offset and the lag of at most ``most`` partitions of groups."""
+    return islice((each for group in groups for each in _lags(group, end_of)), most)
+
+
+def _lags(group: Group, end_of: Callable[[str, int], int | None]) -> Iterator[Labelled]:
+    for (topic, partition), committed in group.offsets.items():
+        end = end_of(topic, partition)
+        lag = None if end is None else max(0, end - committed.offset)
+        yield (group.group_id, topic, str(partition)), GroupLag(lag, committed.offset)
+
+
+def known_end(partitions: Mapping[str, Mapping[int, Partition]], broker_id: int, topic: str, index: int) -> int | None:
+    """Return the high watermark of a partition; None if this broker has no replica that is in sync, or if the replica
+    may still know less than the leader before."""
+    partition = partitions.get(topic, {}).get(index)
+    if partition is None or not partition.is_open or broker_id not in partition.state.isr:
+        return None
+    if partition.is_leader and not partition.knows_high_watermark:
+        return None
+    return partition.high_watermark
