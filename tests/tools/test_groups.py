@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -278,4 +279,18 @@ def test_tables_of_the_consumer_protocol() -> None:
     assert members_table(group, verbose=True)[1].split()[5:] == ["3", "t:0,1", "4", "t:0"]
     assert state_table(group, verbose=True)[1].split() == ["g", "h:1", "(1)", "uniform", "Stable", "3", "4", "1"]
     assert as_data(group)["coordinator"] == {"id": 1, "host": "h", "port": 1}
+    assert (as_data(group)["groupEpoch"], as_data(group)["targetAssignmentEpoch"]) == (3, 4)
+    (member,) = as_data(group)["members"]
+    assert (member["epoch"], member["targetAssignment"], member["upgraded"]) == (3, {"t": [0]}, None)
     assert str(Coordinator(7)) == "(7)"
+
+
+def test_the_verbose_table_of_members_says_which_are_upgraded_while_not_all_are() -> None:
+    new = Member("new", None, "c", "/h", {"t": [0]}, 3, 3, {"t": [0]}, upgraded=True)
+    old = Member("old", None, "c", "/h", {"t": [1]}, 3, 3, {"t": [1]}, upgraded=False)
+    group = Group("g", "Stable", "uniform", members=[new, old], epoch=3, target_epoch=3)
+    head, first, second = members_table(group, verbose=True)
+    assert [line.split()[-1] for line in (head, first, second)] == ["UPGRADED", "true", "false"]
+    assert "UPGRADED" not in members_table(group)[0]
+    assert "UPGRADED" not in members_table(replace(group, members=[new]), verbose=True)[0]
+    assert "UPGRADED" not in members_table(replace(group, members=[old]), verbose=True)[0]

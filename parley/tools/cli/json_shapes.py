@@ -71,6 +71,8 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                 "error?": "string",
                 "state?": "string",
                 "assignmentStrategy?": "string",
+                "groupEpoch?": "integer|null",
+                "targetAssignmentEpoch?": "integer|null",
                 "coordinator?": {"id": "integer", "host": "string|null", "port": "integer|null"},
                 "members?": [
                     {
@@ -79,6 +81,9 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                         "clientId": "string",
                         "host": "string",
                         "assignment": {"<topic>": ["integer"]},
+                        "epoch": "integer|null",
+                        "targetAssignment": {"<topic>": ["integer"]},
+                        "upgraded": "boolean|null",
                     }
                 ],
                 "offsets?": [

@@ -20,6 +20,9 @@ from parley.tools.cli.topic_offsets import list_offsets
 _BY_NAME_VERSION_MAX = 9
 """The last version of OffsetFetch and OffsetCommit that identifies topics by name instead of id."""
 
+_CONSUMER_MEMBER = 1
+"""The type of members that use the consumer protocol, in ConsumerGroupDescribe (KIP-1099)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -33,6 +36,8 @@ class Member:
     epoch: int | None = None
     target_epoch: int | None = None
     target: Mapping[str, Sequence[int]] | None = None
+    upgraded: bool | None = None
+    """True if it uses the consumer protocol, False if it does not yet; None if its coordinator does not say."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -131,6 +136,7 @@ async def _consumer_group(client: Client, name: str, timeout_ms: int) -> dict[st
             one.member_epoch,
             group.assignment_epoch,
             {part.topic_name: part.partitions for part in one.target_assignment.topic_partitions},
+            None if one.member_type < 0 else one.member_type == _CONSUMER_MEMBER,
         )
         for one in group.members
     ]

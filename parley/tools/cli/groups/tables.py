@@ -69,19 +69,21 @@ def _offset_row(group: Group, where: TopicPartition, holder: Member | None) -> t
 
 
 def members_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """The table of members."""
+    """The table of members. It says which are upgraded while some are and others are not, as Kafka's tool."""
+    mixed = {member.upgraded for member in group.members} >= {True, False}
     static = any(member.instance_id for member in group.members)
     rows = [["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]]
-    rows[0] += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    rows[0] += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
     for member in group.members:
         identity = [group.name, member.member_id, member.instance_id or _NOTHING, member.host, member.client_id]
         epochs = [_NOTHING if epoch is None else str(epoch) for epoch in (member.epoch, member.target_epoch)]
         target = _NOTHING if member.target is None else _assignment_text(member.target)
-        rows.append(
-            [*identity, str(len(member.partitions)), epochs[0], _assignment_text(member.assignment), epochs[1], target]
-        )
-    widths = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20]
-    columns = [at for at in range(len(widths)) if (static or at != 2) and (verbose or at < 6)]
+        current = [str(len(member.partitions)), epochs[0], _assignment_text(member.assignment)]
+        upgraded = _NOTHING if member.upgraded is None else str(member.upgraded).lower()
+        rows.append([*identity, *current, epochs[1], target, upgraded])
+    widths = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20, 0]
+    shown = 6 if not verbose else 11 if mixed else 10
+    columns = [at for at in range(shown) if static or at != 2]
     return _aligned([tuple(row[at] for at in columns) for row in rows], tuple(widths[at] for at in columns))
 
 
@@ -118,6 +120,8 @@ def as_data(group: Group) -> dict[str, Any]:
         "group": group.name,
         "state": group.state,
         "assignmentStrategy": group.strategy,
+        "groupEpoch": group.epoch,
+        "targetAssignmentEpoch": group.target_epoch,
         "coordinator": None if at is None else {"id": at.id, "host": at.host, "port": at.port},
         "members": [_member_data(one) for one in group.members],
         "offsets": [_offset_data(group, where, holders.get(where)) for where in sorted({*group.committed, *holders})],
@@ -143,4 +147,7 @@ def _member_data(one: Member) -> dict[str, Any]:
         "clientId": one.client_id,
         "host": one.host,
         "assignment": {topic: list(indexes) for topic, indexes in one.assignment.items()},
+        "epoch": one.epoch,
+        "targetAssignment": {topic: list(indexes) for topic, indexes in (one.target or {}).items()},
+        "upgraded": one.upgraded,
     }

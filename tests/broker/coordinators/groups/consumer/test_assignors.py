@@ -177,3 +177,18 @@ def test_assignors_are_loaded_by_their_names() -> None:
     for wrong in (["unknown"], ["uniform", "uniform"], [], ["uuid.UUID"], ["no.such.Module"]):
         with pytest.raises(ConfigError):
             load_assignors(wrong)
+
+
+@pytest.mark.parametrize("assignor", [UNIFORM, RANGE], ids=lambda each: each.name)
+@given(group=groups, racks=st.lists(st.sampled_from("xyz"), min_size=7, max_size=7))
+@settings(max_examples=examples(50), deadline=None)
+def test_racks_change_no_assignment(assignor: PartitionAssignor, group: GroupSpec, racks: list[str]) -> None:
+    """As in Apache Kafka 4.3.1, whose ``uniform`` and ``range`` do not look at racks."""
+    members = {
+        name: member._replace(rack_id=rack) for (name, member), rack in zip(group.members.items(), racks, strict=False)
+    }
+    topics = {
+        topic: each._replace(racks=lambda partition: frozenset({racks[partition % len(racks)]}))
+        for topic, each in group.topics.items()
+    }
+    assert assignor.assign(GroupSpec(members, topics)) == assignor.assign(group)
