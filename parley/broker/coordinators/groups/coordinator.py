@@ -370,8 +370,12 @@ class GroupCoordinator:
                 self._tasks.start(work, name=f"forget offsets of {change.name}")
 
     async def on_topic_deleted(self, topic: str) -> None:
-        """Remove the offsets that groups committed for a deleted topic."""
-        for group in self._all_groups():
-            if any(partition[0] == topic for partition in group.partitions_in_log()):
-                decide = partial(offset_decisions.forget_topic, group.group_id, topic)
+        """Remove the offsets that groups committed for a deleted topic.
+
+        They are noted before the first is removed: a later topic of that name may get commits in the meantime.
+        """
+        noted = [(group, group.latest_commit_for(topic)) for group in self._all_groups()]
+        for group, latest in noted:
+            if latest is not None:
+                decide = partial(offset_decisions.forget_topic, group.group_id, topic, latest)
                 await self._remove(group, decide, "offsets of a deleted topic remain")

@@ -88,6 +88,17 @@ class Group:
         """Return the partitions for which the log has offsets, pending ones included."""
         return set(self.offsets) | self.pending_producers.keys()
 
+    def latest_commit(self, partition: TopicPartition) -> int:
+        """Return the log offset of the latest commit for a partition, pending ones included; -1 if there is none."""
+        committed = self.offsets.get(partition)
+        pending = [self.pending_offsets[each][partition] for each in self.pending_producers.get(partition, ())]
+        return max((each.log_offset for each in (committed, *pending) if each is not None), default=-1)
+
+    def latest_commit_for(self, topic: str) -> int | None:
+        """Return the log offset of the latest commit for a topic, as ``latest_commit`` does; None if there is none."""
+        commits = [self.latest_commit(each) for each in self.partitions_in_log() if each[0] == topic]
+        return max(commits, default=None)
+
     def has_pending_offset(self, partition: TopicPartition) -> bool:
         """True if an open transaction has committed an offset for the partition (KIP-447)."""
         return partition in self.pending_producers

@@ -81,6 +81,8 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, NEWEST)
         return
+    if committer.generation < 0 and group.membership.state is GroupState.EMPTY:
+        return  # its consumer assigns partitions itself, and has an instance id
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
 
 
@@ -188,13 +190,17 @@ def _end_of(group: Group) -> list[KeyValue]:
     return [group_tombstone(group.group_id)] if group.consumer is None else group_tombstones(group.consumer)
 
 
-def forget_topic(group_id: str, topic: str, shard: GroupShard, now_ms: int) -> Decision[int]:
+def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_ms: int) -> Decision[int]:
     """Remove offsets that a group committed for a deleted topic. The reply is their number; more may be left if it is
-    not 0."""
+    not 0.
+
+    ``latest`` is the log offset of its last commit for that topic. A later commit is for another topic of that name.
+    """
     group = shard.groups.get(group_id)
     if group is None:
         return Decision(0)
-    gone = [each for each in group.partitions_in_log() if each[0] == topic][:TOMBSTONES_MAX]
+    of_topic = [each for each in group.partitions_in_log() if each[0] == topic]
+    gone = [each for each in of_topic if group.latest_commit(each) <= latest][:TOMBSTONES_MAX]
     return Decision(len(gone), _tombstones(group, gone))
 
 

@@ -115,6 +115,36 @@ def test_commits_in_progress_for_a_deleted_topic_are_removed_too() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("committed_first", ["g", "h"])
+def test_commits_for_a_new_topic_of_the_same_name_stay(committed_first: str) -> None:
+    """The removal waits for the replicas group by group, and a group may have been told of the new topic by then."""
+
+    async def scenario() -> None:
+        bench = Coordinated(follows=False)
+        await bench.begin()
+        others = Committer("h", "", None, -1)
+        producing = bench.groups.commit_transactional(others, PRODUCER, {T1: at(7)}, verified)
+        old = [bench.commit(0, 10), *map(asyncio.ensure_future, (bench.groups.commit(others, {T0: at(10)}), producing))]
+        await turn()
+        removing = asyncio.ensure_future(bench.groups.on_topic_deleted("t"))
+        await turn()
+        committer = Committer(committed_first, "", None, -1)
+        new = asyncio.ensure_future(bench.groups.commit(committer, {T0: at(20)}))
+        await turn()
+        while not removing.done():
+            bench.log.moves_to(bench.log.end_offset)
+            await turn()
+        await asyncio.gather(*old, removing, new)
+        shard = bench.groups.runtime.state_of(0)
+        assert {group.group_id: group.offsets[T0].offset for group in shard.groups.values()} == {committed_first: 20}
+        assert not shard.open_transactions
+        again = empty_shard()
+        bench.log.replay(again)
+        assert lasting(again) == lasting(shard)
+
+    run(scenario())
+
+
 def test_many_offsets_are_removed_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_decisions, "TOMBSTONES_MAX", 2)
 
@@ -429,14 +459,16 @@ def test_which_producers_may_commit_for_a_group() -> None:
 
     assert code("", -1) is ErrorCode.NONE
     assert code("", 3) is ErrorCode.ILLEGAL_GENERATION, "the group does not exist"
-    assert code("m", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert code("", -1, "i") is ErrorCode.NONE, "its consumer is static, and assigns partitions itself"
     group = shard.find_or_create("g")
     group.membership = membership = Membership(generation=3)
+    assert code("", -1, "i") is ErrorCode.NONE
     membership.add(GroupMember("m", "i", "c", "h", 1, 1, ()))
     for state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE):
         membership.state = state
         assert code("m", 3) is ErrorCode.NONE, "a transaction may end while the group rebalances"
     assert code("", -1) is ErrorCode.NONE, "a producer from before KIP-447"
+    assert code("", -1, "j") is ErrorCode.UNKNOWN_MEMBER_ID
     assert code("m", 2) is ErrorCode.ILLEGAL_GENERATION
     assert code("other", 3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert code("other", 3, "i") is ErrorCode.FENCED_INSTANCE_ID
