@@ -1,7 +1,9 @@
 """The timers of one shard: each submits its event when it is due.
 
 A timer that is set again under the same key is replaced. If that happens after it was due but before its event has had
-its turn, the event does nothing: a heartbeat that comes just in time counts.
+its turn, the event does nothing: a heartbeat that comes just in time counts. An event that fails is submitted again,
+unless the key was set or cancelled since: by others, or by the event's own decision, which was applied although the
+replicas are slow. What it was about may have been replaced.
 """
 
 from __future__ import annotations
@@ -43,11 +45,14 @@ class ShardTimers:
         """``submit`` is that of the shard."""
         self._submit = submit
         self._running: dict[Hashable, _Running] = {}
+        self._decided: dict[Hashable, _Running] = {}
+        """The timers whose events have had their turns and wait for the replicas, unless the key was set since."""
         self._is_closed = False
 
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:
         """Set timers, or cancel those that are None, by key."""
         for key, timer in timers.items():
+            self._decided.pop(key, None)
             running = self._running.get(key)
             if running is not None:
                 if timer is not None and running.prolong(timer):
@@ -63,6 +68,7 @@ class ShardTimers:
         for running in self._running.values():
             running.alarm.cancel()
         self._running.clear()
+        self._decided.clear()
 
     def _due(self, key: Hashable, running: _Running) -> None:
         timer = running.timer
@@ -72,17 +78,21 @@ class ShardTimers:
             del self._running[key]
             self._retry(key, timer)
         else:
-            deciding.add_done_callback(partial(self._decided, key, timer))
+            deciding.add_done_callback(partial(self._ended, key, running))
 
     def _decide(self, key: Hashable, running: _Running, state: Any, now_ms: int) -> Decision[Any]:
         if self._running.get(key) is not running:
             return Decision(None)
         del self._running[key]
+        self._decided[key] = running
         return running.timer.event(state, now_ms)
 
-    def _decided(self, key: Hashable, timer: Timer, done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            self._retry(key, timer)
+    def _ended(self, key: Hashable, running: _Running, done: asyncio.Future[Any]) -> None:
+        has_failed = done.cancelled() or done.exception() is not None
+        if self._decided.get(key) is running:
+            del self._decided[key]
+            if has_failed:
+                self._retry(key, running.timer)
 
     def _retry(self, key: Hashable, timer: Timer) -> None:
         if not self._is_closed and key not in self._running:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
 from parley.broker.coordinators.decision import Decision, Timer
+from parley.broker.coordinators.shard import NotCommittedInTime
+from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.shards import Values
-from tests.broker.coordinators.test_shard import Bench, turn
+from tests.broker.coordinators.test_shard import TIMEOUT_MS, Bench, turn
 from tests.support.virtual_time import VirtualTimeLoop, run
 
 
@@ -66,6 +70,62 @@ def test_an_event_does_nothing_if_its_timer_is_set_again_or_cancelled_before_its
         began = loop.time()
         await asyncio.sleep(10)
         assert fired.at == [("left", began + 1), ("renewed", began + 2)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_an_event_that_was_applied_is_not_repeated_because_the_replicas_are_slow(cancels: bool) -> None:
+    """What it was about is gone, and something else may have the name: a member that joins again with its id."""
+
+    async def scenario() -> None:
+        bench = Bench(follows=False)
+        happened: list[int] = []
+
+        def event(state: Values, now: int) -> Decision[None]:
+            happened.append(now)
+            return Decision(None, [(b"k", b"1")], timers={"t": None} if cancels else {})
+
+        bench.shard.timers.set({"t": Timer(1_000, event)})
+        await asyncio.sleep(1.001)
+        assert len(happened) == 1
+        if not cancels:
+            bench.shard.timers.set({"t": None})
+        await asyncio.sleep(10 * TIMEOUT_MS / 1000)
+        assert len(happened) == 1
+
+    run(scenario())
+
+
+def test_a_cancelled_event_stays_cancelled_if_the_replicas_are_slow() -> None:
+    async def scenario() -> None:
+        bench = Bench(follows=False)
+        fired = Fired()
+        bench.shard.timers.set({"t": fired.timer(1_000, "t")})
+        asyncio.get_running_loop().call_later(1, lambda: bench.shard.timers.set({"t": None}))  # after it is due
+        writing = bench.shard.submit(lambda state, now: Decision(None, [(b"k", b"1")]))
+        await asyncio.sleep(10 * TIMEOUT_MS / 1000)
+        assert isinstance(writing.exception(), NotCommittedInTime)
+        assert not fired.at
+
+    run(scenario())
+
+
+def test_an_event_that_was_refused_is_repeated() -> None:
+    async def scenario() -> None:
+        bench, fired = Bench(), Fired()
+
+        def event(state: Values, now: int) -> Decision[None]:
+            fired.at.append(("t", asyncio.get_running_loop().time()))
+            return Decision(None, [(b"k", b"1")], timers={"t": None})
+
+        bench.log.unwritable = ErrorCode.NOT_ENOUGH_REPLICAS
+        began = asyncio.get_running_loop().time()
+        bench.shard.timers.set({"t": Timer(1_000, event)})
+        asyncio.get_running_loop().call_later(2.2, lambda: setattr(bench.log, "unwritable", None))
+        await asyncio.sleep(10)
+        assert [at - began for _, at in fired.at] == [1, 1.5, 2, 2.5]
+        assert bench.state.values == {b"k": b"1"}
 
     run(scenario())
 
