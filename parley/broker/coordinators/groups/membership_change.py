@@ -42,16 +42,26 @@ SESSION_MIN_MS: Final = 10
 SESSIONS_MAX: Final = 10_000
 """The most timers of sessions that are remembered, so that a heartbeat need not make one (about 5 MB)."""
 
+REMEMBERED_IDS_MAX: Final = 256
+"""The longest ids, of the group and the member together, whose timers are remembered: clients choose them."""
+
 
 def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
     """Return the timer of a member's session, as it begins again."""
     return _session(group_id, member.member_id, member.session_timeout_ms)
 
 
-@lru_cache(SESSIONS_MAX)
 def _session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
+    is_short = len(group_id) + len(member_id) <= REMEMBERED_IDS_MAX
+    return (_remembered_session if is_short else _new_session)(group_id, member_id, timeout_ms)
+
+
+def _new_session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
     event = partial(session_expired, group_id, member_id)
     return {("session", group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
+
+
+_remembered_session = lru_cache(SESSIONS_MAX)(_new_session)
 
 
 class MembershipChange:

@@ -6,7 +6,7 @@ from typing import Any
 
 from parley.broker.coordinators.groups.group_records import decode_generation, group_record, restored
 from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
-from parley.broker.coordinators.groups.membership_change import rebalance_timed_out, sync_timed_out
+from parley.broker.coordinators.groups.membership_change import rebalance_timed_out, session, sync_timed_out
 from tests.broker.coordinators.groups.grouped import empty_shard
 
 MEMBERS = 200
@@ -70,3 +70,11 @@ def test_a_large_group_is_restored_as_it_was() -> None:
     value = group_record("g", membership)[1]
     assert value is not None
     assert restored(decode_generation(value)).members == membership.members
+
+
+def test_timers_of_long_ids_are_not_remembered() -> None:
+    """A client may use many groups with ids of 32 KB. They are gone when the sessions end, and so are the timers."""
+    assert session("g", member(1)) is session("g", member(1))
+    long = "g" * 32_000
+    assert session(long, member(1)) is not session(long, member(1))
+    assert session(long, member(1)).keys() == {("session", long, "m001")}
