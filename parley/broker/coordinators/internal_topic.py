@@ -134,9 +134,13 @@ class InternalTopic:
         """Apply every record of a partition, up to the end of its log, to ``state``, in a thread.
 
         A damaged range is skipped if no live replica has a copy. Raises KafkaError, also while a range may be healed.
+
+        This broker may have been elected while it still truncated the log, as a follower. What it removes must not
+        become part of the state.
         """
         await self._partitions.opened()
         replica = self._partitions.find(self.name, partition)
+        await self._partitions.truncated(replica)
         return await asyncio.get_running_loop().run_in_executor(
             None, read_back, replica.log, state, replica.has_no_copy
         )

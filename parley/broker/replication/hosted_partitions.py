@@ -74,6 +74,7 @@ class HostedPartitions:
         self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
+        self._truncations: dict[Partition, asyncio.Future[None]] = {}  # done when the truncation has ended
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_topic.values():
@@ -262,12 +263,21 @@ class HostedPartitions:
         """
         log = partition.log
         partition.begin_truncation()
+        ended = self._truncations[partition] = asyncio.get_running_loop().create_future()
         try:
             await self._logs.cut(log, truncate)
         finally:
+            if self._truncations.get(partition) is ended:
+                del self._truncations[partition]
+            ended.set_result(None)
             if self.hosts(partition):
                 partition.end_truncation()
                 self._notify_opened(partition)  # its leader may have changed
+
+    async def truncated(self, partition: Partition) -> None:
+        """Wait until no thread truncates the partition's log. This broker may be its leader by then."""
+        while partition in self._truncations:
+            await asyncio.wait((self._truncations[partition],))
 
     async def flush(self, partition: Partition) -> None:
         """Flush a log in a thread. Raises KafkaError KAFKA_STORAGE_ERROR."""

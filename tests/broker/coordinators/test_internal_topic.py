@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,14 +170,20 @@ def test_a_partition_whose_disk_has_failed_says_so() -> None:
 # --- Reading ---
 
 
-async def read_back(log: Log, state: Values, *, has_no_copy: bool = True) -> ReadBack:
-    """Read a log as the partition of an internal topic."""
+async def read_back(
+    log: Log, state: Values, *, has_no_copy: bool = True, truncate: Callable[[], None] = lambda: None
+) -> ReadBack:
+    """Read a log as the partition of an internal topic. ``truncate`` is what a truncation that has begun removes."""
 
     async def opened() -> None:
         pass
 
+    async def truncated(partition: object) -> None:
+        assert partition is replica
+        truncate()
+
     replica = SimpleNamespace(log=log, has_no_copy=lambda damaged: has_no_copy)
-    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: replica)
+    partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: replica, truncated=truncated)
     return await InternalTopic("__topic", partitions, Purgatory(), lambda: 0).read(0, state)
 
 
@@ -200,6 +206,16 @@ def _nonsense() -> bytearray:
     batch[-8:] = b"\xff" * 8
     seal(batch, 0, len(batch))
     return batch
+
+
+async def test_records_that_a_truncation_removes_do_not_become_part_of_the_state(tmp_path: Path) -> None:
+    """A follower truncates its log, and is elected before it has done so: it keeps its role until then."""
+    log = filled(tmp_path, batch_of(b"kept"), batch_of(b"removed"))
+    state = Values()
+    found = await read_back(log, state, truncate=lambda: log.truncate_to(1))
+    assert sorted(state.values) == [b"kept"]
+    assert found.end_offset == log.log_end_offset == 1
+    log.close()
 
 
 async def test_an_unreadable_batch_or_record_does_not_affect_the_others(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.replication.follower_decisions import StartOver, Truncate
 from parley.broker.replication.truncation import TruncationRefused, Truncations
+from parley.storage.log import Log
 from tests.broker.api.bench import OTHER, Bench
 
 
@@ -66,4 +69,38 @@ async def test_a_replica_that_lacks_removed_tombstones_gives_up_its_committed_re
     assert [line.levelno for line in caplog.records if "a replica starts over" in line.message] == [logging.WARNING], (
         "an empty log loses nothing"
     )
+    await bench.tasks.close()
+
+
+async def test_an_elected_broker_knows_when_its_log_is_no_longer_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    await bench.create("t")
+    bench.write("t")
+    partition = bench.partition("t")
+    log = partition.log
+    bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(1, OTHER))
+    await bench.partitions.truncated(partition)
+    may_truncate = asyncio.Event()
+    at_end: list[tuple[bool, int]] = []
+
+    async def cut(log: Log, truncate: Callable[[Log], None]) -> None:
+        await may_truncate.wait()
+        truncate(log)
+
+    async def read() -> None:
+        await bench.partitions.truncated(partition)
+        at_end.append((partition.is_leader, log.log_end_offset))
+
+    monkeypatch.setattr(bench.logs, "cut", cut)
+    truncating = asyncio.ensure_future(bench.partitions.truncate(partition, lambda log: log.truncate_to(0)))
+    await asyncio.sleep(0)  # it begins
+    bench.alter("t", leader=1, replicas=(1, OTHER), isr=(1, OTHER))
+    assert (partition.is_truncating, partition.is_leader) == (True, False), "it keeps its role until then"
+    reading = asyncio.ensure_future(read())
+    await asyncio.sleep(0)  # it begins
+    may_truncate.set()
+    await asyncio.gather(truncating, reading)
+    assert at_end == [(True, 0)]
     await bench.tasks.close()
