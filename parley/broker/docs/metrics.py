@@ -8,7 +8,7 @@ from parley.broker.metrics.instruments import Instruments
 _INTRODUCTION = """\
 # Metrics
 
-`make docs` generates this page from `parley/broker/metrics/catalogue.py`; do not edit it.
+`make docs` generates this page from `parley/broker/metrics/catalogue/`; do not edit it.
 
 With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
 scraper asks for it) and `GET /healthz`, its state as JSON: status 200 if it serves clients, else 503 and the problems.

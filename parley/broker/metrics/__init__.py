@@ -6,40 +6,45 @@
 
 from __future__ import annotations
 
-from parley.broker.metrics.catalogue import (
+from parley.broker.metrics.catalogue.clients import (
     AuthorizationMetrics,
-    CleanerMetrics,
     ClientQuotaMetrics,
-    ClusterMetrics,
+    FetchSessionMetrics,
+    ListenerMetrics,
+    LoadMetrics,
+    PurgatoryMetrics,
+    QuotaMetrics,
+    RequestMetrics,
+    TopicMetrics,
+)
+from parley.broker.metrics.catalogue.coordinators import (
     ConsumerGroupMetrics,
     CoordinatorMetrics,
     CoordinatorPartitionMetrics,
-    DamageMetrics,
-    ElectionMetrics,
-    FetcherMetrics,
-    FetchSessionMetrics,
-    FlushMetrics,
     GroupLagMetrics,
     GroupMemberMetrics,
     GroupMetrics,
     GroupOffsetMetrics,
-    ListenerMetrics,
-    LoadMetrics,
+    MarkerMetrics,
+    ProducerMetrics,
+    TransactionMetrics,
+    VerificationMetrics,
+)
+from parley.broker.metrics.catalogue.logs import (
+    CleanerMetrics,
+    DamageMetrics,
+    FlushMetrics,
     LogDirectoryMetrics,
     LogMetrics,
-    MarkerMetrics,
-    ProcessMetrics,
-    ProducerMetrics,
-    PurgatoryMetrics,
-    QuotaMetrics,
-    ReplicaMetrics,
-    RequestMetrics,
-    ShortageMetrics,
-    TopicMetrics,
-    TransactionMetrics,
-    TruncationMetrics,
     UncleanableMetrics,
-    VerificationMetrics,
+)
+from parley.broker.metrics.catalogue.process import ProcessMetrics, ShortageMetrics
+from parley.broker.metrics.catalogue.replication import (
+    ClusterMetrics,
+    ElectionMetrics,
+    FetcherMetrics,
+    ReplicaMetrics,
+    TruncationMetrics,
 )
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.instruments import Histogram

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parley.broker.metrics.catalogue import ProcessMetrics, TopicMetrics
+from parley.broker.metrics.catalogue.clients import TopicMetrics
+from parley.broker.metrics.catalogue.process import ProcessMetrics
 from parley.broker.metrics.instruments import Histogram, Instruments
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,171 @@
+"""Groups, transactions and their producers, and the runtime of coordinators."""
+
+from __future__ import annotations
+
+from parley.broker.metrics.instruments import Histogram, Instruments, counter, gauge, seconds_histogram
+
+_REPLICAS = "kafka.server:type=ReplicaManager,name={}"
+_COORDINATOR = "kafka.server:type=*-coordinator-metrics: {}"
+
+
+class ProducerMetrics(Instruments, title="Producers and transactions"):
+    """The producers that are known to the partitions which this broker leads, and their transactions."""
+
+    producers: int = gauge(
+        "parley_producers",
+        "Idempotent and transactional producers. One that writes to three partitions counts three times.",
+        _REPLICAS.format("ProducerIdCount"),
+    )
+    open_transactions: int = gauge(
+        "parley_open_transactions", "Open transactions. One in three partitions counts three times."
+    )
+    late_partitions: int = gauge(
+        "parley_late_transaction_partitions",
+        "Partitions whose earliest transaction should have been ended by its timeout: readers of committed records "
+        "wait behind it.",
+        _REPLICAS.format("PartitionsWithLateTransactionsCount"),
+    )
+
+
+class VerificationMetrics(Instruments, title="Verification of transactions"):
+    """The questions of this broker to transaction coordinators: whether a partition belongs to a transaction."""
+
+    failures: int = counter(
+        "parley_transaction_verification_failures",
+        "Partitions that a coordinator refused, or about which none could be asked.",
+        "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
+    )
+    duration: Histogram = seconds_histogram(
+        "parley_transaction_verification_duration_seconds",
+        "Time until the coordinator's response.",
+        "kafka.server:type=AddPartitionsToTxnManager,name=VerificationTimeMs",
+    )
+
+
+class TransactionMetrics(Instruments, title="Transactional ids", labels=("state",)):
+    """The transactional ids that this broker coordinates, by state."""
+
+    transactional_ids: int = gauge("parley_transactional_ids", "Transactional ids in this state.")
+
+
+class MarkerMetrics(Instruments, title="Markers of transactions"):
+    """The markers that this broker, as the coordinator, has the leaders of partitions write."""
+
+    transactions: int = gauge(
+        "parley_transactions_completing", "Transactions whose outcome is stored and whose markers are being written."
+    )
+    leaderless: int = counter(
+        "parley_transaction_markers_leaderless",
+        "Attempts to write a marker to a partition without a leader.",
+        "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=UnknownDestinationQueueSize",
+    )
+
+
+class GroupMetrics(Instruments, title="Groups", labels=("state",)):
+    """The groups of the classic protocol that this broker coordinates, by state."""
+
+    groups: int = gauge(
+        "parley_groups",
+        "Groups in this state.",
+        "kafka.coordinator.group:type=GroupMetadataManager,name=NumGroups*",
+    )
+
+
+class ConsumerGroupMetrics(Instruments, title="Groups of the consumer protocol", labels=("state",)):
+    """The groups of the consumer protocol (KIP-848) that this broker coordinates, by state."""
+
+    consumer_groups: int = gauge(
+        "parley_consumer_groups",
+        "Groups of the consumer protocol in this state.",
+        "kafka.server:type=group-coordinator-metrics,name=consumer-group-count,state=*",
+    )
+
+
+class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group", "type")):
+    """The groups with members that this broker coordinates, at most ``metrics.group.partitions.max`` of them. ``type``
+    is classic or consumer."""
+
+    members: int = gauge("parley_group_members", "Members of the group.")
+    epoch: int = gauge(
+        "parley_group_epoch",
+        "The epoch of the group; its generation if it uses the classic protocol. Each rebalance raises it.",
+    )
+
+
+class GroupLagMetrics(Instruments, title="Lag of groups", labels=("group", "topic", "partition")):
+    """What groups that this broker coordinates have committed, for at most ``metrics.group.partitions.max`` partitions,
+    and how far behind they are. The lag is that to the high watermark which this broker knows: it is left out if this
+    broker has no replica of the partition, or one that is not in sync."""
+
+    lag: int = gauge(
+        "parley_group_lag_records",
+        "Records from the committed offset to the end of the partition. A follower may know the end some moments late.",
+        "kafka.consumer:type=consumer-fetch-manager-metrics,partition=*,topic=*,client-id=*: records-lag",
+    )
+    offset: int = gauge("parley_group_committed_offset", "The committed offset.")
+
+
+class GroupOffsetMetrics(Instruments, title="Committed offsets"):
+    """The work of the group coordinator."""
+
+    offsets: int = gauge(
+        "parley_group_offsets",
+        "Stored committed offsets.",
+        "kafka.coordinator.group:type=GroupMetadataManager,name=NumOffsets",
+    )
+    commits: int = counter(
+        "parley_group_offset_commits",
+        "Commits of offsets.",
+        "kafka.server:type=group-coordinator-metrics: offset-commit-count",
+    )
+    expired: int = counter(
+        "parley_group_offset_expirations",
+        "Committed offsets that expired after offsets.retention.minutes.",
+        "kafka.server:type=group-coordinator-metrics: offset-expiration-count",
+    )
+    rebalances: int = counter(
+        "parley_group_rebalances",
+        "Completed rebalances of groups of the classic protocol.",
+        "kafka.server:type=group-coordinator-metrics: group-completed-rebalance-count",
+    )
+    consumer_rebalances: int = counter(
+        "parley_consumer_group_rebalances",
+        "Epochs that groups of the consumer protocol have begun.",
+        "kafka.server:type=group-coordinator-metrics: consumer-group-rebalance-count",
+    )
+
+
+class CoordinatorPartitionMetrics(Instruments, title="Coordinators: partitions", labels=("topic", "state")):
+    """The partitions of each internal topic that this broker leads, by state: loading, active, or failed (the last
+    attempt to read it failed)."""
+
+    partitions: int = gauge(
+        "parley_coordinator_partitions", "Partitions in this state.", _COORDINATOR.format("num-partitions")
+    )
+
+
+class CoordinatorMetrics(Instruments, title="Coordinators", labels=("topic",)):
+    """The work of the coordinators of groups and of transactions, by their internal topic."""
+
+    queued: int = gauge(
+        "parley_coordinator_queued_events", "Events that wait for their turn.", _COORDINATOR.format("event-queue-size")
+    )
+    appends: int = counter(
+        "parley_coordinator_appends",
+        "Batches of records written. Several events share one.",
+        _COORDINATOR.format("batch-flush-rate"),
+    )
+    commit_time: Histogram = seconds_histogram(
+        "parley_coordinator_commit_seconds",
+        "The time from an append until all in-sync replicas have it.",
+        _COORDINATOR.format("event-purgatory-time-ms-*"),
+    )
+    load_time: Histogram = seconds_histogram(
+        "parley_coordinator_load_seconds",
+        "The time that it took to load a partition after an election.",
+        _COORDINATOR.format("partition-load-time-*"),
+    )
+    skipped: int = counter(
+        "parley_coordinator_skipped_records",
+        "Records that were skipped while a partition was loaded, because they could not be understood.",
+    )
