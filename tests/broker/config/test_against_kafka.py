@@ -43,6 +43,7 @@ DYNAMIC_HERE = {
     "log.message.timestamp.difference.max.ms": "dynamic in Kafka until 3.9, gone in 4.0",
     "log.scrub.interval.ms": "Parley's own",
     "log.scrub.max.bytes.per.second": "Parley's own",
+    "metrics.group.partitions.max": "Parley's own",
     "ssl.crl.location": "Parley's own",
     "transactional.ids.max.per.partition": "Parley's own",
     "unclean.recovery.strategy": "planned for Kafka by KIP-966",
