@@ -67,7 +67,7 @@ class BackgroundWork:
                 for member_id, member in spec.members.items()
                 if member.instance_id is not None
             }
-            install = partial(install_targets, group.group_id, epoch, decided, instances)
+            install = partial(install_targets, group, epoch, decided, instances)
             await self.submit(shard.partition, install)
         except KafkaError as error:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}

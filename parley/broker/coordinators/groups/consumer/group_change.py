@@ -263,7 +263,7 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
 
 
 def install_targets(
-    group_id: str,
+    group: ConsumerGroup,
     epoch: int,
     decided: Mapping[str, Assignment],
     instances: Mapping[str, str],
@@ -273,10 +273,9 @@ def install_targets(
     """Store a target assignment that a thread has decided for an epoch.
 
     Members that have left since are left out. ``instances`` has the instance ids of static members: a member that has
-    taken the place of another gets its target.
+    taken the place of another gets its target. Nothing is stored for another group that has the same id by now.
     """
-    group = shard.consumer_group(group_id)
-    if group is None or not group.target_epoch < epoch <= group.epoch:
+    if shard.consumer_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)
     present: dict[str, Assignment] = {}
     for member_id, target in decided.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,11 +14,13 @@ from parley.broker.coordinators.groups.consumer import regexes
 from parley.broker.coordinators.groups.consumer.background import BackgroundWork
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
+from parley.broker.coordinators.groups.consumer.group_change import install_targets
 from parley.broker.coordinators.groups.consumer.member import MemberState
 from parley.broker.coordinators.groups.consumer.regexes import REGEXES_MAX, matching, next_turn
 from parley.broker.coordinators.groups.consumer.sessions import session
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.offset_decisions import delete_group
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import encode_stored
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -181,6 +184,22 @@ def test_a_coordinator_whose_clock_is_behind_decides_at_once() -> None:
     group.join("m2", "a")
     assert group.group.target_epoch == 3
     assert group.targets() == {"m1": {"a": (0, 1)}, "m2": {"a": (2, 3)}}
+
+
+def test_a_group_that_was_deleted_leaves_no_target_to_the_next_one_of_its_name() -> None:
+    group = bench(group_consumer_assignment_interval_ms="1000")
+    group.join("m1", "a")
+    group.join("m2", "a")
+    before = group.group
+    for member in ("m1", "m2"):
+        group.heartbeat(member, -1)
+    group.decide(lambda shard, now_ms: delete_group(shard, GROUP))
+    group.join("m3", "a")
+    group.join("m4", "a")
+    assert group.group.state() is ConsumerGroupState.ASSIGNING
+    epoch, targets = group.group.epoch, group.targets()
+    group.decide(partial(install_targets, before, epoch, {}, {}))
+    assert (group.group.target_epoch, group.targets()) == (epoch - 1, targets)
 
 
 def test_the_assignor_that_most_members_want_decides() -> None:
