@@ -51,6 +51,9 @@ _UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listene
 
 FILES_MIN: Final = 64
 """The lowest limit of open files under which a broker starts: it opens about 30 before it hosts a partition."""
+COLLECT_AFTER: Final = 20_000
+"""How many more objects there must be before Python looks for garbage among them. A broker makes hardly any that needs
+it, and keeps much: with Python's default (700), a third of the time to read back committed offsets is spent on that."""
 
 _NO_ORDERLY_END: Final = (
     "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
@@ -226,6 +229,7 @@ def run(config: BrokerConfig) -> int:
     from parley.broker.server import BrokerServer
 
     gc.freeze()  # modules live as long as the process: no collection needs to look at them
+    gc.set_threshold(COLLECT_AFTER)
     gc.enable()
     writer = start_logging(config)
     sys.unraisablehook = _on_unraisable
