@@ -7,6 +7,9 @@ Rules of this module:
 * An incremental response holds only partitions with records, an error, or a changed high watermark or log start.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit. If a request
   names a partition twice, the last entry counts.
+* A session remembers partitions that do not exist, or that the client may not read, as Kafka's sessions do. So clients
+  choose how many there are: consumers' sessions hold ``CONSUMED_PARTITIONS_MAX`` together, and no name that is too long
+  for a topic. A client that gets no session, or loses its session, goes on with full requests.
 
 See docs/architecture.md, "How a fetch travels", for how a session notices changes and which one is evicted.
 """
@@ -18,6 +21,7 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
+from parley.broker.metadata.topic_names import NAME_LENGTH_MAX
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
@@ -36,6 +40,8 @@ FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
 """Partitions that one client may fetch at a time. A full request looks at all of them without a pause."""
+CONSUMED_PARTITIONS_MAX = 200_000
+"""Partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
 LOOK_AT_ALL_S = 5.0
 """How often a session looks at all its partitions: retention moves a log start without a notification."""
 _UNKNOWN_HIGH_WATERMARK = 2**63 - 1
@@ -185,12 +191,17 @@ class FetchSession:
         self.changed.pop(target, None)
 
     def update(self, request: FetchRequest) -> None:
-        """Take over the partitions that an incremental request adds, changes and forgets. Raises INVALID_REQUEST."""
+        """Take over the partitions that an incremental request adds, changes and forgets.
+
+        Raises INVALID_REQUEST, or FETCH_SESSION_ID_NOT_FOUND if the session cannot hold them.
+        """
         for topic in request.topics:
             for asked in topic.partitions:
                 key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
                 target = self.targets.get(key)
                 if target is None:
+                    if len(topic.topic) > NAME_LENGTH_MAX:
+                        raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                     target = self.targets[key] = FetchTarget(topic.topic, topic.topic_id, asked)
                     target.session = self
                 else:
@@ -285,8 +296,11 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         session.last_used = self._monotonic()
         self._sessions[session.id] = self._sessions.pop(session.id)
+        before = len(session.targets)
         try:
             session.update(request)
+            if not session.is_follower and len(session.targets) > before and not self._holds(0, session.last_used):
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         except KafkaError:
             self._end(session.id)
             raise
@@ -308,6 +322,10 @@ class FetchSessions:
     ) -> int:
         """Begin a session over the partitions of a full request. Returns its id, ``NO_SESSION`` if there is no room."""
         now = self._monotonic()
+        if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
+            return NO_SESSION
+        if not is_follower and not self._holds(len(targets), now):
+            return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
             return NO_SESSION
         session_id = self._rng.randrange(1, 2**31)
@@ -317,6 +335,21 @@ class FetchSessions:
             session_id, targets, purgatory, is_follower=is_follower, uses_ids=uses_ids, now_s=now, owner=owner
         )
         return session_id
+
+    def _holds(self, more: int, now: float) -> bool:
+        """True if consumers' sessions can hold ``more`` partitions. Idle sessions end until they can, oldest first.
+
+        Sessions in use stay, also smaller ones: a client could make its own as large as it likes.
+        """
+        consumers = [session for session in self._sessions.values() if not session.is_follower]
+        excess = more + sum(len(session.targets) for session in consumers) - CONSUMED_PARTITIONS_MAX
+        for session in consumers:
+            if excess <= 0 or now - session.last_used <= EVICTION_S:
+                break
+            excess -= len(session.targets)
+            self._end(session.id)
+            self.evictions += 1
+        return excess <= 0
 
     def _evict(self, now: float, size: int, is_follower: bool) -> bool:
         """End a session that must give way to a new one of ``size`` partitions. Returns False if there is none."""
