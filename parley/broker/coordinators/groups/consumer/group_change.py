@@ -225,7 +225,7 @@ class GroupChange:
             return
         interval_ms = self.shard.settings(self.group_id).assignment_interval_ms
         passed_ms = self.now_ms - self.group.target_since_ms
-        if 0 <= passed_ms < interval_ms:  # below 0: the coordinator before has a clock that is ahead of this one's
+        if 0 <= passed_ms < interval_ms:  # below 0: the previous coordinator has a clock that is ahead
             self.timers["assign", self.group_id] = Timer(
                 interval_ms - passed_ms, partial(assignment_due, self.group_id)
             )

@@ -75,7 +75,7 @@ def compiled(regex: str) -> Any:
     if len(regex) > REGEX_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex has {len(regex)} characters; the most are {REGEX_MAX}.",
+            f"SubscribedTopicRegex has {len(regex)} characters; at most {REGEX_MAX} are allowed.",
         )
     options = re2.Options()
     options.log_errors = False
@@ -170,8 +170,8 @@ def _check_count(change: GroupChange) -> None:
     if len(_subscribed(change)) > REGEXES_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"The members of the group subscribe to {REGEXES_MAX} regular expressions, which are the most. Use one of "
-            "them.",
+            f"The members of the group subscribe to {REGEXES_MAX} regular expressions, and no more are allowed. Use "
+            "one of them.",
         )
 
 
@@ -182,7 +182,7 @@ def _match_again_if_due(context: RequestContext, is_new: bool, change: GroupChan
         return
     known = group.regexes.values()
     last_ms = max(group.match_tried_ms, min((resolved.timestamp_ms for resolved in known), default=0))
-    if last_ms > change.now_ms:  # the coordinator before has a clock that is ahead of this one's
+    if last_ms > change.now_ms:  # the previous coordinator has a clock that is ahead of this one's
         last_ms = 0
     if change.now_ms <= last_ms + AGAIN_AFTER_MS:
         return
@@ -213,7 +213,11 @@ def _end_match(shard: GroupShard, group_id: str) -> None:
 def install_matches(
     group_id: str, found: Mapping[str, frozenset[str]], version: int, shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store the topics that match the expressions of a group, and begin another epoch if they are others."""
+    """Store the topics that match the expressions of a group, and begin another epoch if they have changed.
+
+    An expression that is matched for the first time is a change even if no topic matches it: its member may have
+    subscribed to other topics before, and other members must get them.
+    """
     group = shard.consumer_group(group_id)
     if group is None:
         return Decision(None)
@@ -223,7 +227,7 @@ def install_matches(
         if regex not in group.regex_subscribers:
             continue
         known = group.regexes.get(regex)
-        has_changed = has_changed or (known.topics if known is not None else frozenset()) != topics
+        has_changed = has_changed or known is None or known.topics != topics
         change.put_regex(regex, ResolvedRegex(topics, version, now_ms))
     now_hash = metadata_hash(shard.image(), change.subscribed_topics())
     if has_changed or now_hash != group.metadata_hash:

@@ -16,7 +16,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
 from parley.broker.coordinators.groups.consumer.group_change import install_targets
 from parley.broker.coordinators.groups.consumer.member import MemberState
-from parley.broker.coordinators.groups.consumer.regexes import REGEXES_MAX, matching, next_turn
+from parley.broker.coordinators.groups.consumer.regexes import AGAIN_AFTER_MS, REGEXES_MAX, matching, next_turn
 from parley.broker.coordinators.groups.consumer.sessions import session
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
@@ -28,6 +28,7 @@ from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatReque
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
 from tests.broker.coordinators.groups.consumer.bench import (
     GROUP,
+    REBALANCE_MS,
     ConsumerBench,
     context,
     matched,
@@ -222,6 +223,20 @@ def test_a_coordinator_whose_clock_is_behind_matches_a_new_expression() -> None:
     assert group.resolving == [GROUP]
     group.resolve()
     assert set(group.group.regexes) == {"a.*", "b.*"}
+
+
+def test_topics_that_a_member_gives_up_for_an_expression_without_match_go_to_others() -> None:
+    group = ConsumerBench(with_topics(a=4))
+    group.join("m1", subscribed_topic_regex="a.*")
+    group.resolve()
+    group.join("m2", "a")
+    assert group.targets() == {"m1": {"a": (0, 1)}, "m2": {"a": (2, 3)}}
+    group.now_ms += AGAIN_AFTER_MS + 1
+    epoch = group.progress("m1").epoch
+    group.heartbeat("m1", epoch, subscribed_topic_regex="z.*", rebalance_timeout_ms=REBALANCE_MS, topic_partitions=[])
+    group.resolve()
+    group.heartbeat("m2", group.progress("m2").epoch)
+    assert group.targets()["m2"] == {"a": (0, 1, 2, 3)}
 
 
 def test_a_regular_expression_is_matched_by_the_broker() -> None:
