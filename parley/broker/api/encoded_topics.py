@@ -49,7 +49,7 @@ class _Kept:
             self.all = None
 
     def follow(self, topics: Mapping[str, TopicImage]) -> None:
-        """Forget topics that have been deleted, and what was made of other topics than these."""
+        """Forget what was made of other topics than these, and deleted topics once more are kept than there are."""
         if self.all is not None and self.all[0] is not topics:
             self.forget_all_in_one()
         if len(self.topics) > len(topics):
@@ -141,6 +141,8 @@ class EncodedTopics:
 
     def _has_room(self, kept: _Kept, size: int) -> bool:
         """Return True if ``kept`` may grow. If memory is short, the others are forgotten first."""
+        if kept.size + size > self._bytes_max:
+            return False
         if self.size + size > self._bytes_max:
             self._shown = {key: shown for key, shown in self._shown.items() if shown.kept is kept}
-        return kept.size + size <= self._bytes_max
+        return True

@@ -411,6 +411,8 @@ class Connection(asyncio.BufferedProtocol):
             self._held_up_s += seconds
 
     def close_if_slow(self) -> None:
+        if self.is_closed:
+            return
         if self._receiving_s + self._held_up_s <= RECEIVING_USUAL_S:
             return
         if self._reading:

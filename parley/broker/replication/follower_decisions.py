@@ -71,8 +71,9 @@ class TruncateFully:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """The leader has removed tombstones that this log has not fetched: remove everything, and fetch from ``offset``.
+    """Remove everything, and fetch from ``offset``.
 
+    The leader has removed tombstones that this log has not fetched, or this log is damaged and no replica can heal it.
     The copy of the leader's log may then lack tombstones below ``tombstones_removed_up_to``, as the leader's does.
     """
 
