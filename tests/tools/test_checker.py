@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from threading import Event
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from parley.tools.checker import Guarantees, History, Kind, Outcome, Trial, Verdict, check, payload
+from parley.tools.checker import Guarantees, History, Kind, Outcome, Trial, Verdict, check, payload, trial
 from parley.tools.checker.history import seen
 from parley.tools.checker.trial import create
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
@@ -246,6 +247,20 @@ def test_creating_the_topic_is_retried_while_there_is_no_controller(then: list[i
 def test_a_topic_that_already_exists_is_refused() -> None:
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         create(cast(AdminClient, Elections(KafkaError.TOPIC_ALREADY_EXISTS)), NewTopic("t", 1))
+
+
+def test_clients_that_do_not_stop_are_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = Event()
+    monkeypatch.setattr(trial, "STOP_S", 0.0)
+    monkeypatch.setattr(Trial, "_follow", lambda self, name: released.wait())
+    monkeypatch.setattr(Trial, "_produce", lambda self, name: released.wait())
+    with Trial("127.0.0.1:1", "t", partitions=1) as stuck:
+        pass
+    released.set()
+    assert stuck.errors == ["p0: it has not stopped within 0 s"]
+    assert [record.getMessage() for record in caplog.records] == ["the reader r0 does not stop, and is left behind"]
 
 
 def test_names_of_producers() -> None:

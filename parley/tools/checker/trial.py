@@ -7,8 +7,9 @@ records only. In the end another reader reads every partition from beginning to 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,8 +21,13 @@ from parley.tools.checker.history import Guarantees, History, payload
 from parley.tools.checker.transactional_producer import TransactionalProducer
 from parley.tools.checker.verdict import Verdict, check
 
+_log = logging.getLogger(__name__)
+
 WAIT_S: Final = 60.0
 """How long the cluster may take for one response after the faults have ended."""
+STOP_S: Final = 2 * WAIT_S
+"""How long the clients may take to stop. A consumer of librdkafka may never: two of its threads can deadlock when a
+broker dies while the consumer closes (its issue 5476)."""
 END_WAIT_S: Final = 15.0
 """How long a partition may end below an acknowledged record until the record counts as lost."""
 _QUICK: Final = {
@@ -67,8 +73,8 @@ class Trial:
         self._record_bytes = record_bytes
         self._over = Event()
         produce = self._transact if transactional else self._produce
-        self._threads = [Thread(target=self._run, args=(produce, f"p{n}")) for n in range(producers)]
-        self._threads += [Thread(target=self._run, args=(self._follow, f"r{n}")) for n in range(readers)]
+        self._threads = [self._thread(produce, f"p{n}") for n in range(producers)]
+        self._threads += [self._thread(self._follow, f"r{n}") for n in range(readers)]
 
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
         """Create the topic. Raises KafkaException."""
@@ -89,8 +95,21 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
+        deadline = time.monotonic() + STOP_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._left_behind(thread.name)
+
+    def _left_behind(self, name: str) -> None:
+        """Go on without a client that does not stop. Its thread is a daemon, so the process can end.
+
+        A reader has seen what it has seen. A producer may still send, so the trial says nothing.
+        """
+        if name.startswith("p"):
+            self.errors.append(f"{name}: it has not stopped within {STOP_S:.0f} s")
+        else:
+            _log.warning("the reader %s does not stop, and is left behind", name)
 
     @property
     def acknowledged(self) -> int:
@@ -117,7 +136,10 @@ class Trial:
 
     # --- The clients ---
 
-    def _run(self, client: Any, name: str) -> None:
+    def _thread(self, client: Callable[[str], None], name: str) -> Thread:
+        return Thread(target=self._run, args=(client, name), name=name, daemon=True)
+
+    def _run(self, client: Callable[[str], None], name: str) -> None:
         try:
             client(name)
         except Exception as error:
