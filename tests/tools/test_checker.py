@@ -319,6 +319,13 @@ def test_parley_check_against_a_broker(on_broker: Parley) -> None:
     assert "cannot be created" in refused.err
 
 
+def test_parley_check_without_a_broker_says_so(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "WAIT_S", 0.1)
+    typed = parley("check", "--seconds", "1", "--bootstrap-server", "127.0.0.1:1")
+    assert (typed.code, typed.out) == (1, "")
+    assert "no broker responds at 127.0.0.1:1" in typed.err
+
+
 @pytest.mark.parametrize("error", [KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT)), TimeoutError()])
 def test_a_topic_that_cannot_be_deleted_does_not_change_the_verdict(
     on_broker: Parley, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
+
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.instruments import Instruments
 
@@ -31,7 +33,7 @@ def _section(instruments: type[Instruments]) -> str:
     lines = [
         f"## {instruments.TITLE}",
         "",
-        instruments.__doc__ or "",
+        cleandoc(instruments.__doc__ or "").replace("``", "`"),
         "",
         *([f"Labels: {labels}.", ""] if labels else []),
         "| metric | kind | description | in Kafka |",

@@ -119,6 +119,10 @@ def check(
         trial.create_topic(replication_factor, pairs(config, "--config"))
     except KafkaException as error:
         raise CommandError(f"The topic {trial.topic} cannot be created: {error.args[0].str()}") from error
+    except TimeoutError as error:
+        raise CommandError(
+            f"no broker responds at {bootstrap_server}. Is a broker running? `parley start` starts one."
+        ) from error
     print(f"Producing to {trial.topic}. Press Ctrl-C to stop.", file=sys.stderr)
     with _until_interrupted() as over, trial:
         _watch(trial, over, seconds)
