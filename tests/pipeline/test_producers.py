@@ -35,7 +35,7 @@ def values(*wanted: str) -> pa.RecordBatch:
 
 
 def writers(cluster: Cluster, topic: str, count: int) -> list[ProducerId]:
-    """Who has written the batches of a topic with one partition and so many records, in their order."""
+    """Return the producer of each batch of a topic with one partition and this many records, in the log's order."""
     found = []
     for fetched in cluster.fetch(TopicPartition(topic, 0), 0, count):
         assert sum(len(rows) for rows in decode(fetched)) > 0

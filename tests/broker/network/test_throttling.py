@@ -314,7 +314,7 @@ async def test_the_sockets_that_are_held_are_bounded(monkeypatch: pytest.MonkeyP
     for ours, _ in pairs:
         held.hold(ours, FOREVER_S, UNLIMITED)
     assert len(held) == 2
-    assert pairs[0][1].recv(1) == b"", "the one held for longest is closed"
+    assert pairs[0][1].recv(1) == b"", "the socket that was held for longest is closed"
     held.close()
     for _, theirs in pairs:
         theirs.close()
