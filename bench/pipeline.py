@@ -25,7 +25,7 @@ from bench.clusters import TICKS, Parley
 from parley.pipeline.mirror.job import on_spark
 from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import from_mm2
-from parley.pipeline.session import spark_session
+from parley.pipeline.spark.session import spark_session
 from tests.system import peers
 
 KINDS = ("kafka", "parley")

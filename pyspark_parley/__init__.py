@@ -3,6 +3,6 @@
 So ``format("parley")`` works wherever Parley is installed, without registering anything.
 """
 
-from parley.pipeline.datasource import ParleyDataSource as DefaultSource
+from parley.pipeline.format.datasource import ParleyDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -211,7 +211,6 @@ class Demo:
             "value.converter": string,
             "offset.storage.file.filename": str(self.folder / "connect.offsets"),
             "listeners": f"http://127.0.0.1:{_free_port()}",
-            "tasks.engine": "threads",
             "offset.flush.interval.ms": "500",  # the file sink flushes its file then
         }
         source = {"name": "source", "connector.class": "FileStreamSource", "file": str(self.input), "topic": SOURCE}
@@ -265,7 +264,7 @@ class Demo:
 
     @contextmanager
     def _job(self) -> Iterator[subprocess.Popen[str]]:
-        words = [sys.executable, "-m", "parley.pipeline.changes", "--bootstrap-server", self.bootstrap]
+        words = [sys.executable, "-m", "parley.pipeline.demo.changes", "--bootstrap-server", self.bootstrap]
         words += ["--source", SOURCE, "--target", TARGET, "--window", _window(self.changes)]
         words += [
             "--checkpoint-dir",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.java_archives import small_spark
 from tests.system import peers
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ _LOCK = Path(tempfile.gettempdir()) / "parley-tests-spark.lock"
 
 SETTINGS = {
     "spark.driver.memory": "1g",
-    # What is compiled well pays in hours, not in the minute that these tests take.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.extraJavaOptions": small_spark(),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -59,7 +59,7 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark in this process, with its own Kafka connector beside ours; tests that use it are marked ``spark``."""
-    from parley.pipeline.session import spark_session
+    from parley.pipeline.spark.session import spark_session
 
     jars = ",".join(str(jar) for jar in sorted((peers.CACHE / f"spark-kafka-{peers.SPARK}").glob("*.jar")))
     local = {"spark.jars": jars, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}

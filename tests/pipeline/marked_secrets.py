@@ -18,7 +18,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from parley.pipeline.session import spark_session
+from parley.pipeline.spark.session import spark_session
+from tests.support.java_archives import small_spark
 
 PLANS = ("extended", "formatted")
 PAGES = ("/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/")
@@ -26,7 +27,7 @@ ANSWERS = ("environment", "jobs", "stages?details=true", "sql?details=true&planD
 WAIT_S = 600
 SETTINGS = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": small_spark(),
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.port": "0",
     "spark.eventLog.enabled": "true",

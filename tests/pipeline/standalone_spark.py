@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from parley.pipeline.java import java_home
+from parley.pipeline.spark.java import java_home
+from tests.support.java_archives import small_spark
 from tests.support.kafka import JavaServer
 from tests.support.ports import free_port
 
-__all__ = ["QUICK", "SETTINGS", "standalone_spark"]
+__all__ = ["SETTINGS", "standalone_spark"]
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.executor.memory": "512m",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": small_spark(),
+    "spark.executor.extraJavaOptions": small_spark(),
 }
 """What makes an application on it small."""
 _DEPLOY = "org.apache.spark.deploy"
@@ -42,7 +42,7 @@ def standalone_spark(
         "JAVA_HOME": str(java_home()),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": small_spark(),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     for key, value in environment.items():

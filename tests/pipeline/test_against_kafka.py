@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
-from parley.pipeline.committed import Committed, committed
-from parley.pipeline.decode import decode
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.group_offsets import Committed, committed
+from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.mirror.appending import new_producer
 from parley.pipeline.mirror.copying import Anchor, Range, copy
-from parley.pipeline.writing import Producer, Writing
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.compression import Compression
 from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Producer
 
 from parley import Broker
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, OffsetOutOfRange, TopicPartition
-from parley.pipeline.decode import decode
-from parley.pipeline.fetching import Fetched, fetch_once
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.fetching import Fetched, fetch_once
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
 from tests.support.ports import free_port
@@ -130,7 +130,7 @@ def test_cluster_that_is_closed_stays_closed(cluster: Cluster) -> None:
 def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 0.3)
+    monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 0.3)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # and not listening
         bootstrap = f"127.0.0.1:{held.getsockname()[1]}"
@@ -138,12 +138,12 @@ def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
         connection = Connection(bootstrap=bootstrap, api_timeout_ms=600_000)
         with Cluster(connection) as cluster, pytest.raises(KafkaError, match=f"cannot connect to {bootstrap}"):
             cluster.contact()
-    said = [record.getMessage() for record in caplog.records if record.name == "parley.pipeline.cluster"]
+    said = [record.getMessage() for record in caplog.records if record.name == "parley.pipeline.client.cluster"]
     assert said == [f"no broker answers at {bootstrap}, trying for 0.3 s"]
 
 
 def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 0.0)
+    monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 0.0)
     with ExitStack() as stack:
         with Broker() as broker:
             cluster = stack.enter_context(Cluster(Connection(bootstrap=broker.bootstrap_servers)))
@@ -152,7 +152,7 @@ def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 60.0)
+    monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 60.0)
     port = free_port()
     contacted = threading.Event()
     with Cluster(Connection(bootstrap=f"127.0.0.1:{port}")) as cluster:
@@ -174,9 +174,9 @@ def test_a_fetch_that_fails_of_what_is_not_named_is_tried_again(
             raise failures.pop()
         return await fetch_once(*arguments)
 
-    monkeypatch.setattr("parley.pipeline.cluster.fetch_once", fetch)
+    monkeypatch.setattr("parley.pipeline.client.cluster.fetch_once", fetch)
     assert read(cluster, TopicPartition("moody", 0), 0, 1).num_rows == 1
-    monkeypatch.setattr("parley.pipeline.cluster._UNKNOWN_ERROR_S", 0.0)
+    monkeypatch.setattr("parley.pipeline.client.cluster._UNKNOWN_ERROR_S", 0.0)
     failures.append(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
     with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
         read(cluster, TopicPartition("moody", 0), 0, 1)

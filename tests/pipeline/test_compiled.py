@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley import compiled
-from parley.pipeline import _build, _rows
-from parley.pipeline.encode import bytes_of, columns_of
+from parley.pipeline.client import _build, _rows
+from parley.pipeline.client.encode import bytes_of, columns_of
 from parley.protocol.records._walk import encode_records
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-1000, 1000)
@@ -34,10 +34,10 @@ def interpreted(module: str) -> ModuleType:
     return loaded
 
 
-ROWS = interpreted("parley.pipeline._rows")
-BUILD = interpreted("parley.pipeline._build")
+ROWS = interpreted("parley.pipeline.client._rows")
+BUILD = interpreted("parley.pipeline.client._build")
 pytestmark = pytest.mark.skipif(
-    compiled.status().get("parley.pipeline._rows") != "compiled",
+    compiled.status().get("parley.pipeline.client._rows") != "compiled",
     reason="nothing is compiled here (no C compiler at installation)",
 )
 

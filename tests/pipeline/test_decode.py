@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.pipeline import decode as decoding
-from parley.pipeline._rows import TIMESTAMP_MAX
-from parley.pipeline.decode import BadBatch, decode, kafka_schema
-from parley.pipeline.fetching import Fetched, TopicPartition, fetched_in
+from parley.pipeline.client import decode as decoding
+from parley.pipeline.client._rows import TIMESTAMP_MAX
+from parley.pipeline.client.decode import BadBatch, decode, kafka_schema
+from parley.pipeline.client.fetching import Fetched, TopicPartition, fetched_in
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.records import legacy

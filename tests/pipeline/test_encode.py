@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.pipeline.encode import columns_of, encode
+from parley.pipeline.client.encode import columns_of, encode
 from parley.protocol.records.batch import records, validate
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.compression import Compression

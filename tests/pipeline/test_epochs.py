@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from parley import read_topic
-from parley.pipeline import sink, transactions
-from parley.pipeline.cluster import Cluster, Connection, Isolation
-from parley.pipeline.epochs import Epoch, Note, look_up
-from parley.pipeline.options import SinkOptions, sink_options
-from parley.pipeline.sending import ProducerId
-from parley.pipeline.sink import KafkaBatchWriter, _write
-from parley.pipeline.writing import Producer
+from parley.pipeline.client import transactions
+from parley.pipeline.client.cluster import Cluster, Connection, Isolation
+from parley.pipeline.client.sending import ProducerId
+from parley.pipeline.client.writing import Producer
+from parley.pipeline.format import sink
+from parley.pipeline.format.epochs import Epoch, Note, look_up
+from parley.pipeline.format.options import SinkOptions, sink_options
+from parley.pipeline.format.sink import KafkaBatchWriter, _write
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.transactions import await_markers

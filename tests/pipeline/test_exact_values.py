@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.pipeline.column_types import Fractions, delta_type, is_always_exact, only_adds_fields, settled, widened
-from parley.pipeline.exact_values import JSON, UNKNOWN, DoesNotFit, fits, fitter
+from parley.pipeline.values.exact import JSON, UNKNOWN, DoesNotFit, fits, fitter
+from parley.pipeline.values.widening import Fractions, delta_type, is_always_exact, only_adds_fields, settled, widened
 from tests.pipeline.exactness import is_same, plain_values, values
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from parley import Cluster as Brokers
-from parley.pipeline.cluster import Cluster, Connection, LogEnded, OffsetOutOfRange, TopicPartition
-from parley.pipeline.decode import BadBatch, decode
-from parley.pipeline.writing import Producer, Writing
+from parley.pipeline.client.cluster import Cluster, Connection, LogEnded, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.decode import BadBatch, decode
+from parley.pipeline.client.writing import Producer, Writing
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch_header import headers

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.pipeline import java
-from parley.pipeline.session import SparkMissing, require_spark
+from parley.pipeline.spark import java
+from parley.pipeline.spark.session import SparkMissing, require_spark
 
 
 def _java(home: Path, version: str) -> Path:

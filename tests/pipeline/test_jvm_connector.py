@@ -74,7 +74,7 @@ def test_what_is_written_is_read(spark: SparkSession, kafka_broker: KafkaBroker,
     assert records(read(spark, kind, bootstrap, subscribe=source)) == whole + whole
 
 
-@pytest.mark.parametrize("kind", ["kafka", "parley"])
+@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.soak), "parley"])
 def test_a_stream_goes_on_from_its_checkpoint(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, kind: str
 ) -> None:

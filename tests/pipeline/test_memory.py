@@ -15,8 +15,8 @@ PROGRAM = """
 import sys
 import pyarrow as pa
 from parley import scan_topic
-from parley.pipeline.cluster import Cluster, Connection
-from parley.pipeline.writing import Producer, Writing
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.writing import Producer, Writing
 from parley.protocol.records.compression import Compression
 
 

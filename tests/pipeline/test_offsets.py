@@ -7,8 +7,18 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.pipeline.cluster import TopicPartition
-from parley.pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, packed, pieces, ranges
+from parley.pipeline.client.cluster import TopicPartition
+from parley.pipeline.format.offset_decisions import (
+    Range,
+    as_json,
+    from_json,
+    limited,
+    losses,
+    new_rows,
+    packed,
+    pieces,
+    ranges,
+)
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("c", 0)
 

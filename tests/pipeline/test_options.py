@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from parley.pipeline.cluster import Isolation, TopicPartition
-from parley.pipeline.options import AtTime, Extreme, OptionError, SourceOptions, Specific, TimesOf, source_options
+from parley.pipeline.client.cluster import Isolation, TopicPartition
+from parley.pipeline.format.options import (
+    AtTime,
+    Extreme,
+    OptionError,
+    SourceOptions,
+    Specific,
+    TimesOf,
+    source_options,
+)
 
 MIN = {"kafka.bootstrap.servers": "host:9092", "subscribe": "t"}
 

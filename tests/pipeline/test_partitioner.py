@@ -9,8 +9,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from parley import Broker
-from parley.pipeline.encode import bytes_of
-from parley.pipeline.partitioner import Partitioner, partition_of
+from parley.pipeline.client.encode import bytes_of
+from parley.pipeline.client.partitioner import Partitioner, partition_of
 
 PARTITIONS = 7
 

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 
 from parley import read_topic
-from parley.pipeline import producers, writing
-from parley.pipeline.cluster import Cluster, Connection
-from parley.pipeline.decode import decode
-from parley.pipeline.fetching import TopicPartition
-from parley.pipeline.producers import IDLE_S, KEPT_MAX, KeptProducers
-from parley.pipeline.sending import ProducerId
-from parley.pipeline.writing import Producer, Writing
+from parley.pipeline.client import writing
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.sending import ProducerId
+from parley.pipeline.client.writing import Producer, Writing
+from parley.pipeline.format import kept_producers as producers
+from parley.pipeline.format.kept_producers import IDLE_S, KEPT_MAX, KeptProducers
 from parley.protocol.records.batch_header import headers
 from parley.tools.pytest_plugin import KafkaBroker
 

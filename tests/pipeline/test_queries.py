@@ -29,7 +29,7 @@ _DRIVER = """
 import sys
 from pathlib import Path
 
-from parley.pipeline.session import spark_session
+from parley.pipeline.spark.session import spark_session
 from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.sparking import copy_stream, stream
 
@@ -76,7 +76,7 @@ def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Pa
     with pytest.raises(StreamingQueryException) as raised:
         finish(query)
     (last,) = [line for line in str(raised.value).splitlines() if "Error: " in line][-1:]
-    assert last.startswith("parley.pipeline.options.OptionError: 'endingOffsets' is for batch queries")
+    assert last.startswith("parley.pipeline.format.options.OptionError: 'endingOffsets' is for batch queries")
 
 
 @pytest.mark.parametrize("prefix", [None, "tx"], ids=["notes", "transactions"])

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from parley import Broker
-from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.format.options import connection
 from parley.pipeline.mirror.settings import from_mm2
-from parley.pipeline.options import connection
 from parley.protocol.client import NotAuthenticated
 from parley.protocol.security.client_security import SecurityProperties
 from tests.broker.security.secured_brokers import SecuredBrokers, plain_line

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from parley.pipeline import sending
-from parley.pipeline.fetching import TopicPartition
-from parley.pipeline.sending import WINDOW, ProducerId, Sender
+from parley.pipeline.client import sending
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.sending import WINDOW, ProducerId, Sender
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse

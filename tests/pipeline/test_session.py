@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from parley.pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end, wait_for_executors
+from parley.pipeline.spark.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end, wait_for_executors
 
 pytest.importorskip("pyspark")
 
 from pyspark import java_gateway
 
-from parley.pipeline.session import SparkFailed
+from parley.pipeline.spark.session import SparkFailed
 
 JAVA = "spark.driver.extraJavaOptions"
 LONG = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -15,9 +15,9 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
-from parley.pipeline.options import source_options
-from parley.pipeline.shipping import Shipped, missing_module
-from parley.pipeline.source import KafkaBatchReader
+from parley.pipeline.format.options import source_options
+from parley.pipeline.format.source import KafkaBatchReader
+from parley.pipeline.spark.shipping import Shipped, missing_module
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_PARLEY = (
@@ -63,16 +63,16 @@ def test_other_errors_are_no_missing_modules() -> None:
 
 @pytest.mark.slow
 def test_parley_runs_from_a_zip_without_compiled_modules(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "parley.pipeline.shipping", "parley.zip"]
+    command = [sys.executable, "-m", "parley.pipeline.spark.shipping", "parley.zip"]
     subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     packed = tmp_path / "parley.zip"
     names = zipfile.ZipFile(packed).namelist()
-    assert {"parley/__init__.py", "pyspark_parley/__init__.py", "parley/pipeline/_rows.py"} <= {*names}
+    assert {"parley/__init__.py", "pyspark_parley/__init__.py", "parley/pipeline/client/_rows.py"} <= {*names}
     assert not any(name.endswith((".so", ".pyc")) for name in names)
     program = (
         f"import sys; sys.path.insert(0, {str(packed)!r})\n"
-        "import parley.pipeline._rows, pyspark_parley, parley.pipeline.connect.tasks.remote\n"
-        "print(parley.pipeline._rows.__file__, pyspark_parley.DefaultSource.name())"
+        "import parley.pipeline.client._rows, pyspark_parley, parley.pipeline.connect.tasks.host\n"
+        "print(parley.pipeline.client._rows.__file__, pyspark_parley.DefaultSource.name())"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", program],
@@ -81,4 +81,4 @@ def test_parley_runs_from_a_zip_without_compiled_modules(tmp_path: Path) -> None
         text=True,
         check=False,
     )
-    assert done.stdout.split() == [f"{packed}/parley/pipeline/_rows.py", "parley"], done.stderr
+    assert done.stdout.split() == [f"{packed}/parley/pipeline/client/_rows.py", "parley"], done.stderr

@@ -14,12 +14,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.types import StringType, StructType
 
 from parley import read_topic
-from parley.pipeline.cluster import Cluster, Connection
-from parley.pipeline.datasource import ParleyDataSource
-from parley.pipeline.epochs import Epoch, leave, look_up
-from parley.pipeline.options import OptionError, sink_options
-from parley.pipeline.sending import ProducerId
-from parley.pipeline.sink import Done, KafkaBatchWriter, _write
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.sending import ProducerId
+from parley.pipeline.format.datasource import ParleyDataSource
+from parley.pipeline.format.epochs import Epoch, leave, look_up
+from parley.pipeline.format.options import OptionError, sink_options
+from parley.pipeline.format.sink import Done, KafkaBatchWriter, _write
 from parley.tools.pytest_plugin import KafkaBroker
 
 pytestmark = pytest.mark.spark(java=False)

@@ -15,9 +15,9 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from parley.pipeline.datasource import ParleyDataSource
-from parley.pipeline.options import OptionError
-from parley.pipeline.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
+from parley.pipeline.format.datasource import ParleyDataSource
+from parley.pipeline.format.options import OptionError
+from parley.pipeline.format.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import rows as records

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from parley import Broker, read_topic, scan_topic
-from parley.pipeline.cluster import Isolation
-from parley.pipeline.decode import kafka_schema
+from parley.pipeline.client.cluster import Isolation
+from parley.pipeline.client.decode import kafka_schema
 from parley.protocol.errors import KafkaError
 from tests.pipeline.mirror.clusters import rows
 from tests.pipeline.transactions import abort_transaction, commit_transaction, open_transaction

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parley.tools.pipeline_demo import _from_log, main
+from tests.support.java_archives import small_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -17,7 +18,7 @@ def test_the_whole_way_with_a_kill(
     commits = "".join(f"@{n:040} {1_700_000_000 + 60 * n}\n\n1\t0\tdocs/{n}.md\n2\t1\t{n}.py\n" for n in range(60))
     monkeypatch.setattr("parley.tools.pipeline_demo._changes", lambda: list(_from_log(commits)))
     monkeypatch.setattr("parley.tools.pipeline_demo.FEED_S", 2.0)
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it is started twice
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", small_spark())  # it is started twice
     monkeypatch.setattr("signal.signal", lambda *_: None)  # that of the tests stays
     picture = tmp_path / "picture.png"
     assert main(["--plot", str(picture), "--master", "local[2]"]) == 0

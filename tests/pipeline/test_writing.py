@@ -12,11 +12,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from parley import Broker
-from parley.pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
-from parley.pipeline.committed import Committed, committed
-from parley.pipeline.decode import decode
-from parley.pipeline.partitioner import partition_of
-from parley.pipeline.writing import Producer, Writing, Written
+from parley.pipeline.client.cluster import LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.group_offsets import Committed, committed
+from parley.pipeline.client.partitioner import partition_of
+from parley.pipeline.client.writing import Producer, Writing, Written
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.compression import Compression

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import Producer
 
-from parley.pipeline import transactions
-from parley.pipeline.cluster import LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.client import transactions
+from parley.pipeline.client.cluster import LATEST, Cluster, Connection, Isolation, TopicPartition
 from tests.pipeline.mirror.clusters import Row
 
 

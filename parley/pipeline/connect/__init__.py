@@ -1,8 +1,7 @@
-"""Kafka Connect's model, on Spark: connectors, converters, transforms, and the workers that run them.
+"""Kafka Connect's model: connectors, converters, transforms, and the workers that run them.
 
 A connector is written against :mod:`parley.pipeline.connect.connector`, :mod:`~parley.pipeline.connect.data`,
 :mod:`~parley.pipeline.connect.records` and :mod:`~parley.pipeline.connect.config`.
-Nothing here imports Spark until a task runs on it.
 """
 
 from __future__ import annotations

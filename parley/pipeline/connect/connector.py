@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A connector's object lives in the worker (the driver); a task's object lives where the task runs (an executor), in a
-   process of its own, and is found there by its class's module and name: both are top-level classes.
+1. A connector's object and the objects of its tasks live in workers, each task in a thread of its own beside other
+   connectors' tasks, perhaps in another worker. A task is found by its class's module and name: both are top-level
+   classes. Tasks of a worker share the interpreter: they must not change what is global.
 2. A task's methods are called by one thread, never two at a time: ``initialize``, ``start``, then for a source ``poll``
    and ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may
    be stopped at any moment between two calls and started elsewhere: all it knows beyond its configuration is lost,

@@ -1,7 +1,7 @@
 """The consumer group that a sink connector's offsets are kept in (``connect-<name>``): read, committed, forgotten.
 
-Nobody joins the group: tasks share out partitions by their numbers, so offsets are committed as for a group without
-members. Calls block and raise KafkaError; what may pass is retried as :mod:`parley.pipeline.cluster` says.
+The group has no members: tasks share out partitions by their numbers, so offsets are committed as for a group without
+members. Calls block and raise KafkaError; what may pass is retried as :mod:`parley.pipeline.client.cluster` says.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from parley.pipeline import committed as asked
-from parley.pipeline.cluster import Cluster
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client import group_offsets as asked
+from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.client.fetching import TopicPartition
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
@@ -33,7 +33,7 @@ def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
 def commit(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], check: Callable[[], None] | None = None
 ) -> None:
-    """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) where somebody has joined it.
+    """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) if the group has members.
 
     ``check`` is called before each attempt, in a thread of the cluster's; what it raises ends them.
     """

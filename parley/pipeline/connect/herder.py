@@ -146,7 +146,7 @@ class LoggerLevel:
 
 
 class HerderError(Exception):
-    """A request cannot be carried out; the text is for whoever sent it."""
+    """A request cannot be carried out; the text is for the client."""
 
     status = 500
 
@@ -158,7 +158,7 @@ class BadRequest(HerderError):
 
 
 class Forbidden(HerderError):
-    """Whoever sent the request may not."""
+    """The client has no right to do this."""
 
     status = 403
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from parley.pipeline.cluster import Cluster
+from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect import groups
 from parley.pipeline.connect.connector import SinkConnector, SourceConnector
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import BadRequest, HerderError
-from parley.pipeline.connect.offsets import OffsetStore, SourceOffset
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset
 from parley.protocol.errors import KafkaError
 
 __all__ = ["alter_sink_offsets", "alter_source_offsets", "sink_offsets"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect.data import Schema
-from parley.pipeline.fetching import TopicPartition
 
 __all__ = ["ConnectRecord", "Header", "SinkRecord", "SourceRecord", "TimestampType", "TopicPartition"]
 

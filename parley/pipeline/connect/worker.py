@@ -5,7 +5,8 @@ Rules:
 1. A herder (standalone or distributed) decides what runs; the worker runs it and says what becomes of it, through the
    herder's `WorkerEvents`. Every call blocks and may come from any thread; calls for one connector or task must not
    overlap. From a loop call them by ``asyncio.to_thread``.
-2. A connector object lives in this process. Tasks run on a `TaskEngine`: in Spark's executors, or in threads here.
+2. Connectors and tasks live in this process, each task in a thread of its own (`TaskHost`). Other workers of the group
+   are other processes.
 3. Events come from threads of the worker, in order for each connector and task, and must return quickly: a herder with
    a loop hands them over (``loop.call_soon_threadsafe``). A task that was stopped sends no event afterwards.
 4. A connector or task that fails stays known, as FAILED, until it is stopped.
@@ -19,22 +20,23 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
-from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.connect.config import ConfigInfos
+from parley.pipeline.connect.config_providers import Providers
 from parley.pipeline.connect.connector import Connector, SinkConnector, SourceConnector
 from parley.pipeline.connect.connector_config import is_sink
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TargetState, TaskId
-from parley.pipeline.connect.indirect import Providers
-from parley.pipeline.connect.offsets import OffsetStore, SourceOffset, TopicOffsets
+from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset, TopicOffsets
 from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from parley.pipeline.connect.plugins import Plugins
-from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
+from parley.pipeline.connect.tasks.host import TaskHost
+from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, TaskSpec
 from parley.pipeline.connect.validation import validated
 from parley.pipeline.connect.worker_config import WorkerConfig
-from parley.pipeline.writing import Producer, Writing
 
-__all__ = ["TaskEngine", "Worker", "WorkerEvents"]
+__all__ = ["Worker", "WorkerEvents"]
 
 _OFFSETS_TOPIC: Final = "offsets.storage.topic"
 _log = logging.getLogger(__name__)
@@ -68,38 +70,14 @@ class WorkerEvents(Protocol):
         ...
 
 
-class TaskEngine(Protocol):
-    """Where tasks run. Its calls block and may come from any thread; what becomes of tasks goes to the reports."""
-
-    def start(self, reports: Reports) -> None:
-        """Make it ready. Raises ConnectError, or what says that something it needs is not installed."""
-        ...
-
-    def stop(self, timeout_ms: int) -> None:
-        """Stop all tasks, and end what it holds."""
-        ...
-
-    def start_task(self, spec: TaskSpec) -> None: ...
-
-    def pause_task(self, task: TaskId) -> None: ...
-
-    def resume_task(self, task: TaskId) -> None: ...
-
-    def stop_tasks(self, tasks: Sequence[TaskId], timeout_ms: int) -> None:
-        """Stop these, all at once; those that take longer are abandoned."""
-        ...
-
-
 class Worker:
     """Runs connectors and tasks; see the rules of the module."""
 
-    def __init__(
-        self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, engine: TaskEngine, events: WorkerEvents
-    ) -> None:
+    def __init__(self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, events: WorkerEvents) -> None:
         self.plugins = plugins
         self._config = config
         self._offsets = offsets
-        self._engine = engine
+        self._host = TaskHost(config, _TaskReports(self), plugins)
         self._events = events
         self._providers = Providers(config.given)
         self._connectors: dict[str, _RunningConnector] = {}
@@ -113,16 +91,15 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Begin: the offset store and the engine are started. Raises ConnectError."""
+        """Begin: the offset store is started. Raises ConnectError."""
         self._offsets.start()
-        self._engine.start(_TaskReports(self))
 
     def stop(self) -> None:
-        """Stop all connectors and tasks within ``task.shutdown.graceful.timeout.ms``, then the engine."""
+        """Stop all connectors and tasks within ``task.shutdown.graceful.timeout.ms``."""
         for name in list(self._connectors):
             self.stop_connector(name)
         self.stop_tasks(list(self._tasks))
-        self._engine.stop(self._config["task.shutdown.graceful.timeout.ms"])
+        self._host.close(self._config["task.shutdown.graceful.timeout.ms"])
         self._offsets.stop()
         self._admin.close()
 
@@ -155,9 +132,9 @@ class Worker:
             running.become(target)
         for task in [one for one in self._tasks if one.connector == name]:
             if target is TargetState.STARTED:
-                self._engine.resume_task(task)
+                self._host.resume(task)
             else:
-                self._engine.pause_task(task)
+                self._host.pause(task)
 
     def task_configs(self, name: str) -> list[dict[str, str]]:
         """Ask a running connector for its tasks' configurations (at most ``tasks.max``), ready for `start_task`.
@@ -210,13 +187,13 @@ class Worker:
             if task in self._tasks:
                 raise ConnectError(f"Task already exists in this worker: {task}")
             self._tasks[task] = spec
-        self._engine.start_task(spec)
+        self._host.start(spec)
 
     def stop_tasks(self, tasks: Iterable[TaskId]) -> None:
         """Stop tasks, their offsets committed, all at once; those that do not stop in time are abandoned."""
         ended = [one for one in tasks if one in self._tasks]
         if ended:
-            self._engine.stop_tasks(ended, self._config["task.shutdown.graceful.timeout.ms"])
+            self._host.stop(ended, self._config["task.shutdown.graceful.timeout.ms"])
         with self._lock:
             for one in ended:
                 self._tasks.pop(one, None)

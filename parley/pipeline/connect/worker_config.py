@@ -8,12 +8,12 @@ policy allows them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
 from parley.pipeline.connect.errors import ConfigError
-from parley.pipeline.connect.rest_config import REST, REST_TLS
+from parley.pipeline.connect.rest_config import REST
 from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
@@ -86,24 +86,6 @@ WORK: Final = (
         _LOW,
         "Whether topics of source connectors are made as their topic.creation.* say.",
     )
-    .define(
-        "tasks.engine",
-        ConfigType.STRING,
-        "spark",
-        _MEDIUM,
-        "Where tasks run: in Spark's executors (spark), or in this process, without Spark (threads).",
-        validator=one_of("spark", "threads"),
-    )
-    .define("spark.master", ConfigType.STRING, None, _MEDIUM, "The Spark cluster; without it this machine.")
-    .define(
-        "spark.hosts",
-        ConfigType.INT,
-        None,
-        _MEDIUM,
-        "In how many of Spark's slots tasks run, each a process. Without it in all slots of this machine; of a cluster "
-        "in as many as spark.cores.max allows, or in 2. It bounds the cores that are taken of a standalone cluster.",
-        validator=lambda name, value: None if value is None else at_least(1)(name, value),
-    )
 )
 
 COMMON: Final = WORK + REST
@@ -145,11 +127,6 @@ class WorkerConfig:
     def security(self) -> SecurityProperties:
         """How the worker itself reaches the cluster."""
         return SecurityProperties.of(self.given)
-
-    @property
-    def of_tasks(self) -> Self:
-        """The part that tasks in other processes need: without the keys and passwords of the REST API."""
-        return replace(self, given={key: value for key, value in self.given.items() if not key.startswith(REST_TLS)})
 
     @property
     def bootstrap(self) -> str:

@@ -8,7 +8,7 @@ How far it is, the topic itself says: before the first record is sent, a note in
 the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
 it as a mirror appends them, numbered in the order of the rows (`parley.pipeline.mirror.appending`, where the
 guarantee is): so
-a task sees what is there, whoever else writes to the partition, and goes on with the next row. When all is done the
+a task sees what is there, whatever other producers write, and goes on with the next row. When all is done the
 note says so, and the next load sends the files that are new, under the next note. Who finds the number of his note
 taken goes on by the other's: the log takes every row once from both.
 """
@@ -32,17 +32,17 @@ import pyarrow.csv as pa_csv
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 
-from parley.pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
-from parley.pipeline.json_text import dumps
+from parley.pipeline.client.cluster import LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.client.partitioner import partition_of
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.load.columns import BadRecord
 from parley.pipeline.load.files import DELTA_LOG, EXTENSIONS, OURS, data_files, filesystem
 from parley.pipeline.load.manifest import LoadConflict, named_files, write_new
 from parley.pipeline.load.ranges import range_of
-from parley.pipeline.load.spark import run_tasks
-from parley.pipeline.load.values import jsonable, moment
+from parley.pipeline.load.spark_tasks import run_tasks
+from parley.pipeline.load.value_reading import jsonable, moment
 from parley.pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
-from parley.pipeline.partitioner import partition_of
-from parley.pipeline.sending import ProducerId
+from parley.pipeline.values.json_text import dumps
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import HEADER_SIZE, read_header
 from parley.protocol.records.compression import Compression
@@ -102,7 +102,7 @@ Run = Callable[[list[BackTask]], Iterable[int]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Return a function that sends each partition's rows in a Spark task. That function raises `spark.TaskFailed`."""
+    """Return a function that sends each partition's rows in a Spark task, and raises `spark_tasks.TaskFailed`."""
     return lambda tasks: run_tasks(session, send_rows, tasks)
 
 
@@ -210,7 +210,7 @@ class _Notes:
             return json.loads(stream.read())
 
     def add(self, note: _Note) -> bool:
-        """Write a new one; False if somebody else has taken its number."""
+        """Write a new one; False if another load has taken its number."""
         self.system.create_dir(self._folder, recursive=True)
         try:
             write_new(self.system, self._path(note), json.dumps(asdict(note)).encode())

@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parley.pipeline.decode import kafka_schema
-from parley.pipeline.json_text import dumps
-from parley.pipeline.load.values import NOT_FITTING, ValueSchema, jsonable, moment, reader
+from parley.pipeline.client.decode import kafka_schema
+from parley.pipeline.load.value_reading import NOT_FITTING, ValueSchema, jsonable, moment, reader
+from parley.pipeline.values.json_text import dumps
 
 FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
 STRUCTURED: Final = frozenset({"json", "avro", "avro-confluent"})
@@ -189,25 +188,53 @@ def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
         values = _text(layout.value_format, column, batch, "value")
         return values, pa.nulls(len(column), _MOMENT), pa.array([False] * len(column))
     assert layout.schema is not None
-    read = reader(layout.value_format, layout.schema)
-    found: list[Any] = []
-    times: list[datetime | None] = []
-    corrupt: list[bool] = []
-    for row, data in enumerate(column.to_pylist()):
+    found = _Reading(layout, batch, reader(layout.value_format, layout.schema))
+    parts = list(found.parts(column.to_pylist(), 0))
+    corrupt = pa.concat_arrays([pa.repeat(one.is_corrupt, len(one.values)) for one in parts])
+    return *(pa.concat_arrays([one[at] for one in parts]) for at in range(2)), corrupt
+
+
+class _Part(NamedTuple):
+    """Rows that follow each other: their values, their event times, and whether they could not be read."""
+
+    values: Any
+    times: Any
+    is_corrupt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The values of a batch, read at once; in halves if one does not fit, so that those that do not are found."""
+
+    layout: Layout
+    batch: pa.RecordBatch
+    read: Callable[[list[bytes | None]], pa.Array]
+
+    def parts(self, some: list[bytes | None], first: int) -> Iterator[_Part]:
+        """The values, of which the first is that of row ``first``. Raises BadRecord if the layout says so."""
         try:
-            value = None if data is None else read(data)
-            at = value[layout.event_time] if layout.event_time and value is not None else None
-            time = None if at is None else moment(at)
+            values = self.read(some)
+            yield _Part(values, _times(self.layout, values), is_corrupt=False)
         except NOT_FITTING as error:
-            if layout.bad_records == "fail":
-                raise BadRecord(f"the value of {_where(batch, row)} does not fit the schema: {error}") from None
-            value = time = None
-            corrupt.append(True)
-        else:
-            corrupt.append(False)
-        found.append(value)
-        times.append(time)
-    return pa.array(found, layout.schema.type), pa.array(times, _MOMENT), pa.array(corrupt)
+            if len(some) > 1:
+                half = len(some) // 2
+                yield from self.parts(some[:half], first)
+                yield from self.parts(some[half:], first + half)
+                return
+            if self.layout.bad_records == "fail":
+                raise BadRecord(f"the value of {_where(self.batch, first)} does not fit the schema: {error}") from None
+            assert self.layout.schema is not None
+            yield _Part(pa.nulls(1, self.layout.schema.type), pa.nulls(1, _MOMENT), is_corrupt=True)
+
+
+def _times(layout: Layout, values: pa.Array) -> pa.Array:
+    """The event times of values: null unless a field tells them. Raises one of `NOT_FITTING`."""
+    if layout.event_time is None:
+        return pa.nulls(len(values), _MOMENT)
+    told = pc.struct_field(values, layout.event_time)
+    if told.type == _MOMENT:
+        return told
+    return pa.array([None if one is None else moment(one) for one in told.to_pylist()], _MOMENT)
 
 
 def _headers_as_json(headers: Any) -> Any:

@@ -7,7 +7,6 @@ files that no commit names.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 
-from parley.pipeline.column_types import delta_type
 from parley.pipeline.load.columns import NO_TIME, Layout
 from parley.pipeline.load.files import OURS, Destination, Written, empty_pending, mark_path
 from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.values.widening import delta_type
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -55,12 +54,14 @@ class DeltaCommits:
         """Raises LoadConflict if the table has other columns, or is divided by others, than the files."""
         uri, by = self._destination.uri, table.metadata().partition_columns
         there = {one.name: one.type for one in pa.schema(table.schema().to_arrow())}
-        if there != (wanted := dict(self._columns())):
+        wanted = dict(self._columns())
+        if any(there.get(name, kind) != kind for name, kind in wanted.items()):
             raise LoadConflict(
                 f"the table {uri} has columns {_shown(there)}, not {_shown(wanted)}: take another folder"
             )
         if by != list(self._layout.folders):
-            raise LoadConflict(f"the table {uri} is divided by {by}, not {list(self._layout.folders)}")
+            wanted_by = list(self._layout.folders)
+            raise LoadConflict(f"the table {uri} is divided by {by}, not {wanted_by}: take another folder")
 
     def _columns(self) -> list[tuple[str, Any]]:
         """The columns of the table with Delta's types. Raises LoadConflict for what Delta has no type for."""
@@ -80,6 +81,7 @@ class DeltaCommits:
         if self._table is None:
             self._make()
             self._table = self._open()  # perhaps that of another, made meanwhile
+        self._add_columns()
         filesystem, root = self._destination.filesystem()
         filesystem.create_dir(mark_path(root).rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(mark_path(root)) as mark:
@@ -104,6 +106,20 @@ class DeltaCommits:
         except CommitFailedError as error:
             raise LoadConflict(f"another writer created {self._destination.uri} first: {error}") from None
 
+    def _add_columns(self) -> None:
+        """Add the columns that the table does not have yet: null in the rows that are there."""
+        from deltalake import Field, Schema
+        from deltalake.exceptions import CommitFailedError
+
+        assert self._table is not None
+        there = {one.name for one in self._table.schema().fields}
+        wanted: list[Field] = Schema.from_arrow(pa.schema(self._columns())).fields
+        if added := [one for one in wanted if one.name not in there]:
+            try:
+                self._table.alter.add_columns(added)
+            except CommitFailedError as error:
+                raise LoadConflict(f"another writer changed {self._destination.uri} first: {error}") from None
+
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
         """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
         from deltalake import CommitProperties, Transaction
@@ -125,7 +141,7 @@ class DeltaCommits:
                 commit_properties=CommitProperties(app_transactions=moved, max_commit_retries=0),
             )
         except CommitFailedError as error:
-            raise LoadConflict(f"somebody else has written to {self._destination.uri} meanwhile: {error}") from None
+            raise LoadConflict(f"another writer has committed to {self._destination.uri} first: {error}") from None
         self.positions |= positions
 
     def _application(self, partition: int) -> str:
@@ -137,9 +153,7 @@ class DeltaCommits:
         pairs = [part.split("=", 1) for part in one.path.split("/")[:-1]] if self._layout.partition_by else []
         values = {name: None if value == NO_TIME else value for name, value in pairs}
         assert tuple(values) == self._layout.folders
-        return AddAction(
-            one.path, one.size_bytes, values, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": one.records})
-        )
+        return AddAction(one.path, one.size_bytes, values, time.time_ns() // 1_000_000, True, one.statistics)
 
 
 def _shown(columns: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """One range of offsets written to files: what a Spark task does.
 
-A file is written below ``_parley/pending`` and moved to its place when it is whole, so that whoever looks into the
-folder sees whole files only. A task that outlives its load (the driver was killed, and the load started again) does not
+A file is written below ``_parley/pending`` and moved to its place when it is whole, so that readers of the
+folder see whole files only. A task that outlives its load (the driver was killed, and the load started again) does not
 move anything any more: the mark of the running load is another one by then.
 """
 
@@ -19,13 +19,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 
-from parley.pipeline.cluster import Cluster, Connection, Isolation
-from parley.pipeline.decode import decode
+from parley.pipeline.client.cluster import Cluster, Connection, Isolation
+from parley.pipeline.client.decode import decode
 from parley.pipeline.disk import to_disk
-from parley.pipeline.json_text import dumps
 from parley.pipeline.load.columns import FOLDERS, Layout, rows
 from parley.pipeline.load.ranges import OffsetRange
-from parley.pipeline.load.values import jsonable
+from parley.pipeline.load.statistics import statistics
+from parley.pipeline.load.value_reading import jsonable
+from parley.pipeline.values.json_text import dumps
 
 OURS: Final = "_parley"
 """The folder with what is ours; readers of a folder of files pass over names that begin with an underscore."""
@@ -61,6 +62,8 @@ class Written:
     range: OffsetRange
     records: int
     size_bytes: int
+    statistics: str = ""
+    """Of a file of a Delta table, as Delta's log has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,8 @@ class _File:
         self._filesystem.create_dir(os.path.dirname(target), recursive=True)
         self._filesystem.move(self._pending, target)
         size = self._filesystem.get_file_info(target).size
-        return Written(self._path, self._task.range, self._records, size)
+        told = statistics(self._writer.writer.metadata) if self._task.destination.format == "delta" else ""
+        return Written(self._path, self._task.range, self._records, size, told)
 
     def delete(self) -> None:
         if not self._stream.closed:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
 from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.delta import DeltaCommits, new_load_id
 from parley.pipeline.load.files import Destination, Task, Written, write_range
 from parley.pipeline.load.manifest import Manifests
 from parley.pipeline.load.origin import check_origin, keep_origin
 from parley.pipeline.load.ranges import missing, rounds
-from parley.pipeline.load.spark import run_tasks
+from parley.pipeline.load.spark_tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ Run = Callable[[list[Task]], Iterable[list[Written]]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Writes ranges in Spark's tasks; they raise `spark.TaskFailed`."""
+    """Writes ranges in Spark's tasks; they raise `spark_tasks.TaskFailed`."""
     return lambda tasks: run_tasks(session, write_range, tasks)
 
 

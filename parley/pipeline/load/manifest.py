@@ -1,7 +1,7 @@
 """What was loaded into a folder of files, kept beside them: a manifest for each commit, numbered without a gap.
 
 A manifest is written last, when all its files are in their places, and it appears whole or not at all, under a number
-that nobody else can take: so a load that was killed leaves files that no manifest names, which the next one deletes
+that no other load can take: so a load that was killed leaves files that no manifest names, which the next one deletes
 before it begins (`ranges.is_stray`). It begins with a manifest without files: an older load that still runs finds its
 next number taken and ends, before it can name a file that the new one has deleted. (An object store cannot refuse a
 name that is taken: there it is looked first, and two loads in the same moment may both think it theirs.) It is JSON::
@@ -71,7 +71,7 @@ class Manifests:
             )
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take the folder from whoever has it, and delete what an earlier load has left behind.
+        """Take the folder from another load, and delete what an earlier load has left behind.
 
         ``positions`` is where partitions that were never loaded begin.
         """
@@ -85,7 +85,7 @@ class Manifests:
                 self._filesystem.delete_file(path)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Say that these files belong to what is loaded. Raises LoadConflict if somebody else committed meanwhile."""
+        """Say that these files belong to what is loaded. Raises LoadConflict if another load committed first."""
         number = 1 if self._last is None else self._last["number"] + 1
         manifest = {
             "version": VERSION,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.fetching import TopicPartition
 
 DIGITS: Final = 20
 _NAME: Final = re.compile(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from parley.pipeline.load.columns import BadLayout
-from parley.pipeline.load.values import ValueSchema
+from parley.pipeline.load.value_reading import ValueSchema
 
 _MICROS: Final = pa.timestamp("us", tz="UTC")
 _AVRO: Final[dict[str, pa.DataType]] = {

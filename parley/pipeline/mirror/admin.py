@@ -1,7 +1,7 @@
 """What a mirror asks of a cluster besides records: topics, settings, groups, and its own internal topics.
 
 Every function blocks and raises `parley.protocol.errors.KafkaError`; what may pass is retried as
-`parley.pipeline.cluster` says.
+`parley.pipeline.client.cluster` says.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from parley.pipeline import committed as group_offsets
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster
-from parley.pipeline.committed import Committed
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client import group_offsets
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror.internal_records import Encoded, MalformedRecord
 from parley.pipeline.mirror.topics import Change, Setting
 from parley.protocol.client import Client
@@ -44,7 +44,7 @@ class Overview:
     """Brokers, and the topics with their number of partitions.
 
     ``ids`` are the topics' ids (KIP-516) as text, empty where the brokers give none; a topic made anew has another.
-    ``leaderless`` are the partitions that nobody leads at the moment.
+    ``leaderless`` are the partitions without a leader at the moment.
     """
 
     brokers: tuple[int, ...]
@@ -59,7 +59,7 @@ def _check(code: int, what: str) -> None:
 
 
 def overview(cluster: Cluster) -> Overview:
-    """What there is; topics that nobody leads at the moment are there too."""
+    """What there is; topics without leaders at the moment are there too."""
 
     async def ask(client: Client) -> Overview:
         answer = await client.metadata()

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster
-from parley.pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
-from parley.pipeline.sending import ProducerId
-from parley.pipeline.transactions import producer_id
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster
+from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from parley.pipeline.client.sending import ProducerId
+from parley.pipeline.client.transactions import producer_id
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest
@@ -238,5 +238,5 @@ def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
 
 
 def new_producer(cluster: Cluster) -> ProducerId:
-    """An id that nobody else has. Raises KafkaError."""
+    """An id of its own. Raises KafkaError."""
     return cluster.retry(lambda client: producer_id(client, None, _TIMEOUT_MS))

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from parley.pipeline.decode import BadBatch, visible
-from parley.pipeline.fetching import Fetched
+from parley.pipeline.client.decode import BadBatch, visible
+from parley.pipeline.client.fetching import Fetched
 from parley.pipeline.mirror.appending import Batch
 from parley.pipeline.mirror.translation import Run
 from parley.protocol.errors import KafkaError
@@ -77,8 +77,8 @@ class Piece:
 def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
     """What is to be appended of an answer, from offset ``position`` on.
 
-    Raises `parley.pipeline.decode.BadBatch`, which says where, for a batch that is not what its checksum or header
-    says.
+    Raises `parley.pipeline.client.decode.BadBatch`, which says where, for a batch that is not what its checksum or
+    header says.
     """
     small: list[Record] = []
     codec, size = Compression.NONE, 0

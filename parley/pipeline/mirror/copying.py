@@ -18,20 +18,20 @@ from functools import cache
 from itertools import islice
 from typing import Final
 
-from parley.pipeline.cluster import Cluster, Connection
-from parley.pipeline.decode import visible
-from parley.pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.decode import visible
+from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.mirror.appending import Appender, Overtaken, Tail, is_settled, tail, written_by
 from parley.pipeline.mirror.batches import Piece, join, pieces
 from parley.pipeline.mirror.translation import Run
-from parley.pipeline.sending import ProducerId
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 ATTEMPTS: Final = 5
-"""How often a copy that somebody else got ahead of begins again before it is left for the next time."""
+"""How often a copy that another got ahead of begins again before it is left for the next time."""
 _AT_ONCE: Final = 20
 """Batches handed to the appender together."""
 

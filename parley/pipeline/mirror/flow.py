@@ -19,9 +19,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection
-from parley.pipeline.committed import Committed
-from parley.pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection
+from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.appending import new_producer, tail
 from parley.pipeline.mirror.copying import Anchor, Copied, Range, cut_at
@@ -455,7 +455,7 @@ class Flow:
         self._checkpoints |= {(one.group, TopicPartition(one.topic, one.partition)): one for one in new}
 
     def sync_groups(self) -> None:
-        """Commit the translated offsets on the target, for groups that nobody is a member of there."""
+        """Commit the translated offsets on the target, for groups without members there."""
         by_group: dict[str, list[Checkpoint]] = {}
         for one in self._checkpoints.values():
             by_group.setdefault(one.group, []).append(one)

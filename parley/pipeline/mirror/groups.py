@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from parley.pipeline.committed import Committed
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror.internal_records import Checkpoint
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead", ""})

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.mirror.copying import Copied, Range, copy
 from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import MirrorSettings
-from parley.pipeline.shipping import Shipped, missing_module
+from parley.pipeline.spark.shipping import Shipped, missing_module
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

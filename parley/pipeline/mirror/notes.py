@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from parley.pipeline.cluster import Cluster
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.partitioner import partition_of
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.copying import Anchor
 from parley.pipeline.mirror.internal_records import Encoded, StoredOffset
-from parley.pipeline.partitioner import partition_of
-from parley.pipeline.sending import ProducerId
 from parley.protocol.records.batch_header import INT32_MAX
 
 
@@ -51,7 +51,7 @@ class Notes:
         return None if stored is None else _place(stored)
 
     def upstream(self, partition: TopicPartition) -> int | None:
-        """The offset of the source to go on with by the last note, whoever has written it."""
+        """The offset of the source to go on with by the last note of any mirror."""
         stored = self._stored.get(partition)
         return None if stored is None else stored.offset + 1
 

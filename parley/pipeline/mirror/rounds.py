@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.mirror.copying import Copied, Range
 from parley.pipeline.mirror.flow import Flow
 from parley.pipeline.mirror.settings import MirrorSettings

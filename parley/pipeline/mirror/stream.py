@@ -21,11 +21,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from parley.pipeline.cluster import LATEST, Cluster, Connection
-from parley.pipeline.fetching import Isolation, TopicPartition
+from parley.pipeline.client.cluster import LATEST, Cluster, Connection
+from parley.pipeline.client.fetching import Isolation, TopicPartition
 from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.settings import FlowSettings
-from parley.pipeline.shipping import Travels
+from parley.pipeline.spark.shipping import Travels
 from parley.protocol.errors import KafkaError
 
 FORMAT: Final = "parley-mirror"

@@ -22,16 +22,12 @@ from parley.tools.cli.supervisor import supervise
 
 if TYPE_CHECKING:
     from parley.pipeline.connect.config import ConfigDef
-    from parley.pipeline.connect.running import ConnectorFile
+    from parley.pipeline.connect.run_worker import ConnectorFile
     from parley.pipeline.connect.worker_config import WorkerConfig
 
 _EXAMPLES = {
     "standalone": [
         ("parley connect standalone worker.properties source.properties sink.json", "two connectors, until Ctrl-C"),
-        (
-            "parley connect standalone worker.properties source.properties --override tasks.engine=threads",
-            "in this process, without Spark",
-        ),
         (
             "parley connect standalone worker.properties source.properties --supervise",
             "the same, started again if it is killed",
@@ -47,12 +43,12 @@ _EXAMPLES = {
 
 app = App(
     "Run connectors between topics and other systems, with the configuration files, the REST API (port 8083) and the "
-    "plugin names of Kafka Connect. Tasks run on Spark.\n\n"
+    "plugin names of Kafka Connect.\n\n"
     "`parley connect COMMAND --help` describes a subcommand.",
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
-_HOW = f"{how_to_install('connect')}, or the extra spark to run tasks on Spark"
+_HOW = how_to_install("connect")
 
 _Worker = Annotated[Path, typer.Argument(metavar="WORKER.PROPERTIES", help="The worker's configuration.")]
 _Override = Annotated[
@@ -76,7 +72,7 @@ def standalone(
     """Run a single worker with the connectors of these files; it keeps source offsets in a file."""
     ready = _supervised(supervised)
     with requires_library("Connect", _HOW):
-        from parley.pipeline.connect.running import run_standalone
+        from parley.pipeline.connect.run_worker import run_standalone
         from parley.pipeline.connect.worker_config import STANDALONE
 
     config = _configuration(worker, override, STANDALONE)
@@ -94,7 +90,7 @@ def distributed(
     ready = _supervised(supervised)
     with requires_library("Connect", _HOW):
         from parley.pipeline.connect.distributed.settings import DISTRIBUTED
-        from parley.pipeline.connect.running import run_distributed
+        from parley.pipeline.connect.run_worker import run_distributed
 
     config = _configuration(worker, override, DISTRIBUTED)
     _run(lambda stopping: run_distributed(config, stopping, ready))
@@ -118,7 +114,7 @@ def _connector(path: Path) -> ConnectorFile:
     Raises ``CommandError`` if the file cannot be read or does not describe a connector.
     """
     from parley.pipeline.connect.herder import TargetState
-    from parley.pipeline.connect.running import ConnectorFile
+    from parley.pipeline.connect.run_worker import ConnectorFile
 
     states = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}
     given: dict[str, Any] = _as_json(path) or {}
@@ -149,12 +145,10 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run a worker until SIGINT or SIGTERM."""
     from parley.pipeline.connect.errors import ConnectError
     from parley.pipeline.connect.herder import HerderError
-    from parley.pipeline.java import JavaMissing
-    from parley.pipeline.session import SparkMissing
     from parley.protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for library in ("py4j", "httpx"):  # these log a line for each request between workers
+    for library in ("httpx",):  # these log a line for each request between workers
         logging.getLogger(library).setLevel(logging.WARNING)
 
     async def until_stopped() -> None:
@@ -166,7 +160,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
     try:
         asyncio.run(until_stopped())
-    except (ConnectError, HerderError, SparkMissing, JavaMissing) as error:
+    except (ConnectError, HerderError) as error:
         raise CommandError(str(error)) from error
     except KafkaError as error:
         raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error

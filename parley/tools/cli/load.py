@@ -24,7 +24,7 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.spark import requires_library, start_spark
 
 if TYPE_CHECKING:
-    from parley.pipeline.cluster import Connection
+    from parley.pipeline.client.cluster import Connection
     from parley.pipeline.load.columns import Layout
     from parley.pipeline.load.job import Loaded
 
@@ -99,12 +99,12 @@ class Options:
 def load(options: Options) -> None:
     _check(options)
     with requires_library("parley load", how_to_install("spark")):
-        from parley.pipeline.java import JavaMissing
         from parley.pipeline.load.columns import BadLayout
         from parley.pipeline.load.manifest import LoadConflict
         from parley.pipeline.load.ranges import RecordsGone, TopicMadeAnew
-        from parley.pipeline.load.spark import TaskFailed
-        from parley.pipeline.session import SparkFailed, SparkMissing, check_spark, stopped_at_the_end
+        from parley.pipeline.load.spark_tasks import TaskFailed
+        from parley.pipeline.spark.java import JavaMissing
+        from parley.pipeline.spark.session import SparkFailed, SparkMissing, check_spark, stopped_at_the_end
     from parley.protocol.errors import KafkaError
 
     try:
@@ -145,7 +145,7 @@ def _check(options: Options) -> None:
 
 
 def _connection(options: Options) -> Connection:
-    from parley.pipeline.cluster import Connection
+    from parley.pipeline.client.cluster import Connection
     from parley.protocol.security.client_security import SecurityProperties, is_security_key
 
     properties = client_properties(options.command_config)
@@ -160,7 +160,7 @@ def _connection(options: Options) -> Connection:
 
 def _check_topics(options: Options) -> None:
     """Raise ``CommandError`` if a topic does not exist, ``KafkaError`` if no broker responds."""
-    from parley.pipeline.cluster import Cluster
+    from parley.pipeline.client.cluster import Cluster
     from parley.protocol.errors import ErrorCode, KafkaError
 
     with Cluster(_connection(options)) as cluster:
@@ -198,9 +198,9 @@ def _layout(options: Options) -> Layout:
 
 
 def _export(session: Any, options: Options) -> None:
-    from parley.pipeline.cluster import Isolation
+    from parley.pipeline.client.cluster import Isolation
     from parley.pipeline.load.job import LoadSettings, load, on_spark
-    from parley.pipeline.session import parallelism
+    from parley.pipeline.spark.session import parallelism
 
     layout = _layout(options)
     for topic in options.topic:

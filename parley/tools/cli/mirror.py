@@ -122,10 +122,10 @@ class Options:
 @app.only_command_with(Options)
 def mirror(options: Options) -> None:
     with requires_library("parley mirror", how_to_install("spark")):
-        from parley.pipeline.java import JavaMissing
         from parley.pipeline.mirror.job import MirrorFailed
         from parley.pipeline.mirror.settings import BadSettings
-        from parley.pipeline.session import SparkFailed, SparkMissing, check_spark
+        from parley.pipeline.spark.java import JavaMissing
+        from parley.pipeline.spark.session import SparkFailed, SparkMissing, check_spark
     from parley.protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -193,7 +193,7 @@ def _flags(options: Options) -> Mapping[str, str]:
 
 def _check_clusters(settings: MirrorSettings) -> None:
     """Raise ``CommandError`` if a cluster does not respond."""
-    from parley.pipeline.cluster import Cluster, Connection
+    from parley.pipeline.client.cluster import Cluster, Connection
     from parley.protocol.errors import KafkaError
 
     for one in dict.fromkeys(end for flow in settings.flows for end in (flow.source, flow.target)):
@@ -207,7 +207,7 @@ def _check_clusters(settings: MirrorSettings) -> None:
 
 
 def _run(settings: MirrorSettings, options: Options) -> None:
-    from parley.pipeline.session import stopped_at_the_end
+    from parley.pipeline.spark.session import stopped_at_the_end
 
     master = options.master or (f"local[{options.num_streams},4]" if options.num_streams else None)
     with stopped_at_the_end(start_spark("parley mirror", master, options.conf)) as session:

@@ -26,7 +26,7 @@ def start_spark(name: str, master: str | None, conf: Sequence[str]) -> Any:
 
     Raises ``SparkMissing``, ``SparkFailed`` or ``JavaMissing`` if Spark does not start, and ``SystemExit`` on SIGTERM.
     """
-    from parley.pipeline.session import spark_session
+    from parley.pipeline.spark.session import spark_session
 
     settings = pairs(conf, "--conf")
     print("Starting Spark (this takes a few seconds)...", file=sys.stderr, flush=True)

@@ -12,9 +12,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley.pipeline.connect.herder import State, TargetState, TaskId
-from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
-from parley.pipeline.connect.running import make_worker
 from parley.pipeline.connect.worker import Worker
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
@@ -129,10 +128,9 @@ def driven(bootstrap: str, folder: Path, **more: str) -> Iterator[Driven]:
         "value.converter": "StringConverter",
         "offset.storage.file.filename": str(folder / "offsets"),
         "offset.flush.interval.ms": "100",
-        "tasks.engine": "threads",
     } | {key.replace("_", "."): value for key, value in more.items()}
     config = WorkerConfig.parse(given, STANDALONE)
-    worker = make_worker(config, Plugins(), FileOffsetStore(folder / "offsets"), told)
+    worker = Worker(config, Plugins(), FileOffsetStore(folder / "offsets"), told)
     worker.start()
     try:
         yield Driven(worker, told)

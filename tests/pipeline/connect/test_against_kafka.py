@@ -13,8 +13,8 @@ from parley.pipeline.connect.data import NO_VALUE, STRING
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.records import Header, SourceRecord
+from parley.pipeline.connect.text_values import parse, to_text
 from parley.pipeline.connect.transforms import Predicate, Transform
-from parley.pipeline.connect.values import parse, to_text
 from tests.system import peers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -6,7 +6,6 @@ import pytest
 
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.herder import TaskId
-from parley.pipeline.connect.tasks.remote import HostPlan
 from parley.pipeline.connect.tasks.spec import ClientSettings, TaskSpec
 from parley.pipeline.connect.worker_config import WorkerConfig
 
@@ -51,13 +50,5 @@ def test_no_representation_shows_a_secret() -> None:
         worker(),
         spec(sasl_jaas_config="marked"),
         ClientSettings.of("producer", worker(), spec().connector_config),
-        HostPlan(("h", 1), b"marked", worker()),
     )
     assert "marked" not in repr(shown)
-
-
-def test_tasks_elsewhere_get_no_keys_of_the_rest_api() -> None:
-    own = {"listeners.https.ssl.key.password": "marked", "admin.listeners.https.ssl.keystore.key": "marked"}
-    found = WorkerConfig({"bootstrap.servers": "a:1", **LOGIN, **own}, {"bootstrap.servers": ["a:1"]}).of_tasks
-    assert dict(found.given) == {"bootstrap.servers": "a:1", **LOGIN}
-    assert found.bootstrap == "a:1"

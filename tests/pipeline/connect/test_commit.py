@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.pipeline.connect.commit import UNKNOWN, commit_of
+from parley.pipeline.connect.source_commit import UNKNOWN, commit_of
 
 
 def git(root: Path, *words: str) -> str:

@@ -59,10 +59,9 @@ class Bench:
         self.done: list[str] = []
         self.errors: dict[str, Exception] = {}
         self.stopping = threading.Event()
-        self.is_leased = True
         self.now_ms = 0
         self.task = Task(self.done)
-        self.guard = Guard(cast(Any, self), lambda: self.is_leased)
+        self.guard = Guard(cast(Any, self))
         self._is_open = False
         conversion = SimpleNamespace(outgoing=outgoing, close=lambda: None)
         tolerance = SimpleNamespace(stopping=self.stopping, now_ms=lambda: self.now_ms)
@@ -231,14 +230,10 @@ def test_an_expired_transaction_is_explained() -> None:
         bench.step(records(0))
 
 
-@pytest.mark.parametrize("is_abandoned", [True, False])
-def test_a_task_that_may_not_act_any_longer_commits_nothing(is_abandoned: bool) -> None:
+def test_a_task_that_may_not_act_any_longer_commits_nothing() -> None:
     bench = begun(ByInterval(100, 0))
     bench.step(records(0))
-    if is_abandoned:
-        bench.guard.abandon()
-    else:
-        bench.is_leased = False
+    bench.guard.abandon()
     assert bench.finish() == ["close, and abort", "stop"]
 
 

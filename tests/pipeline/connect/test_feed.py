@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.pipeline.cluster import Connection, Isolation, TopicPartition
+from parley.pipeline.client.cluster import Connection, Isolation, TopicPartition
+from parley.pipeline.client.fetching import Fetched
 from parley.pipeline.connect.tasks.feed import Feed, Inbox
-from parley.pipeline.fetching import Fetched
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from tests.pipeline.connect.driving import create, produce

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
-from parley.pipeline.connect.running import make_worker
 from tests.broker.security.secured_brokers import SecuredBrokers
 from tests.pipeline.connect.workers import (
     RunningWorker,
@@ -45,7 +44,7 @@ async def worker(
         async with standalone_worker(address, tmp_path, **clients) as running:
             yield running
     else:
-        async with group_worker(address, "secured", make_worker, None, **clients) as running:
+        async with group_worker(address, "secured", None, **clients) as running:
             yield running
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from parley import Broker
-from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.connect import (
     ExactlyOnceSinkTask,
     OffsetRange,
@@ -21,9 +21,10 @@ from parley.pipeline.connect import (
 )
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.host import TaskHost, _Running
-from parley.pipeline.connect.tasks.sink import SinkRun
+from parley.pipeline.connect.tasks.sink_run import SinkRun
 from parley.pipeline.connect.tasks.spec import TaskSpec
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from tests.pipeline.connect.driving import create, produce, until
@@ -133,9 +134,9 @@ def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
         "offset.storage.file.filename": str(tmp_path / "offsets"),
         "offset.flush.interval.ms": "100000000",
     }
-    host = TaskHost(WorkerConfig.parse(given, STANDALONE), Silent())
+    host = TaskHost(WorkerConfig.parse(given, STANDALONE), Silent(), Plugins())
 
-    def begin(topic: str, task: type[SinkTask], is_leased: Callable[[], bool] = lambda: True) -> SinkRun:
+    def begin(topic: str, task: type[SinkTask], guard: Guard | None = None) -> SinkRun:
         spec = TaskSpec(
             id=TaskId(topic, 0),
             tasks=1,
@@ -144,7 +145,7 @@ def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
             connector_config={"name": topic, "connector.class": f"{HERE}.Nothing", "topics": topic},
             task_config={"task.class": f"{HERE}.{task.__name__}", "topics": topic},
         )
-        run = host._make(_Running(spec, host._make, Guard(Silent(), is_leased)))
+        run = host._make(_Running(spec, host._make, guard or Guard(Silent())))
         assert isinstance(run, SinkRun)
         run.begin()
         return run
@@ -220,11 +221,11 @@ def test_who_may_act_no_longer_puts_and_commits_nothing(
     monkeypatch.setattr(task, "done", [])
     monkeypatch.setattr(task, "order", [])
     create(bootstrap, "over")
-    leases = [True]
-    run = begin("over", task, lambda: leases[0])
+    guard = Guard(Silent())
+    run = begin("over", task, guard)
     produce(bootstrap, "over", ["1"])
     stepped(run, lambda: task.order == ["1"])
-    leases[0] = False
+    guard.abandon()
     with pytest.raises(ConnectError, match="abandoned"):
         run.step(STEP_S)
     run.commit()

@@ -36,7 +36,7 @@ def worker(connect_broker: Broker, tmp_path: Path) -> Path:
         "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
         "value.converter=org.apache.kafka.connect.json.JsonConverter\n"
         f"offset.storage.file.filename={tmp_path}/offsets\n"
-        "offset.flush.interval.ms=100\nlisteners=http://127.0.0.1:0\ntasks.engine=threads\n"
+        "offset.flush.interval.ms=100\nlisteners=http://127.0.0.1:0\n"
     )
     return properties
 

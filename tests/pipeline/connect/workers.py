@@ -1,4 +1,4 @@
-"""Workers of Connect in this process, without Spark, and their REST APIs."""
+"""Workers of Connect in this process, and their REST APIs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from uuid import uuid4
 import httpx
 from confluent_kafka import Consumer, TopicPartition
 
-from parley.pipeline.connect.distributed.process import MakeWorker, distributed, standalone
+from parley.pipeline.connect.distributed.serving import distributed, standalone
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED
 from parley.pipeline.connect.herder import Herder
-from parley.pipeline.connect.running import make_worker
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 SAMPLE = "tests.pipeline.connect.sample"
@@ -40,7 +39,6 @@ def settings(bootstrap: str, **more: str) -> dict[str, str]:
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.storage.StringConverter",
         "offset.flush.interval.ms": "100",
-        "tasks.engine": "threads",
     }
     return told | {key.replace("_", "."): value for key, value in more.items()}
 
@@ -89,7 +87,7 @@ async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool],
 async def standalone_worker(bootstrap: str, folder: Path, **more: str) -> AsyncIterator[RunningWorker]:
     """A worker that is alone; its offsets are in a file of the folder."""
     told = settings(bootstrap, **more) | {"offset.storage.file.filename": str(folder / "offsets")}
-    running = standalone(WorkerConfig.parse(told, STANDALONE), make_worker, now_ms)
+    running = standalone(WorkerConfig.parse(told, STANDALONE), now_ms)
     async with running as (herder, url), _client(herder, url) as worker:
         yield worker
 
@@ -98,13 +96,12 @@ async def standalone_worker(bootstrap: str, folder: Path, **more: str) -> AsyncI
 async def group_worker(
     bootstrap: str,
     group: str,
-    make: MakeWorker = make_worker,
     client: httpx.AsyncClient | None = None,
     **more: str,
 ) -> AsyncIterator[RunningWorker]:
     """A worker of a group, whose topics have the group's name.
 
-    `make` makes what runs its tasks; `client` asks its REST API, if that lets not everyone in.
+    `client` asks its REST API, if that lets not everyone in.
     """
     told = {
         **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
@@ -115,7 +112,7 @@ async def group_worker(
         "scheduled.rebalance.max.delay.ms": "0",
         **settings(bootstrap, **more),
     }
-    running = distributed(WorkerConfig.parse(told, DISTRIBUTED), make, now_ms)
+    running = distributed(WorkerConfig.parse(told, DISTRIBUTED), now_ms)
     async with running as (herder, url), _client(herder, url, client) as worker:
         yield worker
 

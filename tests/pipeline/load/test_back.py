@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.load.back import BackSettings, BackTask, send_back, send_rows
 from parley.pipeline.load.columns import BadRecord, Layout
 from parley.pipeline.load.files import Task, Written, write_range
 from parley.pipeline.load.job import LoadSettings, load
 from parley.pipeline.load.manifest import LoadConflict
 from parley.pipeline.mirror.appending import Overtaken, new_producer
-from parley.pipeline.sending import ProducerId
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import Row, as_rows, create, delete_records, produce, read, rows
 

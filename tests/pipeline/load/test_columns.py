@@ -13,11 +13,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from parley.pipeline.decode import kafka_schema
-from parley.pipeline.json_text import dumps
+from parley.pipeline.client.decode import kafka_schema
 from parley.pipeline.load.columns import NO_TIME, BadLayout, BadRecord, Layout, rows
 from parley.pipeline.load.schemas import read_schema
-from parley.pipeline.load.values import ValueSchema, jsonable
+from parley.pipeline.load.value_reading import ValueSchema, jsonable
+from parley.pipeline.values.json_text import dumps
 
 AVRO = {
     "type": "record",

@@ -69,3 +69,13 @@ def test_no_file_goes_into_a_table_whose_columns_have_changed(tmp_path: Path) ->
     write_deltalake(tmp_path, wider.empty_table(), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(LoadConflict, match="offset string"):
         load.commit([], {0: 5})
+
+
+def test_columns_that_are_new_are_added_and_null_in_older_rows(tmp_path: Path) -> None:
+    columns(tmp_path)
+    wider = commits(tmp_path, Layout(bad_records="keep"))
+    wider.begin({0: 5})
+    assert "_corrupt" in pa.schema(DeltaTable(tmp_path).schema().to_arrow()).names
+    narrower = commits(tmp_path)  # the table keeps the column
+    narrower.look_up([0])
+    assert narrower.positions == {0: 5}

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 import pytest
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from parley.pipeline.cluster import Connection, Isolation
+from parley.pipeline.client.cluster import Connection, Isolation
 from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
 from parley.pipeline.load.job import LoadSettings, load
@@ -242,6 +244,18 @@ def test_delta(settings: LoadSettings) -> None:
     assert not list(Path(settings.uri, "_parley", "pending").iterdir())
     with pytest.raises(LoadConflict, match="take another folder"):
         load(replace(settings, layout=Layout()), in_process)
+
+
+def test_the_log_of_a_table_tells_what_is_in_each_file(settings: LoadSettings) -> None:
+    load(replace(settings, format="delta"), in_process)
+    actions = DeltaTable(settings.uri).get_add_actions(flatten=True)
+    found = pa.table(actions).select(["num_records", "min.partition", "min.offset", "max.offset"])
+    told = sorted(tuple(row.values()) for row in found.to_pylist())
+    assert told == [(100, p, first, first + 99) for p, last in ((0, 300), (1, 200)) for first in range(0, last, 100)]
+    nulls = sum(key is None for key, *_ in rows(300) + rows(200, 1000))
+    assert pc.sum(pa.table(actions)["null_count.key"]).as_py() == nulls
+    filtered = DeltaTable(settings.uri).to_pyarrow_dataset().to_table(filter=pa_dataset.field("offset") >= 250)
+    assert filtered.num_rows == 50
 
 
 def test_in_a_table_no_event_time_is_null(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

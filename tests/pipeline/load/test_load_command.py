@@ -14,18 +14,16 @@ import pytest
 
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, produce, rows
+from tests.support.java_archives import small_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RECORDS = 5000
 PER_FILE = 250
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java that is started once more and compiles little."""
-
 
 def command(bootstrap: str, folder: Path, *more: str) -> list[str]:
-    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={QUICK}")
+    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={small_spark()}")
     spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     where = ("--bootstrap-server", bootstrap, "--topic", "many", "--output", str(folder))
     size = ("--max-records-per-file", str(PER_FILE))

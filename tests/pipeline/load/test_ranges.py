@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.load.ranges import OffsetRange, RecordsGone, TopicMadeAnew, is_stray, missing, range_of, rounds
 
 T0 = TopicPartition("t", 0)

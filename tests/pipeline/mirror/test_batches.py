@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from parley.pipeline.decode import BadBatch
-from parley.pipeline.fetching import Fetched, TopicPartition
+from parley.pipeline.client.decode import BadBatch
+from parley.pipeline.client.fetching import Fetched, TopicPartition
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.mirror.appending import Batch, Tail, stamped
 from parley.pipeline.mirror.batches import SMALL_BYTES, Piece, Span, join, pieces, spans
 from parley.pipeline.mirror.translation import Run
-from parley.pipeline.sending import ProducerId
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import read_header
 from parley.protocol.records.compression import Compression

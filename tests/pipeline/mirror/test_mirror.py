@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from parley.pipeline.cluster import Cluster, Connection
-from parley.pipeline.fetching import TopicPartition as Place
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.fetching import TopicPartition as Place
+from parley.pipeline.client.sending import ProducerId
 from parley.pipeline.mirror import admin, notes
 from parley.pipeline.mirror.appending import Appender, Batch, new_producer
 from parley.pipeline.mirror.copying import Copied, Range, copy
 from parley.pipeline.mirror.internal_records import Checkpoint, OffsetSync, StoredOffset
 from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import from_mm1, from_mm2
-from parley.pipeline.sending import ProducerId
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import HEADER_SIZE, read_header
 from parley.protocol.records.record import Record

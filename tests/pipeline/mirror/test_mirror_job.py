@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
+from tests.support.java_archives import small_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RECORDS = 20_000
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java that is started once more and compiles little."""
-
 
 def command(a: str, b: str, *more: str) -> list[str]:
-    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={QUICK}")
+    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={small_spark()}")
     spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     clusters = ("--source", a, "--target", b, "--source-alias", "A", "--topics", "orders")
     return [sys.executable, "-m", "parley", "mirror", *clusters, *spark, *more]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.pipeline.mirror.clusters import as_rows, commit, copy_once, create, produce, properties, read, rows
 from tests.pipeline.mirror.mirror_maker import run, start
+from tests.system.clusters import POLL_S
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -53,7 +55,7 @@ def grown_to(bootstrap: str, topic: str, count: int) -> None:
     """Wait until a topic has so many records."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     while topic not in admin.list_topics(timeout=30).topics or len(read(bootstrap, topic)) < count:
-        pass
+        time.sleep(POLL_S)
 
 
 @pytest.fixture

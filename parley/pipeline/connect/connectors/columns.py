@@ -4,7 +4,7 @@ A struct, or a JSON object without schema, becomes a column for each of its fiel
 ``value``. Beside them, where wanted, stands where the record came from: ``kafka_key``, ``kafka_topic``,
 ``kafka_partition``, ``kafka_offset`` and ``kafka_timestamp``; a field of the value that has such a name counts more.
 
-`Columns` takes rows in their order and applies the rule of `exact_values` and `column_types`: a value is stored
+`Columns` takes rows in their order and applies the rule of `parley.pipeline.values`: a value is stored
 exactly, in a column that is widened if need be, or its record is refused. The first value that tells its type makes a
 column.
 """
@@ -18,14 +18,14 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from parley.pipeline.column_types import DIGITS_MAX, Fractions, is_always_exact, settled, widened
 from parley.pipeline.connect.connector import SinkTask
 from parley.pipeline.connect.data import LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.logical import from_millis
 from parley.pipeline.connect.records import SinkRecord
-from parley.pipeline.exact_values import UNKNOWN, DoesNotFit, fits, fitter, json_value, kind_of
-from parley.pipeline.json_text import dumps
+from parley.pipeline.values.exact import UNKNOWN, DoesNotFit, fits, fitter, json_value, kind_of
+from parley.pipeline.values.json_text import dumps
+from parley.pipeline.values.widening import DIGITS_MAX, Fractions, is_always_exact, settled, widened
 
 __all__ = [
     "Columns",

@@ -22,14 +22,14 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from parley.pipeline.column_types import delta_type, is_always_exact, only_adds_fields
 from parley.pipeline.connect.config import ConfigType, Importance
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
 from parley.pipeline.connect.connectors.ranges import range_keys
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
-from parley.pipeline.exact_values import DoesNotFit, fits, fitter
+from parley.pipeline.values.exact import DoesNotFit, fits, fitter
+from parley.pipeline.values.widening import delta_type, is_always_exact, only_adds_fields
 
 __all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
 

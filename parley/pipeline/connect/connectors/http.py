@@ -18,8 +18,8 @@ from parley.pipeline.connect.connector import SinkConnector, SinkTask
 from parley.pipeline.connect.connectors.columns import Refused, place, plain, refusing
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
-from parley.pipeline.exact_values import DoesNotFit, json_value
-from parley.pipeline.json_text import dumps
+from parley.pipeline.values.exact import DoesNotFit, json_value
+from parley.pipeline.values.json_text import dumps
 
 __all__ = ["HttpSinkConnector", "HttpSinkTask"]
 

@@ -23,7 +23,7 @@ from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
 from parley.pipeline.connect.data import NO_VALUE, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
-from parley.pipeline.connect.values import infer_schema
+from parley.pipeline.connect.text_values import infer_schema
 
 __all__ = ["AvroConverter"]
 

@@ -20,8 +20,8 @@ from parley.pipeline.connect.converters import ConverterOfBoth, json_schema
 from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.logical import FROM_LOGICAL, TO_LOGICAL
-from parley.pipeline.connect.values import infer_schema
-from parley.pipeline.json_text import dumps, finite
+from parley.pipeline.connect.text_values import infer_schema
+from parley.pipeline.values.json_text import dumps, finite
 
 __all__ = ["JsonConverter"]
 

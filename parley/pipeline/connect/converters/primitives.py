@@ -11,7 +11,7 @@ from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
 from parley.pipeline.connect.converters import ConverterOfBoth
 from parley.pipeline.connect.data import Schema, SchemaAndValue, SchemaType
 from parley.pipeline.connect.errors import ConfigError, DataError
-from parley.pipeline.connect.values import to_text
+from parley.pipeline.connect.text_values import to_text
 
 __all__ = [
     "BooleanConverter",

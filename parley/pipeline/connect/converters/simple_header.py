@@ -5,7 +5,7 @@ from __future__ import annotations
 from parley.pipeline.connect.converters import HeaderConverter
 from parley.pipeline.connect.data import BYTES
 from parley.pipeline.connect.records import Header
-from parley.pipeline.connect.values import parse, to_text
+from parley.pipeline.connect.text_values import parse, to_text
 
 __all__ = ["SimpleHeaderConverter"]
 

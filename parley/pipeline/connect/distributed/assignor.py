@@ -4,7 +4,7 @@
 members keep what they have and the leader says what comes to it or goes:
 
 1. What nobody has any more because it was deleted, and what two members have, is taken away.
-2. New connectors and tasks are given at once to whoever has least.
+2. New connectors and tasks are given at once to the member that has least.
 3. What a member had that is gone is held back for `max_delay_ms`: a worker that is restarted gets its own back, since
    it goes to those that came meanwhile. All join again when the time is up.
 4. When nothing is held back, members that have more than their part give up what is too much. It is given to others in
@@ -108,7 +108,7 @@ def _doubled(parts: Iterable[Work]) -> Work:
 
 
 def _give(work: Work, among: Iterable[str], kept: Mapping[str, Work], given: dict[str, Work]) -> None:
-    """Give each connector, then each task, to whoever of these has least of the kind."""
+    """Give each connector, then each task, to the member that has least of the kind."""
     members = list(among)
     _give_kind(sorted(work.connectors), members, kept, given, lambda one: len(one.connectors), _as_connector)
     _give_kind(sorted(work.tasks), members, kept, given, lambda one: len(one.tasks), _as_task)

@@ -281,7 +281,7 @@ class ConfigStore:
             await self._write([record])
 
     async def put_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
-        """Ask whoever has the connector and its tasks to start them again."""
+        """Ask the workers of the connector and its tasks to start them again."""
         await self._lead([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
 
     async def put_logger(self, name: str, level: str) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from parley.pipeline.connect.distributed.blocking import in_thread
+from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.herder import NotFound, Rebalancing
 

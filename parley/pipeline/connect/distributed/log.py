@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from parley.pipeline.client.decode import visible
+from parley.pipeline.client.fetching import Isolation, TopicPartition, fetched_in
+from parley.pipeline.client.partitioner import partition_of
 from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
-from parley.pipeline.decode import visible
-from parley.pipeline.fetching import Isolation, TopicPartition, fetched_in
-from parley.pipeline.partitioner import partition_of
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest

@@ -52,7 +52,7 @@ DEFAULT_RULES: Final = SigningRules()
 
 
 def new_key(now_ms: int, rules: SigningRules = DEFAULT_RULES) -> SessionKey:
-    """A key nobody knows yet."""
+    """A new key."""
     bits = rules.key_bits or _KEY_BITS[rules.key_algorithm]
     return SessionKey(secrets.token_bytes((bits + 7) // 8), rules.key_algorithm, now_ms)
 

@@ -18,15 +18,15 @@ from typing import Final
 
 from parley.pipeline.connect.connector import SourceTask, TransactionContext
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.offsets import key_of
+from parley.pipeline.connect.offset_stores import key_of
 from parley.pipeline.connect.records import SourceRecord
 from parley.pipeline.connect.tasks.boundaries import Boundary, Verdict
 from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
 from parley.pipeline.connect.tasks.guard import Guard
-from parley.pipeline.connect.tasks.source import SourceRun, TopicMaker
+from parley.pipeline.connect.tasks.source_run import SourceRun, TopicMaker
 from parley.pipeline.connect.tasks.spec import TaskSpec
 from parley.pipeline.connect.tasks.tolerance import Tolerance
-from parley.pipeline.connect.tasks.writing import TransactionWriter
+from parley.pipeline.connect.tasks.topic_writing import TransactionWriter
 from parley.protocol.errors import ErrorCode, KafkaError
 
 __all__ = ["ExactlyOnceRun"]

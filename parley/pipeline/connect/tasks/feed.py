@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import uvloop
 
-from parley.pipeline.cluster import Connection, Isolation
-from parley.pipeline.fetching import Fetched, TopicPartition, fetch_once, fetched_in
+from parley.pipeline.client.cluster import Connection, Isolation
+from parley.pipeline.client.fetching import Fetched, TopicPartition, fetch_once, fetched_in
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest
@@ -56,7 +56,7 @@ class Inbox:
             self._filled.notify()
 
     def take(self, timeout_s: float) -> tuple[Subscription, Fetched | KafkaError] | None:
-        """The next that was fetched; None after so long, or if somebody calls `wake`."""
+        """The next that was fetched; None after so long, or if `wake` is called."""
         with self._filled:
             if not self._waiting and not self._woken:
                 self._filled.wait(timeout_s)

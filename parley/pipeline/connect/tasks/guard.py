@@ -1,35 +1,32 @@
 """What stands between a task and everything it changes: whether it may, here and now.
 
-A task that did not stop in time is abandoned: its thread may run on, in a call that nothing can end. And a host that
-the worker may have given up (its lease is over, see :mod:`parley.pipeline.connect.tasks.peer`) must act for no task
-any more,
-even if it has only now come back from a long pause and nobody has told it. So a task asks before each call that puts
-something somewhere, and nothing that it says is passed on, stored or committed unless it may. What it put meanwhile in
-a target is between it and the target: exactly-once sinks find out by the offsets that the target has.
+A task that did not stop in time is abandoned: its thread may run on, in a call that nothing can end. So a task asks
+before each call that puts something somewhere, and nothing that it says is passed on, stored or committed unless it
+may. What it put meanwhile in a target is between it and the target: exactly-once sinks find out by the offsets that
+the target has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.pipeline.cluster import Cluster
+from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect import groups
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import State
-from parley.pipeline.connect.offsets import SourceOffset
+from parley.pipeline.connect.offset_stores import SourceOffset
 from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
-from parley.pipeline.fetching import TopicPartition
 
 __all__ = ["Guard"]
 
 
 class Guard:
-    """The reports of one task, and its group's offsets, as long as it may act. `is_leased` is asked each time."""
+    """The reports of one task, and its group's offsets, as long as it may act."""
 
-    def __init__(self, reports: Reports, is_leased: Callable[[], bool]) -> None:
+    def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._is_leased = is_leased
         self._is_abandoned = False
 
     def abandon(self) -> None:
@@ -38,7 +35,7 @@ class Guard:
 
     @property
     def may_act(self) -> bool:
-        return not self._is_abandoned and self._is_leased()
+        return not self._is_abandoned
 
     def check(self) -> None:
         """Raises ConnectError if the task may not go on."""

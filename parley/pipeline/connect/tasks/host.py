@@ -1,4 +1,4 @@
-"""A process with many tasks: a thread for each, so that one that fails, or is stuck, holds up no other.
+"""The tasks of a worker: a thread for each, so that one that fails, or is stuck, holds up no other.
 
 Tasks of a host share connections: one cluster for requests, one feed for reading for each isolation level. What
 happens goes to `Reports`. A task that does not stop in time is abandoned: its thread may run on, but nothing it does is
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from parley.pipeline.cluster import Cluster, Connection, Isolation
+from parley.pipeline.client.cluster import Cluster, Connection, Isolation
 from parley.pipeline.connect.connector import SinkTask, SourceTask
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TaskId
@@ -25,11 +25,11 @@ from parley.pipeline.connect.tasks.conversion import Conversion
 from parley.pipeline.connect.tasks.exactly_once import ExactlyOnceRun
 from parley.pipeline.connect.tasks.feed import Feed
 from parley.pipeline.connect.tasks.guard import Guard
-from parley.pipeline.connect.tasks.sink import SinkRun
-from parley.pipeline.connect.tasks.source import SourceRun, TopicMaker
+from parley.pipeline.connect.tasks.sink_run import SinkRun
+from parley.pipeline.connect.tasks.source_run import SourceRun, TopicMaker
 from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import Tolerance
-from parley.pipeline.connect.tasks.writing import DeadLetterTopic, TopicWriter, TransactionWriter
+from parley.pipeline.connect.tasks.topic_writing import DeadLetterTopic, TopicWriter, TransactionWriter
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["TaskHost"]
@@ -176,36 +176,35 @@ class _Running:
 
 
 class TaskHost:
-    """Runs tasks in threads; see the module's rules. Its methods may come from any thread.
-
-    `is_leased` says whether the host may act: as soon as it does not, its tasks end, and change nothing more.
-    """
+    """Runs tasks in threads; see the module's rules. Its methods may come from any thread."""
 
     def __init__(
         self,
         worker: WorkerConfig,
         reports: Reports,
+        plugins: Plugins,
         *,
-        is_leased: Callable[[], bool] = lambda: True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._worker = worker
         self._reports = reports
-        self._is_leased = is_leased
         self._now_ms = now_ms
-        self._plugins = Plugins(worker["plugin.path"])
+        self._plugins = plugins
         self._clients = _Clients()
         self._running: dict[TaskId, _Running] = {}
         self._lock = threading.Lock()
 
     def start(self, spec: TaskSpec) -> None:
-        """Start a task. What becomes of it is reported. Raises ConnectError if it runs already."""
-        running = _Running(spec, self._make, Guard(self._reports, self._is_leased))
+        """Start a task. What becomes of it is reported. Raises ConnectError if it runs already or cannot start."""
+        running = _Running(spec, self._make, Guard(self._reports))
         with self._lock:
             if spec.id in self._running:
                 raise ConnectError(f"Task already exists in this worker: {spec.id}")
+            try:
+                running.thread.start()
+            except RuntimeError as error:  # the process may have no more threads
+                raise ConnectError(f"Task {spec.id} cannot be started: {error}") from error
             self._running[spec.id] = running
-        running.thread.start()
 
     def pause(self, task: TaskId) -> None:
         """Let it do nothing, once its present call is done; it keeps what it holds."""
@@ -216,8 +215,8 @@ class TaskHost:
         if running := self._running.get(task):
             running.resume()
 
-    def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> bool:
-        """Stop these, all at once; those that take longer are abandoned. Whether there are none of these."""
+    def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> None:
+        """Stop these, all at once; those that take longer are abandoned."""
         with self._lock:
             ended = [self._running.pop(one) for one in tasks if one in self._running]
         for running in ended:
@@ -228,13 +227,11 @@ class TaskHost:
             if running.thread.is_alive():
                 _log.error("Task %s did not stop within %s ms and is abandoned.", running.spec.id, timeout_ms)
             running.guard.abandon()
-        return not any(one.thread.is_alive() for one in ended)
 
-    def close(self, timeout_ms: int) -> bool:
-        """Stop everything and end the connections. Whether no task had to be abandoned."""
-        have_ended = self.stop(list(self._running), timeout_ms)
+    def close(self, timeout_ms: int) -> None:
+        """Stop everything and end the connections."""
+        self.stop(list(self._running), timeout_ms)
         self._clients.close()
-        return have_ended
 
     def _make(self, running: _Running) -> SinkRun | SourceRun:
         """What a task needs, made in its own thread. Raises ConfigError, ConnectError."""

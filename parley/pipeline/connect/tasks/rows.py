@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.fetching import Fetched
 from parley.pipeline.connect.tasks.tolerance import Raw
-from parley.pipeline.decode import decode
-from parley.pipeline.fetching import Fetched
 
 __all__ = ["read_rows"]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from parley.pipeline.cluster import Connection, Isolation
+from parley.pipeline.client.cluster import Connection, Isolation
 from parley.pipeline.connect.connector_config import SINK, SOURCE
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.herder import State, TaskId
-from parley.pipeline.connect.offsets import SourceOffset
+from parley.pipeline.connect.offset_stores import SourceOffset
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 

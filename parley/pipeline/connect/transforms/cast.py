@@ -15,8 +15,8 @@ from parley.pipeline.connect.data import Field, LogicalType, Schema, SchemaType,
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.logical import FROM_LOGICAL
 from parley.pipeline.connect.records import ConnectRecord
+from parley.pipeline.connect.text_values import infer_schema, to_text
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read, struct_like
-from parley.pipeline.connect.values import infer_schema, to_text
 
 __all__ = ["Cast"]
 

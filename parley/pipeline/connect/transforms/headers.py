@@ -10,6 +10,7 @@ from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, no
 from parley.pipeline.connect.data import Schema, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.records import ConnectRecord, Header
+from parley.pipeline.connect.text_values import parse
 from parley.pipeline.connect.transforms import (
     REPLACE_NULLS,
     KeyOrValue,
@@ -19,7 +20,6 @@ from parley.pipeline.connect.transforms import (
     read,
     struct_like,
 )
-from parley.pipeline.connect.values import parse
 
 __all__ = ["DropHeaders", "HeaderFrom", "InsertHeader"]
 

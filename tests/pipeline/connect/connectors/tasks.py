@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.pipeline.connect.connector import SinkTask, SourceTask
-from parley.pipeline.connect.offsets import StoredOffsets
+from parley.pipeline.connect.offset_stores import StoredOffsets
 from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
 NAME = "tested"

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import KafkaError as ClientError
 
 from parley import Broker
-from parley.pipeline.cluster import Connection
-from parley.pipeline.connect.distributed.leading import TransactionalWrites, leader_id
+from parley.pipeline.client.cluster import Connection
+from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites, leader_id
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.pipeline.connect.workers import SAMPLE, RunningWorker, counter, group_worker, until
 

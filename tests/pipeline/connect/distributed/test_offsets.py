@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from parley.pipeline.cluster import Connection
+from parley.pipeline.client.cluster import Connection
 from parley.pipeline.connect.distributed.log import MemoryLog
-from parley.pipeline.connect.distributed.offsets import TopicOffsetStore
+from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 
 WHERE = b'["src",{"filename":"f"}]'
 

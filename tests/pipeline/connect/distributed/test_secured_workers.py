@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from parley import Broker
-from parley.pipeline.connect.running import make_worker
 from tests.pipeline.connect.rest.test_login import SECRET, jaas_file
 from tests.pipeline.connect.rest.test_settings import AUTHORITY, EXTENSION, tls
 from tests.pipeline.connect.workers import RunningWorker, counter, group_worker
@@ -34,7 +33,7 @@ async def secured_worker(bootstrap: str, group: str, folder: Path) -> AsyncItera
         "inter.worker.verification.algorithms": ALGORITHM,
     }
     asking = client(folder, auth=("alice", SECRET))
-    async with group_worker(bootstrap, group, make_worker, asking, **told) as worker:
+    async with group_worker(bootstrap, group, asking, **told) as worker:
         yield worker
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.pipeline.connect.distributed.following import restart_plan
+from parley.pipeline.connect.distributed.config_following import restart_plan
 from parley.pipeline.connect.distributed.log import MemoryLog
 from parley.pipeline.connect.distributed.protocol import Work
 from parley.pipeline.connect.distributed.statuses import StatusStore

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from pyarrow import types
 from sqlalchemy.types import TypeEngine
 
-from parley.pipeline.column_types import DIGITS_MAX
-from parley.pipeline.exact_values import JSON, DoesNotFit, kind_of
+from parley.pipeline.values.exact import JSON, DoesNotFit, kind_of
+from parley.pipeline.values.widening import DIGITS_MAX
 
 __all__ = ["TextDecimal", "column_kind", "sql_kind", "sql_type", "sql_value"]
 

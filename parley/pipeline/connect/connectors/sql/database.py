@@ -31,7 +31,7 @@ from parley.pipeline.connect.data import (
     decimal,
 )
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
-from parley.pipeline.json_text import dumps
+from parley.pipeline.values.json_text import dumps
 
 __all__ = ["CONNECTION", "connect_schema", "connect_value", "failed", "open_engine"]
 

@@ -54,7 +54,7 @@ from parley.pipeline.connect.connectors.sql.tables import (
 from parley.pipeline.connect.data import Struct
 from parley.pipeline.connect.errors import ConnectError, DataError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
-from parley.pipeline.exact_values import DoesNotFit, kind_of
+from parley.pipeline.values.exact import DoesNotFit, kind_of
 
 __all__ = ["SqlSinkConnector", "SqlSinkTask"]
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from parley.pipeline.connect.connectors.sql.column_types import column_kind, sql_kind, sql_type
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.exact_values import fits
+from parley.pipeline.values.exact import fits
 
 __all__ = [
     "MakingFailed",

@@ -1,0 +1,76 @@
+"""The offsets that a consumer group has committed, asked of and told to its coordinator.
+
+No member joins a group here: offsets are committed as for a group without members. The functions are for
+:meth:`parley.pipeline.client.cluster.Cluster.retry`; they raise KafkaError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.pipeline.client.fetching import TopicPartition
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
+
+__all__ = ["Committed", "commit", "committed"]
+
+_COMMIT_NAMES_MAX: Final = 9
+_STABLE_VERSION: Final = 7
+_FETCH_ONE_GROUP_MAX: Final = 7
+"""Later versions name topics by id, or ask for several groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group's committed offset (of the next record to read) and what it noted with it."""
+
+    offset: int
+    metadata: str = ""
+
+
+async def committed(client: Client, group: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
+    """All that the group has committed.
+
+    With ``stable``, a newer commit of a transaction that has not ended yet raises KafkaError(UNSTABLE_OFFSET_COMMIT),
+    which passes (KIP-447; brokers before 2.5 report the older commit).
+    """
+    node = await client.coordinator(group)
+    version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
+    request = OffsetFetchRequest(group_id=group, topics=None)
+    request.require_stable = stable and version >= _STABLE_VERSION
+    answer = await client.send(request, node=node, version=version)
+    codes = {one.error_code for topic in answer.topics for one in topic.partitions}
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT if ErrorCode.UNSTABLE_OFFSET_COMMIT in codes else answer.error_code
+    if code:
+        raise KafkaError(ErrorCode(code), f"offsets of group {group}")
+    return {
+        TopicPartition(topic.name, one.partition_index): Committed(one.committed_offset, one.metadata or "")
+        for topic in answer.topics
+        for one in topic.partitions
+        if not one.error_code and one.committed_offset >= 0
+    }
+
+
+async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
+    """Commit offsets; the error codes of those that were refused."""
+    kind = OffsetCommitRequest
+    topics: dict[str, Any] = {}
+    for place, one in offsets.items():
+        topic = topics.setdefault(place.topic, kind.OffsetCommitRequestTopic(name=place.topic, partitions=[]))
+        topic.partitions.append(
+            kind.OffsetCommitRequestPartition(
+                partition_index=place.partition, committed_offset=one.offset, committed_metadata=one.metadata
+            )
+        )
+    node = await client.coordinator(group)
+    version = min(await client.version_for(kind, node=node), _COMMIT_NAMES_MAX)
+    answer = await client.send(kind(group_id=group, topics=list(topics.values())), node=node, version=version)
+    return {
+        TopicPartition(topic.name, one.partition_index): one.error_code
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.error_code
+    }

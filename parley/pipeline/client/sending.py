@@ -1,0 +1,295 @@
+"""Batches on their way to the leaders of their partitions: in order, several at a time, each exactly once.
+
+A `Sender` lives on a cluster's event loop. Rules:
+
+* Batches of a partition are numbered as they are added (KIP-98), and are written in that order and once, whatever is
+  sent again: a broker knows a batch that it has by its number.
+* At most `WINDOW` batches of a partition are under way, since a broker remembers as many (KIP-679). After an error that
+  may pass, those that failed are sent again in their order, each alone: they may be written already, and the broker
+  would not know them any more if others came in before.
+* All bytes that wait or are under way are bounded; `add` waits for room.
+* A batch that is larger than its topic allows is cut, and written in parts: only a single record can be too large.
+* An error that does not pass, or a batch that is not written within its time, ends the sender: what follows in that
+  partition could not keep its order. Every later call raises that error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from parley.pipeline.client.fetching import TopicPartition
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import INT32_MAX, TRANSACTIONAL_BIT, read_header, write_header
+from parley.protocol.records.crc import seal
+
+WINDOW: Final = 5
+
+_PRODUCE_VERSION_MAX: Final = 11
+"""From version 12 on the transaction takes partitions in by itself (KIP-890), from 13 on topics go by id (KIP-516)."""
+_ACKS_ALL: Final = -1
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 1.0
+_NOT_PASSING: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+
+
+class ProducerId(NamedTuple):
+    """Who writes, as the broker gave it (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+class Written(NamedTuple):
+    """So many records stand in the log of a partition from ``base_offset`` on, without gaps."""
+
+    partition: TopicPartition
+    base_offset: int
+    records: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch that is not known to be written."""
+
+    data: bytearray
+    count: int
+    deadline: float
+    alone: bool = False
+    """Whether it was sent while no other of its partition was under way."""
+    again: bool = False
+    """Whether it was sent before."""
+    task: asyncio.Task[int] | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        return None if self.task is None else self.task.exception()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The batches of one partition, in their order: those under way come before those that wait."""
+
+    partition: TopicPartition
+    next_sequence: int = 0
+    waiting: deque[_Batch] = field(default_factory=deque)
+    flying: deque[_Batch] = field(default_factory=deque)
+    pause: float = _BACKOFF_FIRST_S
+    driver: asyncio.Task[None] | None = None
+
+
+class Sender:
+    """Sends for one producer; see the rules of the module. ``delivery_timeout_s`` bounds the time from `add` on."""
+
+    def __init__(
+        self,
+        client: Client,
+        producer: ProducerId,
+        *,
+        transactional_id: str | None,
+        in_flight_bytes: int,
+        request_timeout_s: float,
+        delivery_timeout_s: float,
+    ) -> None:
+        self._client = client
+        self._producer = producer
+        self._transactional_id = transactional_id
+        self._bytes_max = in_flight_bytes
+        self._request_timeout_s = request_timeout_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._refused_bytes: dict[str, int] = {}
+        """The least size of a batch that a topic has refused."""
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+        self._failed: Exception | None = None
+        self._written: list[Written] = []
+
+    async def add(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
+        """Take sealed v2 batches in, in this order, as room becomes free. They are changed in place."""
+        now = asyncio.get_running_loop().time
+        for partition, data in batches:
+            async with self._changed:
+                size = len(data)
+                while not self._failed and self._bytes and self._bytes + size > self._bytes_max:
+                    await self._changed.wait()
+                self._check()
+                self._bytes += size
+            lane = self._lanes.get(partition)
+            if lane is None:
+                lane = self._lanes[partition] = _Lane(partition)
+            count = self._number(lane, data)
+            lane.waiting.append(_Batch(data, count, now() + self._delivery_timeout_s))
+            if lane.driver is None:
+                lane.driver = asyncio.create_task(self._drive(lane))
+
+    async def drain(self) -> list[Written]:
+        """Wait until everything is written; what was, since the last call, neighbours put together."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._failed or not self._bytes)
+        self._check()
+        written, self._written = self._written, []
+        return written
+
+    async def stop(self, *, settle: bool = False) -> None:
+        """Give up what waits and, unless it is to `settle`, what is under way."""
+        drivers = [lane.driver for lane in self._lanes.values() if lane.driver is not None]
+        flying = [batch.task for lane in self._lanes.values() for batch in lane.flying if batch.task is not None]
+        for task in drivers if settle else (*drivers, *flying):
+            task.cancel()
+        await asyncio.gather(*drivers, *flying, return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _number(self, lane: _Lane, data: bytearray) -> int:
+        """Make the batch the producer's next one; how many records it holds."""
+        header = read_header(data)
+        bit = TRANSACTIONAL_BIT if self._transactional_id is not None else 0
+        header = header._replace(
+            producer_id=self._producer.producer_id,
+            producer_epoch=self._producer.epoch,
+            base_sequence=lane.next_sequence,
+            attributes=header.attributes & ~TRANSACTIONAL_BIT | bit,
+        )
+        write_header(data, 0, header)
+        seal(data, 0, len(data))
+        lane.next_sequence = (lane.next_sequence + header.record_count) & INT32_MAX
+        return header.record_count
+
+    # One partition.
+
+    async def _drive(self, lane: _Lane) -> None:
+        """Send what the lane holds until it is empty."""
+        try:
+            while lane.waiting or lane.flying:
+                self._launch(lane)
+                first = lane.flying[0]
+                assert first.task is not None
+                await asyncio.wait((first.task,))
+                if first.error is None:
+                    lane.flying.popleft()
+                    lane.pause = _BACKOFF_FIRST_S
+                    await self._settle(lane, first)
+                else:
+                    await self._recover(lane, first)
+        except Exception as error:
+            async with self._changed:
+                self._failed = self._failed or error
+                self._changed.notify_all()
+        finally:
+            lane.driver = None
+
+    def _launch(self, lane: _Lane) -> None:
+        while lane.waiting and len(lane.flying) < WINDOW:
+            if lane.flying and (lane.flying[-1].again or lane.waiting[0].again):
+                return
+            batch = self._fitting(lane)
+            batch.alone = not lane.flying
+            batch.task = asyncio.create_task(self._send(lane.partition, batch.data))
+            lane.flying.append(batch)
+
+    def _fitting(self, lane: _Lane) -> _Batch:
+        """The first batch that waits, or its first part where the topic is known to refuse the whole."""
+        refused = self._refused_bytes.get(lane.partition.topic, INT32_MAX)
+        batch = lane.waiting.popleft()
+        while len(batch.data) >= refused and batch.count > 1:
+            parts = [
+                replace(batch, data=data, count=read_header(data).record_count, task=None)
+                for data in _cut(batch.data, min(len(batch.data) // refused + 1, batch.count))
+            ]
+            self._bytes += sum(len(part.data) for part in parts) - len(batch.data)
+            batch = parts[0]
+            lane.waiting.extendleft(reversed(parts[1:]))
+        return batch
+
+    async def _settle(self, lane: _Lane, batch: _Batch) -> None:
+        assert batch.task is not None
+        base_offset = batch.task.result()
+        if base_offset >= 0:
+            last = self._written[-1] if self._written else None
+            if last and last.partition == lane.partition and last.base_offset + last.records == base_offset:
+                self._written[-1] = Written(lane.partition, last.base_offset, last.records + batch.count)
+            else:
+                self._written.append(Written(lane.partition, base_offset, batch.count))
+        async with self._changed:
+            self._bytes -= len(batch.data)
+            self._changed.notify_all()
+
+    async def _recover(self, lane: _Lane, first: _Batch) -> None:
+        """Wait for all that is under way; what failed goes back to the head of the lane. Raises what does not pass."""
+        error = first.error
+        if not isinstance(error, KafkaError):
+            assert error is not None
+            raise error
+        too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE and first.count > 1
+        if too_large:
+            self._refused_bytes[lane.partition.topic] = len(first.data)
+        elif not _passes(error, first.alone) or asyncio.get_running_loop().time() >= first.deadline:
+            raise KafkaError(error.code, f"writing to {lane.partition}: {error.message}")
+        await asyncio.wait([batch.task for batch in lane.flying if batch.task is not None])
+        failed = [batch for batch in lane.flying if batch.error is not None]
+        for batch in lane.flying:
+            batch.again = True
+            if batch.error is None:
+                await self._settle(lane, batch)
+        lane.flying.clear()
+        lane.waiting.extendleft(reversed(failed))
+        if too_large:
+            return
+        await asyncio.sleep(lane.pause)
+        lane.pause = min(2 * lane.pause, _BACKOFF_MAX_S)
+        try:
+            await self._client.metadata([lane.partition.topic])
+        except KafkaError:
+            return  # the next attempt finds out
+
+    async def _send(self, partition: TopicPartition, data: bytearray) -> int:
+        """Produce one batch; the offset it got, -1 if that is not known any more. Raises KafkaError."""
+        node = await self._client.leader(*partition)
+        version = min(await self._client.version_for(ProduceRequest, node=node), _PRODUCE_VERSION_MAX)
+        content = ProduceRequest.PartitionProduceData(index=partition.partition, records=data)
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=_ACKS_ALL,
+            timeout_ms=int(self._request_timeout_s * 1000),
+            topic_data=[ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[content])],
+        )
+        # The broker waits for the replicas as long as the request allows: its answer needs a moment more.
+        answer = await self._client.send(request, node=node, version=version, timeout=self._request_timeout_s + 5)
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code and result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            code = ErrorCode(result.error_code)
+            raise KafkaError(code, result.error_message or code.message)
+        return int(result.base_offset)
+
+
+def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
+    """A batch as so many, of about as many records each, numbered on in its place."""
+    header = read_header(data)
+    found = list(records(data))
+    for begin, end in pairwise(len(found) * number // parts for number in range(parts + 1)):
+        yield build(
+            found[begin:end],
+            compression=header.compression,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=(header.base_sequence + begin) & INT32_MAX,
+            transactional=header.is_transactional,
+        )
+
+
+def _passes(error: KafkaError, alone: bool) -> bool:
+    """Whether the batch may be sent again. One that overtook another, or followed one that failed, is out of order."""
+    if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return not alone
+    passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    return passing and error.code not in _NOT_PASSING

@@ -1,0 +1,141 @@
+"""What a producer asks of the coordinator: its id, and the transactions of a transactional id (KIP-98).
+
+Versions are held below those of KIP-890's second part, in which a transaction takes partitions in by itself and ends
+with a new epoch: every broker since 0.11 understands these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from parley.pipeline.client.fetching import TopicPartition
+from parley.pipeline.client.group_offsets import Committed
+from parley.pipeline.client.sending import ProducerId
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.producers import InitProducerIdRequest
+from parley.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
+
+_TRANSACTION: Final = 1
+"""The type of key by which `Client.coordinator` finds the coordinator of a transactional id."""
+_CURRENT_ID_VERSION: Final = 3
+_ADD_VERSION_MAX: Final = 3
+_ADD_OFFSETS_VERSION_MAX: Final = 3
+_COMMIT_OFFSETS_VERSION_MAX: Final = 4
+_END_VERSION_MAX: Final = 4
+
+
+async def producer_id(
+    client: Client, transactional_id: str | None, timeout_ms: int, current: ProducerId | None = None
+) -> ProducerId:
+    """An id for a producer. That of a transactional id fences its older owners and aborts what they left open.
+
+    ``current`` is the id that the asker has: an owner that has been fenced itself is refused with PRODUCER_FENCED or
+    INVALID_PRODUCER_EPOCH (KIP-360; brokers before 2.5 do not check it).
+    """
+    node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    if current is not None and await client.version_for(InitProducerIdRequest, node=node) >= _CURRENT_ID_VERSION:
+        request.producer_id, request.producer_epoch = current
+    answer = await client.send(request, node=node)
+    if answer.error_code:
+        raise KafkaError(ErrorCode(answer.error_code), f"no producer id for {transactional_id or 'an idempotent one'}")
+    return ProducerId(answer.producer_id, answer.producer_epoch)
+
+
+async def add_partitions(
+    client: Client, transactional_id: str, producer: ProducerId, partitions: Iterable[TopicPartition]
+) -> None:
+    """Make partitions part of the open transaction, which the first of them opens; before anything is written there."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    node = await client.coordinator(transactional_id, _TRANSACTION)
+    version = min(await client.version_for(AddPartitionsToTxnRequest, node=node), _ADD_VERSION_MAX)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=ids) for name, ids in topics.items()
+        ],
+    )
+    answer = await client.send(request, node=node, version=version)
+    codes = {
+        one.partition_error_code for topic in answer.results_by_topic_v3_and_below for one in topic.results_by_partition
+    }
+    # One that is refused makes the others OPERATION_NOT_ATTEMPTED, which says nothing.
+    for code in sorted(codes - {ErrorCode.NONE}, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
+        raise KafkaError(ErrorCode(code), f"adding partitions to the transaction of {transactional_id!r}")
+
+
+async def add_group(client: Client, transactional_id: str, producer: ProducerId, group: str) -> None:
+    """Make a group's offsets part of the open transaction, or open one; before `commit_offsets`. Raises KafkaError."""
+    node = await client.coordinator(transactional_id, _TRANSACTION)
+    version = min(await client.version_for(AddOffsetsToTxnRequest, node=node), _ADD_OFFSETS_VERSION_MAX)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+    )
+    response = await client.send(request, node=node, version=version)
+    if response.error_code:
+        raise KafkaError(
+            ErrorCode(response.error_code), f"adding group {group!r} to the transaction of {transactional_id!r}"
+        )
+
+
+async def commit_offsets(
+    client: Client,
+    transactional_id: str,
+    producer: ProducerId,
+    group: str,
+    offsets: Mapping[TopicPartition, Committed],
+) -> None:
+    """Commit offsets of a group without members; they count once the transaction is committed. Raises KafkaError."""
+    kind = TxnOffsetCommitRequest
+    topics: dict[str, Any] = {}
+    for place, one in offsets.items():
+        topic = topics.setdefault(place.topic, kind.TxnOffsetCommitRequestTopic(name=place.topic, partitions=[]))
+        topic.partitions.append(
+            kind.TxnOffsetCommitRequestPartition(
+                partition_index=place.partition, committed_offset=one.offset, committed_metadata=one.metadata
+            )
+        )
+    node = await client.coordinator(group)
+    version = min(await client.version_for(kind, node=node), _COMMIT_OFFSETS_VERSION_MAX)
+    request = kind(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=list(topics.values()),
+    )
+    response = await client.send(request, node=node, version=version)
+    for found in response.topics:
+        for one in found.partitions:
+            if one.error_code:
+                raise KafkaError(ErrorCode(one.error_code), f"committing offsets of group {group!r} in a transaction")
+
+
+async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
+    """Commit or abort the open transaction. May be sent again while the answer is missing."""
+    node = await client.coordinator(transactional_id, _TRANSACTION)
+    version = min(await client.version_for(EndTxnRequest, node=node), _END_VERSION_MAX)
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        committed=committed,
+    )
+    answer = await client.send(request, node=node, version=version)
+    if answer.error_code:
+        what = "commit" if committed else "abort"
+        raise KafkaError(ErrorCode(answer.error_code), f"cannot {what} the transaction of {transactional_id!r}")

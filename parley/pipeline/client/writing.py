@@ -1,0 +1,352 @@
+"""Writing Arrow rows to topics, from code that blocks.
+
+A `Producer` belongs to one thread and uses a `Cluster`, which it does not close. It is idempotent: what one producer
+writes stands in its partition in order and once, however often it had to be sent. With a transactional id, what is
+written between `begin` and `commit` becomes visible to readers of committed records all at once, or not at all.
+
+Rules:
+
+* Memory is bounded: rows are held until they come to ``buffer_bytes``, then encoded; `write` waits while
+  ``in_flight_bytes`` are on their way.
+* Nothing is written for sure before `flush` or `commit` has returned.
+* After an error the producer is of no use, for it does not know what was written; `abort` makes a transactional one
+  usable again. KafkaError has the code; ValueError is raised for rows that cannot be records, by `flush` at the latest.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parley.pipeline.client import transactions
+from parley.pipeline.client.cluster import Cluster, TopicPartition
+from parley.pipeline.client.encode import BATCH_BYTES, columns_of, encode
+from parley.pipeline.client.group_offsets import Committed
+from parley.pipeline.client.partitioner import Partitioner
+from parley.pipeline.client.sending import ProducerId, Sender, Written
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.compression import Compression
+
+__all__ = ["Producer", "Writing", "Written"]
+
+_EPOCH_MAX: Final = 0x7FFF
+_METADATA_AGE_MS: Final = 300_000
+"""After which the number of a topic's partitions is asked for again (``metadata.max.age.ms``)."""
+_COLUMNS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """How a producer writes. Can be pickled."""
+
+    transactional_id: str | None = None
+    compression: Compression = Compression.NONE
+    compression_level: int | None = None
+    batch_bytes: int = BATCH_BYTES
+    """How large a batch gets before it is compressed; no larger than the topic's ``max.message.bytes``."""
+    buffer_bytes: int = 8 * 1024 * 1024
+    """How many bytes of rows are held to be encoded together: larger batches, fewer requests."""
+    in_flight_bytes: int = 32 * 1024 * 1024
+    delivery_timeout_ms: int = 120_000
+    """How long writing a batch may take, with all its retries (``delivery.timeout.ms``)."""
+    transaction_timeout_ms: int = 60_000
+    """After which the coordinator aborts a transaction left open (``transaction.timeout.ms``)."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    partitions: int
+    learned_ms: int
+    partitioner: Partitioner
+
+
+class Producer:
+    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``; what is held is flushed at the end,
+    and a transaction that is still open is aborted.
+
+    ``now_ms`` is the timestamp of rows that have none; ``seed`` decides where records without a key begin.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writing: Writing | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        seed: int | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._writing = writing or Writing()
+        self._now_ms = now_ms
+        self._random = random.Random(seed)
+        self._topics: dict[str, _Topic] = {}
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._producer: ProducerId | None = None
+        self._renewed: ProducerId | None = None
+        """The identity to go on with, if the cluster need not be asked for one."""
+        self._sender: Sender | None = None
+        self._in_transaction = False
+        self._added: set[TopicPartition] = set()
+        self._added_groups: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._in_transaction:
+                self.abort()
+            elif error is None:
+                self.flush()
+        except KafkaError:
+            if error is None:  # else the first error tells more
+                raise
+        finally:
+            self.close()
+
+    # Writing.
+
+    def write(self, rows: pa.RecordBatch, *, topic: str | None = None) -> None:
+        """Add rows with the columns of `parley.pipeline.client.encode`, and ``partition`` (null or absent: by the key).
+
+        They go to ``topic``, or to the one that the column ``topic`` names. A topic that is not there is made if the
+        broker allows that. Rows of one partition keep their order.
+        """
+        self._check_may_write()
+        rows = _prepared(rows, topic)
+        if not rows.num_rows:
+            return
+        if self._held and self._held[0].schema != rows.schema:
+            self._send_held()
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= self._writing.buffer_bytes:
+            self._send_held()
+
+    def identity(self) -> ProducerId:
+        """Who writes: what the batches of this producer say, asked of the cluster when it is first needed."""
+        self._identified()
+        assert self._producer is not None
+        return self._producer
+
+    def renew(self) -> None:
+        """Go on under an identity that no batch has yet: the next epoch of the producer id, whose sequences begin at 0.
+
+        Brokers accept it without having given it (KIP-360), and refuse what the epoch before may still send. Topics are
+        looked up again. Raises ValueError if the producer is transactional, and KafkaError if it cannot flush.
+        """
+        if self._writing.transactional_id is not None:
+            raise ValueError("the coordinator gives the epochs of a transactional id")
+        self.flush()
+        self.close()
+        used, self._producer = self._producer, None
+        if used is not None and used.epoch < _EPOCH_MAX:
+            self._renewed = used._replace(epoch=used.epoch + 1)
+        self._topics.clear()
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, which is made if the broker does that. Raises KafkaError."""
+        return self._known(topic).partitions
+
+    def flush(self) -> list[Written]:
+        """Wait until all is written; where it stands, since the last call. Raises KafkaError."""
+        self._send_held()
+        sender = self._sender
+        return [] if sender is None else self._cluster.run(lambda client: sender.drain())
+
+    def close(self) -> None:
+        """Give up what is not flushed. An open transaction is left to its timeout, or to the next with its id."""
+        self._stop(settle=False)
+
+    def _stop(self, *, settle: bool) -> None:
+        self._held, self._held_bytes = [], 0
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            self._cluster.run(lambda client: sender.stop(settle=settle))
+
+    # Transactions.
+
+    def begin(self) -> None:
+        """Open a transaction. The first one fences older producers of the same id, and aborts what they left open."""
+        if self._writing.transactional_id is None:
+            raise ValueError("a transaction needs a transactional id")
+        if self._in_transaction:
+            raise ValueError("a transaction is open")
+        self._identified()
+        self._in_transaction = True
+
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit offsets of a group with the open transaction, or not at all. Raises KafkaError."""
+        transactional_id, producer = self._writing.transactional_id, self._producer
+        if not self._in_transaction or transactional_id is None or producer is None:
+            raise ValueError("no transaction is open")
+        self._added_groups.add(group)
+        self._cluster.retry(lambda client: transactions.add_group(client, transactional_id, producer, group))
+        self._cluster.retry(
+            lambda client: transactions.commit_offsets(client, transactional_id, producer, group, offsets)
+        )
+
+    def commit(self) -> list[Written]:
+        """Write all and commit it; where it stands. Raises KafkaError: whether it is committed is then not known."""
+        written = self.flush()
+        self._end_transaction(committed=True)
+        return written
+
+    def abort(self) -> None:
+        """Undo what was written since `begin`, also after an error.
+
+        Raises KafkaError, as PRODUCER_FENCED or INVALID_PRODUCER_EPOCH where the id is another's by now or the
+        coordinator has given the transaction up, or INVALID_TXN_STATE where it is committed: make a new producer.
+        """
+        self._stop(settle=True)  # what came behind the abort would be left open
+        try:
+            self._end_transaction(committed=False)
+        finally:
+            self._forget_transaction()
+        self._identified()  # with a new epoch, which keeps out what may still be on its way
+
+    def _end_transaction(self, *, committed: bool) -> None:
+        transactional_id, producer = self._writing.transactional_id, self._producer
+        if not self._in_transaction or transactional_id is None or producer is None:
+            raise ValueError("no transaction is open")
+        if self._added or self._added_groups:
+            self._cluster.retry(
+                lambda client: transactions.end(client, transactional_id, producer, committed=committed)
+            )
+        self._forget_transaction()
+
+    def _forget_transaction(self) -> None:
+        self._in_transaction = False
+        self._added.clear()
+        self._added_groups.clear()
+
+    def _check_may_write(self) -> None:
+        if self._writing.transactional_id is not None and not self._in_transaction:
+            raise ValueError("a transactional producer writes between begin and commit only")
+
+    def _identified(self) -> Sender:
+        """The sender, made with a producer id if there is none."""
+        if self._sender is None:
+            writing, current = self._writing, self._producer
+            producer = self._renewed or self._cluster.retry(
+                lambda client: transactions.producer_id(
+                    client, writing.transactional_id, writing.transaction_timeout_ms, current
+                )
+            )
+            self._producer, self._renewed = producer, None
+            request_timeout_s = self._cluster.connection.request_timeout_ms / 1000
+
+            async def make(client: Client) -> Sender:
+                return Sender(
+                    client,
+                    producer,
+                    transactional_id=writing.transactional_id,
+                    in_flight_bytes=writing.in_flight_bytes,
+                    request_timeout_s=request_timeout_s,
+                    delivery_timeout_s=writing.delivery_timeout_ms / 1000,
+                )
+
+            self._sender = self._cluster.run(make)
+        return self._sender
+
+    # From rows to batches.
+
+    def _send_held(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if not held:
+            return
+        for rows in pa.Table.from_batches(held).combine_chunks().to_batches():
+            topics = pc.unique(rows.column("topic")).to_pylist()
+            for topic in topics:
+                theirs = rows if len(topics) == 1 else rows.filter(pc.equal(rows.column("topic"), topic))
+                self._send(self._encoded(topic, theirs))
+
+    def _encoded(self, topic: str, rows: pa.RecordBatch) -> list[tuple[TopicPartition, bytearray]]:
+        columns = columns_of(rows, self._now_ms())
+        known = self._known(topic)
+        partitions = known.partitioner.assign(columns.keys, columns.values, known.partitions)
+        if "partition" in rows.schema.names:
+            partitions = _chosen(rows.column("partition"), partitions, topic, known.partitions)
+        order = np.argsort(partitions, kind="stable")
+        ends = np.cumsum(np.bincount(partitions, minlength=known.partitions))
+        writing = self._writing
+        return [
+            (TopicPartition(topic, number), batch)
+            for number, (begin, end) in enumerate(zip((0, *ends[:-1]), ends, strict=True))
+            if end > begin
+            for batch in encode(
+                columns,
+                order[begin:end],
+                batch_bytes=writing.batch_bytes,
+                compression=writing.compression,
+                level=writing.compression_level,
+            )
+        ]
+
+    def _known(self, topic: str) -> _Topic:
+        known = self._topics.get(topic)
+        now_ms = self._now_ms()
+        if known is None or now_ms - known.learned_ms > _METADATA_AGE_MS:
+            partitions = self._cluster.retry(lambda client: _partition_count(client, topic))
+            partitioner = known.partitioner if known else Partitioner(self._random.randrange(partitions))
+            known = self._topics[topic] = _Topic(partitions, now_ms, partitioner)
+        return known
+
+    def _send(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
+        sender, producer, transactional_id = self._identified(), self._producer, self._writing.transactional_id
+        new = {partition for partition, _ in batches} - self._added
+        if transactional_id is not None and producer is not None and new:
+            self._cluster.retry(
+                lambda client: transactions.add_partitions(client, transactional_id, producer, sorted(new))
+            )
+            self._added |= new
+        self._cluster.run(lambda client: sender.add(batches))
+
+
+async def _partition_count(client: Client, topic: str) -> int:
+    """How many partitions a topic has, which is made if the broker does that (``auto.create.topics.enable``)."""
+    described = (await client.metadata([topic], create=True)).topics[0]
+    if described.error_code:
+        raise KafkaError(ErrorCode(described.error_code), f"topic {topic!r}")
+    return len(described.partitions)
+
+
+def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    """The columns that matter, the topic among them. Raises ValueError."""
+    columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
+    if "value" not in columns:
+        raise ValueError(f"there is no column 'value' among {', '.join(rows.schema.names)}")
+    if topic is not None:
+        columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), rows.num_rows)
+    elif "topic" not in columns:
+        raise ValueError("no topic is given, and there is no column 'topic'")
+    elif not (pa.types.is_string(columns["topic"].type) or pa.types.is_large_string(columns["topic"].type)):
+        raise ValueError(f"column 'topic' must be string, not {columns['topic'].type}")
+    elif columns["topic"].null_count:
+        raise ValueError("column 'topic' is null in some rows")
+    if "partition" in columns and not pa.types.is_integer(columns["partition"].type):
+        raise ValueError(f"column 'partition' must be an integer, not {columns['partition'].type}")
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _chosen(column: pa.Array, by_key: npt.NDArray[np.int32], topic: str, partitions: int) -> npt.NDArray[np.int32]:
+    """The partitions that rows name themselves, else those of their keys. Raises ValueError."""
+    chosen = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    named = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    wrong = chosen[named & ((chosen < 0) | (chosen >= partitions))]
+    if len(wrong):
+        raise ValueError(f"column 'partition' holds {wrong[0]}; {topic} has partitions 0 to {partitions - 1}")
+    return np.where(named, chosen, by_key).astype(np.int32)

@@ -1,0 +1,199 @@
+"""This worker's part of the work of its group, and, where it leads, everybody's.
+
+`Share` is the group's `Member`. What the group has given it (`Running.allowed`) runs here (`Running.work`), but for
+what is being stopped or started. Rules:
+
+1. Before it joins, it reads the configurations to the end and stops tasks whose connector has another number of tasks
+   by now: their partitions are shared by that number, and whoever is to start the others waits for the join of all.
+2. What was taken away is stopped before it joins again, which it then does at once: the leader gives it to others.
+3. A worker that has not read as far as the leader reads on before it starts anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from parley.pipeline.connect.distributed.assignor import Sharing, share_out
+from parley.pipeline.connect.distributed.configs import ConfigStore
+from parley.pipeline.connect.distributed.local_work import Running
+from parley.pipeline.connect.distributed.membership import Membership
+from parley.pipeline.connect.distributed.protocol import CONFIG_MISMATCH, NO_WORK, Assignment, MemberState, Work
+from parley.pipeline.connect.distributed.status_writing import Telling
+from parley.pipeline.connect.herder import TaskId
+
+__all__ = ["Share"]
+
+_BEHIND_PAUSE_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Share:
+    """See the module's rules. `on_leading` is called whenever it was found to lead."""
+
+    def __init__(
+        self,
+        url: str,
+        configs: ConfigStore,
+        running: Running,
+        telling: Telling,
+        membership: Membership,
+        *,
+        max_delay_ms: int,
+        sync_seconds: float,
+        now_ms: Callable[[], int],
+        on_leading: Callable[[], None],
+    ) -> None:
+        self.leader_url: str | None = None
+        self.leads = False
+        self.version = 0
+        self.joined = asyncio.Event()
+        """Set while it has a place in the group."""
+        self.settled = asyncio.Event()
+        """Set while it has, and nobody shares out the work anew: who leads and who has what is known."""
+        self._url = url
+        self._configs = configs
+        self._running = running
+        self._telling = telling
+        self._membership = membership
+        self._max_delay_ms = max_delay_ms
+        self._sync_seconds = sync_seconds
+        self._now_ms = now_ms
+        self._on_leading = on_leading
+        self._sharing = Sharing(max_delay_ms)
+        self._owners: dict[str, Work] = {}
+        """By URL what each worker has, where this one leads."""
+        self._starting: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    def wanted(self) -> Work:
+        """All that is to run somewhere."""
+        state = self._configs.state
+        names = frozenset(state.connectors)
+        return Work(names, frozenset(task for name in names for task in state.task_ids(name)))
+
+    def owner_url(self, of: str | TaskId) -> str | None:
+        """The URL of the worker that has the connector or the task; only the leader knows."""
+        for url, work in self._owners.items():
+            if of in work.tasks or of in work.connectors:
+                return url
+        return None
+
+    # As the group's member.
+
+    def member_state(self) -> MemberState:
+        """Return what this worker tells the group's leader (see ``Member.member_state``)."""
+        return MemberState(self._url, self._configs.state.offset, self._running.allowed)
+
+    async def before_join(self, version: int | None) -> None:
+        """Stop the work that must not run during the rebalance (see ``Member.before_join``)."""
+        self.settled.clear()
+        await self._read_on()
+        if version == 0:
+            await self._running.stop(self._running.work)
+            self._running.allowed = NO_WORK
+        else:
+            await self._running.stop(self._running.outdated())
+
+    def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
+        """Share out the connectors and tasks among the members (see ``Member.share_out``)."""
+        offset = self._configs.state.offset
+        url = members[leader].url
+        if max(member.config_offset for member in members.values()) > offset:
+            return {one: Assignment(leader, url, offset, error=CONFIG_MISMATCH) for one in members}
+        wanted = self.wanted()
+        if version == 0:
+            shares = share_out(members, wanted)
+            self._owners = {members[one].url: work for one, work in shares.items()}
+            return {one: Assignment(leader, url, offset, work) for one, work in shares.items()}
+        has = {one: member.has for one, member in members.items()}
+        decision = self._sharing.decide(has, wanted, self._now_ms())
+        self._owners = {
+            members[one].url: (has[one] | decision.assigned[one]) - decision.revoked[one] for one in members
+        }
+        return {
+            one: Assignment(
+                leader, url, offset, decision.assigned[one], decision.revoked[one], delay_ms=decision.delay_ms
+            )
+            for one in members
+        }
+
+    async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
+        """Stop the revoked work and start the assigned work (see ``Member.on_assigned``)."""
+        self._running.generation = generation
+        self.version = version
+        self._lead(assignment, member_id)
+        if assignment.error or (assignment.config_offset > self._configs.state.offset and not await self._read_on()):
+            self._membership.rejoin(_BEHIND_PAUSE_S)
+            return
+        if version == 0:
+            self._running.allowed = assignment.assigned
+        else:
+            self._running.allowed = (self._running.allowed - assignment.revoked) | assignment.assigned
+        _log.info(
+            "generation %d: %d connectors and %d tasks are ours",
+            generation,
+            *map(len, (self._running.allowed.connectors, self._running.allowed.tasks)),
+        )
+        if assignment.revoked:
+            await self._running.stop(assignment.revoked)
+            await self._told()  # lest it comes behind what the next to run this says
+            self._membership.rejoin()
+        elif assignment.delay_ms > 0:
+            self._membership.rejoin(assignment.delay_ms / 1000)
+        self._begin(self._running.allowed - self._running.work)
+        self.joined.set()
+        if not assignment.revoked:
+            self.settled.set()
+
+    async def on_lost(self) -> None:
+        """Stop all connectors and tasks of this worker (see ``Member.on_lost``)."""
+        _log.warning("the place in the group is lost: all connectors and tasks are stopped here")
+        self.joined.clear()
+        self.settled.clear()
+        self.leads, self.leader_url, self._running.allowed = False, None, NO_WORK
+        self._sharing = Sharing(self._max_delay_ms)
+        await self._running.stop(self._running.work)
+
+    async def stop(self) -> None:
+        """End what is being started, stop everything, and start nothing again."""
+        self._is_stopping = True
+        for one in self._starting:
+            one.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await self._running.stop(self._running.work)
+        await self._told()
+
+    def _lead(self, assignment: Assignment, member_id: str) -> None:
+        if assignment.leader != member_id:
+            self._sharing = Sharing(self._max_delay_ms)  # what it remembers is out of date when it leads again
+        self.leads = assignment.leader == member_id
+        self.leader_url = assignment.leader_url or None
+        if self.leads:
+            self._on_leading()
+
+    def _begin(self, work: Work) -> None:
+        """Start work without waiting for it: a slow connector must not cost the place in the group."""
+        if not work or self._is_stopping:
+            return
+        task = asyncio.create_task(self._running.start(work))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _told(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._sync_seconds):
+                await self._telling.told()
+
+    async def _read_on(self) -> bool:
+        """Read the configurations to the end; False if that took too long."""
+        try:
+            async with asyncio.timeout(self._sync_seconds):
+                await self._configs.refresh()
+        except TimeoutError:
+            _log.warning("the configurations cannot be read to the end within %g s", self._sync_seconds)
+            return False
+        return True

@@ -1,0 +1,270 @@
+"""What runs in this worker: started, stopped and restarted one after the other for each connector; its states told.
+
+Rules:
+
+1. Calls into the worker block, so they go to threads; for one connector they never overlap. What does not stop in
+   `stop_seconds` is left to itself.
+2. What the worker says of its connectors and tasks (`WorkerEvents`, from any thread) is told (`Telling`) with the
+   generation of the group at that time.
+3. What is stopped here is told as UNASSIGNED, unless another worker has said more since or it is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from parley.pipeline.connect.distributed.blocking_calls import in_thread
+from parley.pipeline.connect.distributed.configs import ConfigState
+from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
+from parley.pipeline.connect.distributed.status_writing import Telling
+from parley.pipeline.connect.errors import ConnectError, stack_trace
+from parley.pipeline.connect.herder import State, Status, TargetState, TaskId
+from parley.pipeline.connect.worker import Worker
+
+__all__ = ["Running"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Running:
+    """The connectors and tasks of this worker. Also the `WorkerEvents` that the worker is made with.
+
+    `version_of` tells the version of a connector's class by the connector's configuration; `reconfigure` is called with
+    the name of a connector whose tasks are to be worked out anew.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        telling: Telling,
+        state: Callable[[], ConfigState],
+        *,
+        version_of: Callable[[str], str | None],
+        reconfigure: Callable[[str], None],
+        fence: Callable[[TaskId], Coroutine[Any, Any, None]],
+        verify: Callable[[TaskId, int], Coroutine[Any, Any, None]],
+        now_ms: Callable[[], int],
+        tracks_topics: bool,
+        stop_seconds: float,
+    ) -> None:
+        self.work = NO_WORK
+        """What was started here, and not stopped."""
+        self.allowed = NO_WORK
+        """What the group has given to this worker: nothing else is started."""
+        self.generation = 0
+        self._worker_id = worker_id
+        self._telling = telling
+        self._state = state
+        self._version_of = version_of
+        self._reconfigure = reconfigure
+        self._fence = fence
+        self._verify = verify
+        self._now_ms = now_ms
+        self._tracks_topics = tracks_topics
+        self._stop_seconds = stop_seconds
+        self._task_counts: dict[str, int] = {}
+        """How many tasks the connector had when its tasks here were started."""
+        self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
+        """The configurations, of the connector and its own, with which a task was started, and its generation."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._loop = asyncio.get_running_loop()
+        self._worker: Worker
+
+    def use(self, worker: Worker) -> None:
+        """Run on this worker, which has this object as its events."""
+        self._worker = worker
+
+    # What the worker says.
+
+    def connector_state(self, name: str, state: State, trace: str | None) -> None:
+        """As WorkerEvents."""
+        self._loop.call_soon_threadsafe(self._say, name, state, trace)
+
+    def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
+        """As WorkerEvents."""
+        self._loop.call_soon_threadsafe(self._say, task, state, trace)
+
+    def reconfigure(self, name: str) -> None:
+        """As WorkerEvents."""
+        self._loop.call_soon_threadsafe(self._reconfigure, name)
+
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        """As WorkerEvents."""
+        if self._tracks_topics:
+            self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
+
+    def fence(self, task: TaskId) -> None:
+        """As WorkerEvents."""
+        asyncio.run_coroutine_threadsafe(self._fence(task), self._loop).result()
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        """As WorkerEvents."""
+        asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
+
+    def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
+        """A state to be told; a connector that has begun to run has its tasks worked out."""
+        name = of.connector if isinstance(of, TaskId) else of
+        if state is State.FAILED:
+            _log.error("%s %s has failed:\n%s", "task" if isinstance(of, TaskId) else "connector", of, trace)
+        status = Status(state, self._worker_id, self.generation, trace, self._version_of(name))
+        self._telling.state(of, status, unless_newer=state in (State.UNASSIGNED, State.FAILED))
+        if state is State.RUNNING and not isinstance(of, TaskId):
+            self._reconfigure(name)
+
+    # Starting and stopping.
+
+    async def start(self, work: Work) -> None:
+        """Start what is not started yet; what fails to start is told as FAILED."""
+        starting = [self._in_turn(name, self._start_connector, name) for name in work.connectors]
+        starting += [self._in_turn(task.connector, self._start_task, task) for task in work.tasks]
+        await asyncio.gather(*starting)
+
+    async def stop(self, work: Work) -> None:
+        """Stop what runs of this; comes back when it does not run any longer."""
+        names = work.connectors | {task.connector for task in work.tasks}
+        await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
+
+    async def stop_tasks_of(self, name: str) -> None:
+        """Stop the tasks of a connector that run here, and wait for those that are stopping: their last offsets are
+        committed then."""
+        await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
+
+    async def _stop_in_time(self, name: str, work: Work) -> None:
+        """Stop a connector, or leave it to itself: one that hangs must not hold up the others, nor the group."""
+        try:
+            async with asyncio.timeout(self._stop_seconds):
+                await self._in_turn(name, self._stop_of, name, work)
+        except TimeoutError:
+            _log.error("%s does not stop within %g s, and is left to itself", name, self._stop_seconds)
+            self._locks.pop(name, None)
+            self._stopped(name, work & self.work)
+
+    async def restart(self, work: Work) -> None:
+        """Stop, and start again with the configuration there is now."""
+        again = work & self.work
+        await self.stop(again)
+        for name in again.connectors:
+            self._say(name, State.RESTARTING)
+        for task in again.tasks:
+            self._say(task, State.RESTARTING)
+        await self.start(again)
+
+    async def set_target_state(self, name: str, target: TargetState) -> None:
+        """Pause, stop or go on with a connector and its tasks."""
+        if name in self.work.connectors or any(task.connector == name for task in self.work.tasks):
+            await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
+
+    async def task_configs(self, name: str) -> list[dict[str, str]]:
+        """What the connector wants its tasks to be. Raises whatever it raises."""
+        return await self._in_turn(name, in_thread, self._worker.task_configs, name)
+
+    def outdated(self) -> Work:
+        """The tasks here whose connector has another number of tasks by now: they must end before others begin.
+
+        So must those of an older generation, if their connector writes exactly once.
+        """
+        state = self._state()
+        changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
+        generations = {name: self._generation(name, state.connectors.get(name)) for name in self._task_counts}
+        return Work(
+            tasks=frozenset(
+                task
+                for task in self.work.tasks
+                if task.connector in changed or self._started_with[task][2] != generations[task.connector]
+            )
+        )
+
+    def reconfigured(self, name: str) -> Work:
+        """The tasks of a connector that were started here with other configurations than there are now.
+
+        Of a source that writes exactly once these are all: those of an older generation are fenced.
+        """
+        state = self._state()
+        connector = state.connectors.get(name)
+        tasks = [task for task in self.work.tasks if task.connector == name]
+        return Work(
+            tasks=frozenset(
+                task
+                for task in tasks
+                if self._started_with[task] != (connector, state.task_config(task), self._generation(name, connector))
+            )
+        )
+
+    def _generation(self, name: str, connector: dict[str, str] | None) -> int:
+        """Which tasks of a connector may write now; 0 if older ones may as well."""
+        try:
+            counts = connector is not None and self._worker.writes_exactly_once(connector)
+        except ConnectError:
+            return 0
+        return self._state().generations.get(name, 0) if counts else 0
+
+    def failed(self, name: str, error: BaseException) -> None:
+        """A connector of this worker cannot go on."""
+        self._say(name, State.FAILED, stack_trace(error))
+
+    async def _in_turn(self, name: str, what: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            return await what(*arguments)
+
+    async def _start_connector(self, name: str) -> None:
+        config = self._state().connectors.get(name)
+        if config is None or name not in (self.allowed - self.work).connectors:
+            return
+        self.work |= Work(connectors=frozenset((name,)))
+        try:
+            await in_thread(self._worker.start_connector, name, config, self._state().target(name))
+        except Exception as error:
+            self.failed(name, error)
+            return
+        if name not in self.work.connectors:  # it was given up meanwhile
+            await in_thread(self._worker.stop_connector, name)
+
+    async def _start_task(self, task: TaskId) -> None:
+        state = self._state()
+        connector, config = state.connectors.get(task.connector), state.task_config(task)
+        if connector is None or config is None or task not in (self.allowed - self.work).tasks:
+            return
+        count = len(state.tasks[task.connector])
+        self.work |= Work(tasks=frozenset((task,)))
+        self._task_counts[task.connector] = count
+        generation = self._generation(task.connector, connector)
+        self._started_with[task] = (connector, config, generation)
+        try:
+            target = state.target(task.connector)
+            start = partial(self._worker.start_task, task, count, connector, config, target, generation=generation)
+            await in_thread(start)
+        except Exception as error:
+            self._say(task, State.FAILED, stack_trace(error))
+
+    async def _stop_of(self, name: str, work: Work) -> None:
+        tasks = sorted(task for task in work.tasks & self.work.tasks if task.connector == name)
+        stops_connector = name in work.connectors & self.work.connectors
+        try:
+            if tasks:
+                await in_thread(self._worker.stop_tasks, tasks)
+            if stops_connector:
+                await in_thread(self._worker.stop_connector, name)
+        except ConnectError as error:
+            _log.warning("%s did not stop as it should: %s", name, error)
+        self._stopped(name, Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks)))
+
+    def _stopped(self, name: str, work: Work) -> None:
+        """What of a connector runs here no longer."""
+        connectors, tasks = work.connectors & {name}, frozenset(one for one in work.tasks if one.connector == name)
+        self.work -= Work(connectors, tasks)
+        for task in tasks:
+            self._started_with.pop(task, None)
+        if not any(task.connector == name for task in self.work.tasks):
+            self._task_counts.pop(name, None)
+        if name in self._state().connectors:
+            wanted = set(self._state().task_ids(name))
+            for task in tasks & wanted:
+                self._say(task, State.UNASSIGNED)
+            for one in connectors:
+                self._say(one, State.UNASSIGNED)

@@ -1,0 +1,162 @@
+"""The offsets of source connectors in a compacted topic (``offset.storage.topic``), as Kafka Connect keeps them.
+
+A key is ``["connector",{partition of the source}]``, a value the offset in it; without a value the partition is
+forgotten. Two keys are the same when their JSON is, whatever the order in it; a partition's records all have the key
+that its first one had, byte for byte, or the topic would keep two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from parley.pipeline.client.cluster import Connection
+from parley.pipeline.connect.distributed.log import Keyed, Log
+from parley.pipeline.connect.errors import ConnectError, RetriableError
+from parley.pipeline.connect.offset_stores import SourceOffset, StoredOffsets, TopicOffsets, key_of
+from parley.protocol.errors import KafkaError
+
+__all__ = ["TopicOffsetStore"]
+
+_STORE_SECONDS: Final = 120.0
+"""Longer than a transaction in the topic stays open if its task has died."""
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TopicOffsetStore:
+    """Offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) over a log that lives in `loop`.
+
+    Its calls block and may come from any thread but the loop's own. `open_log` opens the log of another topic, by the
+    connection to its cluster and its name.
+    """
+
+    def __init__(
+        self, log: Log, loop: asyncio.AbstractEventLoop, open_log: Callable[[Connection, str], Log] | None = None
+    ) -> None:
+        self._log = log
+        self._loop = loop
+        self._open_log = open_log
+        self._others: dict[tuple[Connection, str], _OwnTopic] = {}
+        self._opening = threading.Lock()
+        self._lock = threading.Lock()
+        self._offsets = StoredOffsets()
+        self._keys: dict[str, bytes] = {}
+
+    def start(self) -> None:
+        """As OffsetStore: read what is there."""
+        self._run(lambda: self._log.start(self._take))
+
+    def stop(self) -> None:
+        """As OffsetStore; the stores of other topics end with it."""
+        with self._opening:
+            others = list(self._others.values())
+            self._others.clear()
+        for other in others:
+            other.stop()
+        self._run(self._log.stop)
+
+    def at(self, connection: Connection, topic: str) -> TopicOffsets:
+        """As TopicOffsets."""
+        if self._open_log is None:
+            raise ConnectError(f"offsets cannot be kept in a topic of their own, {topic}")
+        with self._opening:
+            known = self._others.get((connection, topic))
+            if known is None:
+                known = _OwnTopic(TopicOffsetStore(self._open_log(connection, topic), self._loop), self)
+                try:
+                    known.start()
+                except BaseException:
+                    known.stop()
+                    raise
+                self._others[connection, topic] = known
+            return known
+
+    def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        """As OffsetStore; also knows what other workers have stored."""
+        self._run(self._log.read_to_end)
+        with self._lock:
+            return self._offsets.get(connector, partitions)
+
+    def all(self, connector: str) -> list[SourceOffset]:
+        """As OffsetStore; also knows what other workers have stored."""
+        self._run(self._log.read_to_end)
+        with self._lock:
+            return self._offsets.all(connector)
+
+    def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
+        """As OffsetStore: comes back when all in-sync replicas have them."""
+        records = self.encoded(connector, offsets)
+        if records:
+            self._run(lambda: self._log.send(records))
+
+    def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """As TopicOffsets."""
+        with self._lock:
+            return [(self._key(connector, partition), _value(offset)) for partition, offset in offsets]
+
+    def _key(self, connector: str, partition: Mapping[str, Any]) -> bytes:
+        name = key_of(connector, partition)
+        return self._keys.get(name) or name.encode()
+
+    def _take(self, record: Keyed) -> None:
+        try:
+            connector, partition = json.loads(record.key)
+            offset = None if record.value is None else json.loads(record.value)
+            if not (isinstance(connector, str) and isinstance(partition, dict) and isinstance(offset, dict | None)):
+                raise TypeError("a partition and its offset are objects")
+            name = key_of(connector, partition)
+        except (ValueError, TypeError, RecursionError) as error:
+            _log.warning("the offset record at offset %d makes no sense: %r", record.offset, error)
+            return
+        with self._lock:
+            self._keys.setdefault(name, record.key)
+            self._offsets.put(connector, partition, offset)
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        doing = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return doing.result(_STORE_SECONDS)
+        except TimeoutError:
+            doing.cancel()
+            raise RetriableError(f"the topic of offsets did not answer within {_STORE_SECONDS:g} s") from None
+        except KafkaError as error:
+            kind = RetriableError if error.code.retriable else ConnectError
+            raise kind(f"offsets cannot be stored: {error}") from error
+
+
+class _OwnTopic:
+    """The offsets of connectors with a topic of their own, over those of the worker's topic.
+
+    Only what is forgotten is written to the worker's topic, too: else it would be found there again.
+    """
+
+    def __init__(self, own: TopicOffsetStore, workers: TopicOffsetStore) -> None:
+        self._own = own
+        self._workers = workers
+        self.start, self.stop, self.at, self.encoded = own.start, own.stop, workers.at, own.encoded
+
+    def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        """As OffsetStore."""
+        own, workers = (one.get(connector, partitions) for one in (self._own, self._workers))
+        return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
+
+    def all(self, connector: str) -> list[SourceOffset]:
+        """As OffsetStore."""
+        found = [*self._workers.all(connector), *self._own.all(connector)]
+        return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
+
+    def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
+        """As OffsetStore."""
+        given = list(offsets)
+        self._workers.store(connector, [one for one in given if one[1] is None])
+        self._own.store(connector, given)
+
+
+def _value(offset: Mapping[str, Any] | None) -> bytes | None:
+    return None if offset is None else json.dumps(offset, separators=(",", ":"), ensure_ascii=False).encode()

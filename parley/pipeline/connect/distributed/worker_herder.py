@@ -1,0 +1,523 @@
+"""The herder of a worker: carries out requests, together with the other workers of its group.
+
+Rules:
+
+1. Only the leader writes configurations: they are checked against what it has read, one request after another. Asked
+   for one, another worker raises `NotLeader`. (Pausing and going on are written by whoever is asked.)
+2. What a request changes happens when it is read back from the log
+   (:mod:`parley.pipeline.connect.distributed.config_following`).
+
+A worker that is alone (standalone) is the same over logs in memory and a group of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parley.pipeline.connect.config import ConfigDef, ConfigInfos
+from parley.pipeline.connect.connector import Connector, SinkConnector
+from parley.pipeline.connect.connector_config import keys_of_all
+from parley.pipeline.connect.distributed import signing
+from parley.pipeline.connect.distributed.assignment import Share
+from parley.pipeline.connect.distributed.blocking_calls import in_thread
+from parley.pipeline.connect.distributed.config_following import Following, restart_plan
+from parley.pipeline.connect.distributed.configs import ConfigStore
+from parley.pipeline.connect.distributed.fencing import Fencing
+from parley.pipeline.connect.distributed.local_work import Running
+from parley.pipeline.connect.distributed.loggers import LEVELS, Loggers
+from parley.pipeline.connect.distributed.membership import Membership
+from parley.pipeline.connect.distributed.protocol import PROTOCOLS, Work
+from parley.pipeline.connect.distributed.status_writing import Telling
+from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.errors import ConfigError, ConnectError
+from parley.pipeline.connect.herder import (
+    AlreadyExists,
+    BadRequest,
+    Config,
+    ConnectorInfo,
+    ConnectorStatus,
+    Created,
+    Forbidden,
+    Herder,
+    HerderError,
+    LoggerLevel,
+    NotFound,
+    NotLeader,
+    Offsets,
+    PluginInfo,
+    Rebalancing,
+    ServerInfo,
+    State,
+    Status,
+    TargetState,
+    TaskId,
+)
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.source_commit import commit_of
+from parley.pipeline.connect.worker import Worker, WorkerEvents
+from parley.protocol.errors import KafkaError
+from parley.version import VERSION
+
+__all__ = ["HerderSettings", "WorkerHerder"]
+
+_CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+_STALE: Final = (
+    "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config change)"
+)
+_KINDS: Final = ("sink", "source", "transformation", "predicate", "converter", "header_converter")
+_CLONE: Final = Path(__file__).parents[4]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HerderSettings:
+    """What a herder is told; times in ms."""
+
+    url: str
+    """Where other workers reach its REST API, with a slash at the end."""
+    cluster_id: str
+    group_id: str = ""
+    """Empty for a worker that is alone."""
+    settle_ms: int = 10_000
+    """How long a request waits for a rebalance to end before it is refused."""
+    max_delay_ms: int = 300_000
+    sync_timeout_ms: int = 3_000
+    stop_timeout_ms: int = 10_000
+    """How long a connector and its tasks have to stop, whatever they do."""
+    signatures: signing.SigningRules = signing.DEFAULT_RULES
+    requires_signatures: bool = False
+    """True: requests among workers need a signature even if the group's protocol is too old for it."""
+    tls: ssl.SSLContext | None = None
+    """What verifies other workers' certificates; None means the authorities of the system."""
+    tracks_topics: bool = True
+    allows_topic_reset: bool = True
+
+    @property
+    def worker_id(self) -> str:
+        """host:port of its REST API, as statuses name it."""
+        return self.url.partition("://")[2].rstrip("/")
+
+
+class WorkerHerder(Herder):
+    """See the module's rules. `make_worker` makes the worker whose events go where it is told."""
+
+    def __init__(
+        self,
+        settings: HerderSettings,
+        make_worker: Callable[[WorkerEvents], Worker],
+        plugins: Plugins,
+        configs: ConfigStore,
+        statuses: StatusStore,
+        membership: Membership,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._plugins = plugins
+        self._configs = configs
+        self._statuses = statuses
+        self._membership = membership
+        self._loggers = Loggers(now_ms)
+        self._turn = asyncio.Lock()
+        self._following = Following(
+            configs,
+            statuses,
+            membership,
+            self._loggers,
+            turn=self._turn,
+            rules=settings.signatures,
+            tls=settings.tls,
+            now_ms=now_ms,
+        )
+        self._telling = Telling(statuses)
+        self._running = Running(
+            settings.worker_id,
+            self._telling,
+            lambda: configs.state,
+            version_of=self._version_of,
+            reconfigure=self._following.reconfigure,
+            fence=self._following.fence,
+            verify=self._following.verify,
+            now_ms=now_ms,
+            tracks_topics=settings.tracks_topics,
+            stop_seconds=settings.stop_timeout_ms / 1000,
+        )
+        self._share = Share(
+            settings.url,
+            configs,
+            self._running,
+            self._telling,
+            membership,
+            max_delay_ms=settings.max_delay_ms,
+            sync_seconds=settings.sync_timeout_ms / 1000,
+            now_ms=now_ms,
+            on_leading=self._following.lead,
+        )
+        self._worker = make_worker(self._running)
+        self._running.use(self._worker)
+        self._fencing = Fencing(configs, self._turn, self._worker.fence_tasks)
+        self._following.use(self._running, self._share, self._fencing)
+        self._is_ready = False
+
+    async def run(self) -> None:
+        """Look after connectors until cancelled; then stop what runs here and leave the group.
+
+        Raises ConnectError where it cannot start or cannot stay in its group.
+        """
+        telling = asyncio.create_task(self._telling.run())
+        membership: asyncio.Task[None] | None = None
+        try:
+            await in_thread(self._worker.start)
+            await self._statuses.start()
+            await self._following.start()
+            membership = asyncio.create_task(self._membership.run(self._share))
+            joined = asyncio.create_task(self._share.joined.wait())
+            await asyncio.wait({membership, joined}, return_when=asyncio.FIRST_COMPLETED)
+            self._is_ready = joined.done()
+            joined.cancel()
+            await asyncio.wait({membership})  # unlike the task itself this can be cancelled alone
+            membership.result()
+        finally:
+            self._is_ready = False
+            await self._stop(telling, membership)
+
+    async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
+        """Leave the group only when nothing runs here any longer: others begin with it at once."""
+        await self._following.stop()
+        await self._share.stop()
+        if membership is not None:
+            membership.cancel()
+            await asyncio.gather(membership, return_exceptions=True)
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._settings.stop_timeout_ms / 1000):
+                await in_thread(self._worker.stop)
+        await self._configs.stop()
+        await self._statuses.stop()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    async def server_info(self) -> ServerInfo:
+        return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
+
+    async def check(self) -> None:
+        if not self._share.joined.is_set():
+            raise Rebalancing(_CONFLICT)
+        await self._done(self._configs.refresh())
+
+    # Connectors.
+
+    async def connectors(self) -> Sequence[str]:
+        return list(self._configs.state.connectors)
+
+    async def connector(self, name: str) -> ConnectorInfo:
+        state = self._configs.state
+        if name not in state.connectors:
+            raise NotFound(f"Connector {name} not found")
+        return ConnectorInfo(name, dict(state.connectors[name]), state.task_ids(name), self._kind(name))
+
+    async def put_connector(
+        self, name: str, config: Config, *, initial: TargetState | None = None, replace: bool = True
+    ) -> Created:
+        await self._settled()
+        self._must_lead("set connector configs")
+        infos = await self._validated(config.get("connector.class"), config)
+        if infos.error_count:
+            problems = "\n".join(infos.problems())
+            raise BadRequest(
+                f"Connector configuration is invalid and contains the following {len(infos.problems())} error(s):\n"
+                f"{problems}\nYou can also find the above list of errors at the endpoint "
+                "`/connector-plugins/{connectorType}/config/validate`"
+            )
+        async with self._turn:
+            self._must_lead("set connector configs")
+            is_new = name not in self._configs.state.connectors
+            if not is_new and not replace:
+                raise AlreadyExists(f"Connector {name} already exists")
+            await self._done(self._configs.put_connector(name, config, initial))
+        return Created(is_new, await self.connector(name))
+
+    async def patch_connector(self, name: str, patch: Mapping[str, str | None]) -> Created:
+        await self._settled()
+        self._must_lead("set connector configs")
+        config: dict[str, str | None] = {**(await self.connector(name)).config, **patch}
+        return await self.put_connector(name, {key: value for key, value in config.items() if value is not None})
+
+    async def delete_connector(self, name: str) -> None:
+        await self._settled()
+        self._must_lead("delete connector configs")
+        async with self._turn:
+            await self.connector(name)
+            await self._done(self._configs.delete_connector(name))
+            tasks = [task for task in self._statuses.tasks if task.connector == name]
+            await self._done(self._statuses.delete(name, tasks, whole=True))
+
+    async def status(self, name: str) -> ConnectorStatus:
+        await self._caught_up()
+        connector = self._statuses.connectors.get(name)
+        if connector is None:
+            raise NotFound(f"No status found for connector {name}")
+        return ConnectorStatus(name, self._kind(name), connector, self._statuses.tasks_of(name))
+
+    async def set_target_state(self, name: str, target: TargetState) -> None:
+        if target is TargetState.STOPPED:
+            await self._settled()
+            self._must_lead("transition connectors to the STOPPED state")
+        if name not in self._configs.state.connectors:
+            raise NotFound(f"Unknown connector {name}")
+        async with self._turn:
+            await self._done(self._configs.put_target(name, target))
+
+    async def restart_connector(self, name: str) -> None:
+        await self._settled()
+        self._must_know(name)
+        self._must_have(name)
+        await self._running.restart(Work(connectors=frozenset((name,))))
+
+    async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        await self._settled()
+        self._must_lead("process restart requests")
+        self._must_know(name)
+        status = await self.status(name)
+        plan = restart_plan(self._statuses, name, include_tasks=include_tasks, only_failed=only_failed)
+        async with self._turn:
+            await self._done(self._configs.put_restart(name, include_tasks=include_tasks, only_failed=only_failed))
+        connector = status.connector.with_state(State.RESTARTING) if plan.connectors else status.connector
+        tasks = {
+            number: one.with_state(State.RESTARTING) if TaskId(name, number) in plan.tasks else one
+            for number, one in status.tasks.items()
+        }
+        return ConnectorStatus(name, status.kind, connector, tasks)
+
+    # Tasks.
+
+    async def task_configs(self, name: str) -> Sequence[tuple[TaskId, Config]]:
+        tasks = (await self.connector(name)).tasks
+        return list(zip(tasks, self._configs.state.tasks.get(name, ()), strict=True))
+
+    async def put_task_configs(
+        self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
+    ) -> None:
+        self._check_signature(body, headers)
+        configs = parse(body)
+        self._must_lead("write task configurations")
+        async with self._turn:
+            await self.connector(name)
+            await self._done(self._configs.put_tasks(name, configs))
+
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self._check_signature(body, headers)
+        self._must_lead("perform zombie fencing")
+        await self.connector(name)
+        if self._kind(name) == "sink":
+            raise BadRequest(f"Connector {name} is not a source connector")
+        await self._fence(name)
+
+    async def _fence(self, name: str) -> None:
+        try:
+            await self._done(self._fencing.round(name))
+        except ConnectError as error:
+            raise HerderError(f"Failed to perform zombie fencing: {error}") from error
+
+    async def task_status(self, task: TaskId) -> Status:
+        await self._caught_up()
+        status = self._statuses.tasks.get(task)
+        if status is None:
+            raise NotFound(f"No status found for task {task}")
+        return status
+
+    async def restart_task(self, task: TaskId) -> None:
+        await self._settled()
+        self._must_know(task.connector)
+        if self._configs.state.task_config(task) is None:
+            raise NotFound(f"Unknown task: {task}")
+        self._must_have(task)
+        await self._running.restart(Work(tasks=frozenset((task,))))
+
+    # Topics and offsets.
+
+    async def active_topics(self, name: str) -> Sequence[str]:
+        if not self._settings.tracks_topics:
+            raise Forbidden("Topic tracking is disabled.")
+        await self._caught_up()
+        return sorted(self._statuses.topics.get(name, ()))
+
+    async def reset_active_topics(self, name: str) -> None:
+        if not self._settings.tracks_topics:
+            raise Forbidden("Topic tracking is disabled.")
+        if not self._settings.allows_topic_reset:
+            raise Forbidden("Topic tracking reset is disabled.")
+        await self._done(self._statuses.reset_topics(name))
+
+    async def offsets(self, name: str) -> Offsets:
+        config = (await self.connector(name)).config
+        return await in_thread(self._worker.offsets, name, config)
+
+    async def alter_offsets(self, name: str, offsets: Offsets) -> str:
+        return await self._alter(name, offsets)
+
+    async def reset_offsets(self, name: str) -> str:
+        return await self._alter(name, None)
+
+    async def _alter(self, name: str, offsets: Offsets | None) -> str:
+        await self._settled()
+        self._must_lead("alter or reset offsets")
+        info = await self._stopped(name)
+        if self._writes_exactly_once(info.config):
+            await self._fence(name)
+        async with self._turn:
+            info = await self._stopped(name)
+            await self._running.stop_tasks_of(name)  # the last offsets that they commit must not come afterwards
+            return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
+
+    async def _stopped(self, name: str) -> ConnectorInfo:
+        """The connector, which must be stopped. Raises NotFound, BadRequest."""
+        await self._done(self._configs.refresh())
+        info = await self.connector(name)
+        if self._configs.state.target(name) is not TargetState.STOPPED or info.tasks:
+            raise BadRequest(
+                "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
+                f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+            )
+        return info
+
+    # Plugins and loggers.
+
+    async def plugins(self, *, connectors_only: bool = True) -> Sequence[PluginInfo]:
+        kinds = _KINDS[:2] if connectors_only else _KINDS
+        found = await in_thread(lambda: list(self._plugins.all()))
+        return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
+
+    async def plugin_config(self, plugin: str) -> Sequence[Mapping[str, Any]]:
+        try:
+            found = await in_thread(self._plugins.load, plugin, object)
+        except ConfigError:
+            raise NotFound(f"Unknown plugin {plugin}.") from None
+        definition = getattr(found, "config_def", None)
+        if not isinstance(definition, ConfigDef):
+            raise NotFound(f"Unknown plugin {plugin}.")
+        keys = definition.keys
+        if issubclass(found, Connector):
+            keys = keys | {one.name: one for one in keys_of_all(found) if one.name not in keys}
+        return [key.to_json() for key in keys.values()]
+
+    async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+        if not config.get("connector.class"):
+            raise _no_class(config)
+        return (await self._validated(plugin, config)).to_json()
+
+    async def loggers(self) -> Mapping[str, LoggerLevel]:
+        return self._loggers.all()
+
+    async def set_logger(self, name: str, level: str) -> Sequence[str]:
+        return self._loggers.set(name, level)
+
+    async def set_cluster_logger(self, name: str, level: str) -> None:
+        if level.upper() not in LEVELS:
+            raise NotFound(f"invalid log level '{level}'.")
+        await self._done(self._configs.put_logger(name, level.upper()))
+
+    # What requests have in common.
+
+    def _must_lead(self, purpose: str) -> None:
+        if not self._share.leads:
+            raise NotLeader(f"Only the leader can {purpose}.", self._share.leader_url)
+
+    async def _settled(self) -> None:
+        """Wait, not for long, until the group has shared out its work: before, who leads may be out of date.
+
+        Raises Rebalancing.
+        """
+        try:
+            async with asyncio.timeout(self._settings.settle_ms / 1000):
+                await self._share.settled.wait()
+        except TimeoutError:
+            raise Rebalancing(_STALE) from None
+
+    def _check_signature(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Whether another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
+        if self._settings.requires_signatures or self._share.version >= PROTOCOLS["sessioned"]:
+            signing.check(self._configs.state.session_key, body, headers, self._settings.signatures)
+
+    def _must_know(self, name: str) -> None:
+        if name not in self._configs.state.connectors:
+            raise NotFound(f"Unknown connector: {name}")
+
+    def _must_have(self, of: str | TaskId) -> None:
+        """Raises NotLeader with the URL of the worker to be asked, unless it runs here."""
+        work = self._running.work
+        if of in work.tasks or of in work.connectors:
+            return
+        if not self._share.leads:
+            raise NotLeader(f"{of} does not run on this worker.", self._share.leader_url)
+        url = self._share.owner_url(of)
+        if url is None or url == self._settings.url:
+            raise Rebalancing(_CONFLICT)
+        raise NotLeader(f"{of} does not run on this worker.", url)
+
+    async def _validated(self, plugin: str | None, config: Mapping[str, str | None]) -> ConfigInfos:
+        if not plugin:
+            raise _no_class(config)
+        try:
+            return await in_thread(self._worker.validate, plugin, config)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from error
+
+    async def _caught_up(self) -> None:
+        """Read the statuses to the end, if that can be done soon: what is known is better than no answer."""
+        with suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
+                await self._statuses.refresh()
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for a write. Raises HerderError where the log cannot be written."""
+        try:
+            await work
+        except KafkaError as error:
+            raise HerderError(f"the topics of the workers cannot be written or read: {error}") from error
+
+    def _kind(self, name: str) -> str:
+        config = self._configs.state.connectors.get(name)
+        if config is None:
+            return "unknown"
+        try:
+            return "sink" if _is_sink(self._plugins, config) else "source"
+        except ConfigError:
+            return "unknown"
+
+    def _writes_exactly_once(self, config: Config) -> bool:
+        try:
+            return self._worker.writes_exactly_once(config)
+        except ConfigError:
+            return False
+
+    def _version_of(self, name: str) -> str | None:
+        config = self._configs.state.connectors.get(name, {})
+        try:
+            return str(_class(self._plugins, config).version)
+        except ConfigError:
+            return None
+
+
+def _class(plugins: Plugins, config: Config) -> type[Connector]:
+    """The class of a connector. Raises ConfigError."""
+    return plugins.load(config.get("connector.class", ""), Connector)  # type: ignore[type-abstract]
+
+
+def _is_sink(plugins: Plugins, config: Config) -> bool:
+    return issubclass(_class(plugins, config), SinkConnector)
+
+
+def _no_class(config: Mapping[str, str | None]) -> BadRequest:
+    shown = ", ".join(f"{key}={value}" for key, value in config.items())
+    return BadRequest(f"Connector config {{{shown}}} contains no connector type")

@@ -1,0 +1,210 @@
+"""One source task: from its `poll` to its topics, and the source offsets stored behind it.
+
+Rules:
+
+1. `begin`, then `step` again and again, `finish` at the end: all by one thread.
+2. An offset is stored only once every record up to it is in its topic (at least once): after a crash the source is read
+   again from the last stored offset.
+3. Offsets are stored every ``offset.flush.interval.ms``, and when the task stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Final
+
+from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.connect.connector import SourceTask, TransactionContext
+from parley.pipeline.connect.errors import ConnectError, RetriableError
+from parley.pipeline.connect.offset_stores import key_of
+from parley.pipeline.connect.records import SourceRecord
+from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
+from parley.pipeline.connect.tasks.guard import Guard
+from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.connect.tasks.tolerance import LeftOut, Stage, Tolerance
+from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter, create_topic
+from parley.protocol.errors import KafkaError
+
+__all__ = ["SourceRun"]
+
+_RETRY_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class _StoredOffsets:
+    """The offsets that a task can read."""
+
+    def __init__(self, spec: TaskSpec, reports: Reports) -> None:
+        self._spec = spec
+        self._reports = reports
+
+    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        return self.offsets([partition])[0]
+
+    def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._reports.stored(self._spec, list(partitions))
+
+
+class SourceContext:
+    """What the runtime does for a source task."""
+
+    def __init__(
+        self, configs: Mapping[str, str], offsets: _StoredOffsets, transactions: TransactionContext | None
+    ) -> None:
+        self.configs = configs
+        self.offsets = offsets
+        self.transactions = transactions
+
+
+class SourceRun:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        task: SourceTask,
+        conversion: Conversion,
+        tolerance: Tolerance,
+        writer: TopicWriter | TransactionWriter,
+        topics: TopicMaker,
+        guard: Guard,
+        *,
+        commit_interval_ms: int = 0,
+        transactions: TransactionContext | None = None,
+    ) -> None:
+        self._spec = spec
+        self._task = task
+        self._conversion = conversion
+        self._tolerance = tolerance
+        self._writer = writer
+        self._requests = transactions
+        self._topics = topics
+        self._guard = guard
+        self._now_ms = tolerance.now_ms
+        self._interval_ms = commit_interval_ms
+        self._commit_at_ms = 0
+        self._used: set[str] = set()
+        self._done: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        """Offsets behind records that are in their topics, not stored yet, by their partitions."""
+
+    def begin(self) -> None:
+        """Start the task. Raises whatever it raises."""
+        self._start()
+        self._commit_at_ms = self._now_ms() + self._interval_ms
+
+    def _start(self) -> None:
+        offsets = _StoredOffsets(self._spec, self._guard)
+        self._task.initialize(SourceContext(self._spec.task_config, offsets, self._requests))
+        self._task.start(self._spec.task_config)
+
+    def step(self, wait_s: float) -> None:
+        """Poll once and write what came, then wait if nothing came; store offsets if that is due."""
+        polled = self._poll(wait_s)
+        if polled:
+            self._send(polled)
+        if self._now_ms() >= self._commit_at_ms:
+            self.commit()
+
+    def _poll(self, wait_s: float) -> Sequence[SourceRecord]:
+        begun_ms = self._now_ms()
+        try:
+            polled = self._task.poll()
+        except RetriableError as error:
+            _log.warning("%s: poll failed and is called again: %s", self._spec.id, error)
+            self._tolerance.stopping.wait(_RETRY_S)
+            return ()
+        if not polled:
+            waited_s = (self._now_ms() - begun_ms) / 1000
+            self._tolerance.stopping.wait(max(0.0, wait_s - waited_s))
+        return polled or ()
+
+    def _send(self, polled: Sequence[SourceRecord]) -> None:
+        outgoing = [one for one in (self._conversion.outgoing(record, self._tolerance) for record in polled) if one]
+        self._use({one.topic for one in outgoing})
+        self._write(outgoing)
+        for record in polled:
+            self._task.commit_record(record)
+            if record.source_partition:
+                key = key_of(self._spec.id.connector, record.source_partition)
+                self._done[key] = (record.source_partition, record.source_offset)
+
+    def _use(self, topics: Set[str]) -> None:
+        """Make the topics unless they are there, and report those that the task has not used before."""
+        for topic in topics - self._used:
+            self._topics.make(topic)
+            self._used.add(topic)
+            self._guard.topic_used(self._spec, topic)
+
+    def _write(self, outgoing: Sequence[Outgoing]) -> None:
+        self._guard.check()
+        try:
+            self._writer.write(outgoing)
+        except (KafkaError, ValueError) as error:
+            if isinstance(error, KafkaError) and not error.code.retriable and len(outgoing) > 1:
+                # One of them is refused, which must not take the others with it.
+                for one in outgoing:
+                    self._write([one])
+                return
+            try:
+                raise self._tolerance.failed(Stage.KAFKA_PRODUCE, self._writer, error, outgoing) from error
+            except LeftOut:
+                return
+
+    def commit(self) -> None:
+        """Store the offsets behind what is in its topics. A failure is logged; it is tried again the next time."""
+        self._commit_at_ms = self._now_ms() + self._interval_ms
+        try:
+            if self._done:
+                self._guard.store(self._spec, list(self._done.values()))
+                self._done.clear()
+        except ConnectError as error:
+            _log.error("%s: offsets were not stored: %s", self._spec.id, error)
+            return
+        self._task.commit()
+
+    def finish(self) -> None:
+        """Store offsets and stop the task. Raises what its `stop` raises."""
+        try:
+            self.commit()
+        except Exception as error:
+            _log.warning("%s: the last commit failed: %s", self._spec.id, error, exc_info=error)
+        finally:
+            self._writer.close()
+            self._task.stop()
+            self._conversion.close()
+
+
+class TopicMaker:
+    """Makes the topics of a source connector as its ``topic.creation.*`` say (KIP-158); else the broker makes them."""
+
+    def __init__(self, cluster: Cluster, config: Mapping[str, str], *, is_enabled: bool) -> None:
+        self._cluster = cluster
+        self._config = config
+        names = [one.strip() for one in config.get("topic.creation.groups", "").split(",") if one.strip()]
+        has_default = "topic.creation.default.partitions" in config
+        self._groups = [*names, "default"] if is_enabled and has_default else []
+
+    def make(self, topic: str) -> None:
+        """Make the topic, unless it is there. Raises ConnectError."""
+        group = next((one for one in self._groups if self._takes(one, topic)), None)
+        if group is None:
+            return
+        settings = {**self._of("default"), **self._of(group)}
+        partitions = int(settings.pop("partitions", "-1"))
+        replicas = int(settings.pop("replication.factor", "-1"))
+        settings.pop("include", None)
+        settings.pop("exclude", None)
+        create_topic(self._cluster, topic, partitions, replicas, settings)
+
+    def _of(self, group: str) -> dict[str, str]:
+        prefix = f"topic.creation.{group}."
+        return {key.removeprefix(prefix): value for key, value in self._config.items() if key.startswith(prefix)}
+
+    def _takes(self, group: str, topic: str) -> bool:
+        if group == "default":
+            return True
+        settings = self._of(group)
+        included = any(re.fullmatch(one.strip(), topic) for one in settings.get("include", "").split(",") if one)
+        return included and not any(re.fullmatch(one.strip(), topic) for one in settings.get("exclude", "").split(","))

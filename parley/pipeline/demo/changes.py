@@ -1,0 +1,125 @@
+"""The Spark job of ``make pipeline``: the changes of a repository, counted by time and folder.
+
+Records of the source topic are JSON of one changed file in one commit; what comes out, into the target topic, is the
+count of each window and folder, once, when the watermark says that the window is complete. ``python -m
+parley.pipeline.demo.changes
+--help``; it runs until SIGTERM, goes on from its checkpoint, and prints a line of JSON for every micro-batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.spark.session import spark_session
+from parley.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SCHEMA: Final = "commit string, at timestamp, path string, folder string, added long, deleted long"
+WATERMARK: Final = "1 hour"
+"""How late a change may come."""
+_LOOK_S: Final = 0.2
+
+
+def changes(spark: SparkSession, bootstrap: str, topic: str, at_once: int) -> DataFrame:
+    """The changes in a topic, from its beginning, as they come."""
+    from pyspark.sql import functions as f
+
+    source = (
+        spark.readStream.format("parley")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(at_once))
+        .load()
+    )
+    value = f.from_json(f.col("value").cast("string"), SCHEMA)
+    return source.select(value.alias("change")).select("change.*")
+
+
+def counted(rows: DataFrame, window: str) -> DataFrame:
+    """Key and value of the records that tell of windows and folders."""
+    from pyspark.sql import functions as f
+
+    counts = (
+        rows.withWatermark("at", WATERMARK)
+        .groupBy(f.window("at", window), "folder")
+        .agg(f.count("*").alias("changes"), f.sum("added").alias("added"), f.sum("deleted").alias("deleted"))
+    )
+    start = f.col("window.start").alias("from")
+    return counts.select(
+        f.to_json(f.struct(start, "folder")).alias("key"),
+        f.to_json(f.struct(start, "folder", "changes", "added", "deleted")).alias("value"),
+    )
+
+
+def _query(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
+    rows = changes(spark, options.bootstrap_server, options.source, options.at_once)
+    writer = (
+        counted(rows, options.window)
+        .writeStream.format("parley")
+        .option("kafka.bootstrap.servers", options.bootstrap_server)
+        .option("topic", options.target)
+        .option("checkpointLocation", options.checkpoint_dir)
+        .outputMode("append")
+        .trigger(processingTime="500 milliseconds")
+    )
+    query: StreamingQuery = writer.start()
+    return query
+
+
+def _told(progress: Any) -> dict[str, Any]:
+    """What is said of a micro-batch; ``done`` is up to where the source topic is counted."""
+    end = progress["sources"][0]["endOffset"]
+    end = json.loads(end) if isinstance(end, str) else end
+    topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the one without a name is a note
+    done = sum(offset for partitions in topics for offset in partitions.values())
+    return {"batch": progress["batchId"], "rows": progress["numInputRows"], "done": done}
+
+
+def main(arguments: list[str]) -> int:
+    """Run until SIGTERM; 1 if the query fails."""
+    parser = argparse.ArgumentParser(prog="python -m parley.pipeline.demo.changes", allow_abbrev=False)
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--source", required=True, help="the topic of changes")
+    parser.add_argument("--target", required=True, help="the topic of counts")
+    parser.add_argument("--window", default="10 minutes")
+    parser.add_argument("--checkpoint-dir", required=True)
+    parser.add_argument("--master", default=None)
+    parser.add_argument("--at-once", type=int, default=200, help="records of a micro-batch")
+    options = parser.parse_args(arguments)
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    small = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    with Cluster(Connection(bootstrap=options.bootstrap_server)) as cluster:
+        try:
+            cluster.contact()
+        except KafkaError as error:
+            print(f"The cluster cannot be used: {error}", file=sys.stderr)
+            return 1
+    spark = spark_session("make pipeline", master=options.master, settings=small, quiet=True)
+    query = _query(spark, options)
+    shown = -1
+    while query.isActive and not over.wait(_LOOK_S):
+        for progress in query.recentProgress:
+            if progress["batchId"] > shown and progress["numInputRows"]:
+                shown = progress["batchId"]
+                print(json.dumps(_told(progress)), flush=True)
+    failure = query.exception()
+    query.stop()
+    spark.stop()
+    if failure is not None:
+        print(f"The query failed: {failure}", file=sys.stderr)
+    return 0 if failure is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

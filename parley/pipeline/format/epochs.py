@@ -1,0 +1,247 @@
+"""What a task that is run again has written before: so that the rows of an epoch stand in their topics once.
+
+Spark runs a task again when it failed, and a whole epoch (micro-batch) when it ended before its checkpoint knew that it
+was done. A task leaves a note with the cluster: its epoch, and its producer. The same task of the same epoch, run
+again, finds the note, reads back what that producer has written, and writes only the rows that are not there.
+
+* The note is an offset that a group of the task's name has committed, with the note as its metadata. Which partition's
+  offset it is does not matter: topics may get more partitions, and rows may come in another order.
+* Without transactions the note is left before the first row is written. An earlier attempt's rows are waited for until
+  followers have them. Batches still on their way from a task that was taken for dead, but lives, are not seen.
+* With transactions the note and the rows are committed together, so a note tells of rows that are all there. A task
+  that begins fences older attempts, and looks for the note only then, and again before it commits: the broker that was
+  asked first may have been replaced as coordinator. An epoch older than the note's is refused. The notes outlast the
+  write, because an attempt may begin when it is done.
+* Rows are compared by their content and, if they name it, by their partition, not by their order. Rows that moved to
+  another task in the meantime are written by that task, so that some may then stand twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise, starmap
+from typing import Any, Final
+
+import pyarrow as pa
+
+from parley.pipeline.client.cluster import Cluster, TopicPartition
+from parley.pipeline.client.decode import decode
+from parley.pipeline.client.group_offsets import Committed, commit, committed
+from parley.pipeline.client.sending import ProducerId
+from parley.pipeline.client.transactions import producer_id
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import DeleteGroupsRequest
+from parley.protocol.records.batch_header import headers
+
+__all__ = ["Earlier", "Epoch", "Note", "fence", "forget", "kept", "leave", "look_up"]
+
+CLOCK_MARGIN_MS: Final = 60_000
+"""How far a broker's clock, which may date the records, may be behind that of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A task of one epoch of a sink."""
+
+    sink: str
+    """The query's id, which a restart keeps; of a batch write, an id of its own."""
+    number: int
+    task: int
+    transactional_id_prefix: str | None = None
+    """None: the task writes without a transaction."""
+
+    @property
+    def group(self) -> str:
+        """The group whose committed offsets are the task's notes. One for each task, whatever it writes to."""
+        return f"{self.transactional_id_prefix or 'parley-sink'}-{self.sink}-{self.task}"
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The id under which the task writes its transaction, the same in every epoch."""
+        return None if self.transactional_id_prefix is None else self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The note that a task stores before it writes."""
+
+    epoch: int
+    task: int
+    since_ms: int
+    """No record of it is dated earlier."""
+    producers: tuple[ProducerId, ...]
+    """The producers that write its rows, those of earlier attempts included."""
+
+    def follows(self, earlier: Note | None) -> Note:
+        """This note, with what an earlier attempt at the same has noted."""
+        if earlier is None:
+            return self
+        producers = tuple(dict.fromkeys((*earlier.producers, *self.producers)))
+        return replace(self, since_ms=min(self.since_ms, earlier.since_ms), producers=producers)
+
+    @property
+    def text(self) -> str:
+        """Short, because a cluster keeps 4,096 bytes: for some hundreds of attempts whose ids are near each other."""
+        steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
+        said: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
+        if any(one.epoch for one in self.producers):
+            said["epochs"] = [one.epoch for one in self.producers]
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, offset: int, text: str) -> Note | None:
+        """None for what is no note."""
+        try:
+            found = json.loads(text)
+            ids = list(accumulate(map(int, found["steps"])))
+            epochs = map(int, found.get("epochs", [0] * len(ids)))
+            producers = tuple(starmap(ProducerId, zip(ids, epochs, strict=True)))
+            return cls(offset, int(found["task"]), int(found["since_ms"]), producers)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
+    """What earlier attempts at this task of this epoch have noted.
+
+    With ``stable``, waits for the end of a transaction that has a note; else what was committed before counts. Raises
+    KafkaError; with PRODUCER_FENCED if the task has committed a transaction of a later epoch already.
+    """
+    found: Note | None = None
+    for one in cluster.retry(lambda client: committed(client, epoch.group, stable=stable)).values():
+        note = Note.parse(one.offset, one.metadata)
+        if note is None or note.task != epoch.task:
+            continue
+        if epoch.transactional_id is not None and note.epoch > epoch.number:
+            raise KafkaError(
+                ErrorCode.PRODUCER_FENCED,
+                f"epoch {epoch.number} comes too late: {epoch.transactional_id!r} has committed epoch {note.epoch},"
+                " so another run of this query is ahead. To write earlier epochs again on purpose, take another"
+                " 'transactionalIdPrefix'",
+            )
+        if note.epoch == epoch.number:
+            found = note.follows(found)
+    return found
+
+
+def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
+    """The note as an offset to commit: of any topic that the task writes to."""
+    return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
+
+
+def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
+    """Keep a note at once, without a transaction. Raises KafkaError."""
+
+    async def keep(client: Client) -> None:
+        for code in (await commit(client, epoch.group, kept(note, topic))).values():
+            raise KafkaError(ErrorCode(code), f"leaving a note with group {epoch.group!r}")
+
+    cluster.retry(keep)
+
+
+def forget(cluster: Cluster, groups: Iterable[str]) -> None:
+    """Delete the notes of a write that is done; it does not matter if some are deleted already. Raises KafkaError."""
+    for group in sorted(groups):
+
+        async def delete(client: Client, group: str = group) -> None:
+            node = await client.coordinator(group)
+            answer = await client.send(DeleteGroupsRequest(groups_names=[group]), node=node)
+            for result in answer.results:
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                    raise KafkaError(ErrorCode(result.error_code), f"deleting group {group!r}")
+
+        cluster.retry(delete)
+
+
+def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
+    """Fence the attempts that have begun, and abort what they left open. Raises KafkaError.
+
+    The notes stay: an attempt that begins only later must find them.
+    """
+    for transactional_id in sorted(transactional_ids):
+        cluster.retry(partial(producer_id, transactional_id=transactional_id, timeout_ms=timeout_ms))
+
+
+class Earlier:
+    """The rows that earlier attempts have written; each is taken off once."""
+
+    def __init__(self, cluster: Cluster, note: Note) -> None:
+        self._cluster = cluster
+        self._note = note
+        self._topics: dict[str, dict[bytes, list[int]]] = {}
+        """For each topic the partitions in which rows of the same mark stand."""
+
+    def without(self, rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+        """The rows that are not written yet. They go to ``topic``, or where their column says. Raises KafkaError."""
+        topics = [topic] * rows.num_rows if topic is not None else rows.column("topic").to_pylist()
+        named = rows.column("partition").to_pylist() if "partition" in rows.schema.names else [None] * rows.num_rows
+        missing = [
+            not _taken(self._written(name).get(mark), partition)
+            for name, mark, partition in zip(topics, _marks(rows), named, strict=True)
+        ]
+        return rows.filter(pa.array(missing, pa.bool_()))
+
+    def _written(self, topic: str) -> dict[bytes, list[int]]:
+        if topic not in self._topics:
+            found = self._topics[topic] = {}
+            for mark, partition in self._read_back(topic):
+                found.setdefault(mark, []).append(partition)
+        return self._topics[topic]
+
+    def _read_back(self, topic: str) -> Iterator[tuple[bytes, int]]:
+        cluster, note = self._cluster, self._note
+        partitions = _partitions(cluster, topic)
+        ends = cluster.settled(partitions)
+        starts = cluster.offsets(dict.fromkeys(partitions, note.since_ms))
+        for partition, start in starts.items():
+            if start < 0:
+                continue
+            for fetched in cluster.fetch(partition, start, ends[partition]):
+                own = b"".join(
+                    fetched.records[pos : pos + header.size_bytes]
+                    for pos, header in headers(fetched.records)
+                    if ProducerId(header.producer_id, header.producer_epoch) in note.producers
+                )
+                for rows in decode(replace(fetched, records=own), include_headers=True):
+                    yield from ((mark, partition.partition) for mark in _marks(rows))
+
+
+def _taken(there: list[int] | None, partition: int | None) -> bool:
+    """Whether a row stands in the partition, None for any; it is taken off."""
+    if not there or (partition is not None and partition not in there):
+        return False
+    if partition is None:
+        there.pop()
+    else:
+        there.remove(partition)
+    return True
+
+
+def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
+    try:
+        return [TopicPartition(topic, number) for number in cluster.partitions([topic])[topic]]
+    except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return []  # nothing was written to it yet, which would have made it
+        raise
+
+
+def _marks(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """For each row a few bytes that are equal where key, value and headers are."""
+    columns = [rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
+               for name in ("key", "value", "headers")]  # fmt: skip
+    for key, value, pairs in zip(*columns, strict=True):
+        parts = [key, value, *(part for pair in pairs or () if pair for part in (pair["key"], pair["value"]))]
+        yield hashlib.blake2b(b"".join(map(_told_apart, parts)), digest_size=16).digest()
+
+
+def _told_apart(part: Any) -> bytes:
+    if part is None:
+        return b"-"
+    data = part.encode() if isinstance(part, str) else part
+    return b"%d:%b" % (len(data), data)

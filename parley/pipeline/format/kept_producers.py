@@ -1,0 +1,93 @@
+"""Idempotent producers that outlive the tasks of a process, as those of Spark's Kafka connector do.
+
+With a producer for each task of each micro-batch, the brokers would have to remember thousands. Rules:
+
+* A process keeps one for each cluster and way of writing, for all topics; it has one user at a time.
+* Each user writes under an epoch of its own (`Producer.renew`): batches of two tasks can be told apart, and the brokers
+  refuse what an earlier user of the producer may still send.
+* If a user fails, its producer is closed: it does not know what was written.
+* At most `KEPT_MAX` wait for a user, none for longer than `IDLE_S` (checked when another is taken or given back). They
+  are flushed, and have neither memory nor connections of their own: to forget one is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.writing import Producer, Writing
+
+__all__ = ["IDLE_S", "KEPT_MAX", "KeptProducers", "kept_producer"]
+
+KEPT_MAX: Final = 16
+IDLE_S: Final = 600.0
+"""As ``spark.kafka.producer.cache.timeout`` of Spark's connector."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    producer: Producer
+    since: float
+
+
+class KeptProducers:
+    """The producers that wait for a user. ``now`` is a clock in seconds. Can be used by several threads."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[Connection, Writing], _Kept] = {}
+        """In the order in which they were given back."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @contextmanager
+    def use(self, cluster: Cluster, writing: Writing) -> Iterator[Producer]:
+        """A producer without a transactional id, for one task; it is flushed at the end. Raises KafkaError."""
+        key = cluster.connection, writing
+        producer = self._take(key) or Producer(cluster, writing)
+        try:
+            producer.renew()
+            yield producer
+            producer.flush()
+        except BaseException:
+            producer.close()
+            raise
+        self._give_back(key, producer)
+
+    def _take(self, key: tuple[Connection, Writing]) -> Producer | None:
+        with self._lock:
+            self._forget_idle()
+            kept = self._waiting.pop(key, None)
+        return None if kept is None else kept.producer
+
+    def _give_back(self, key: tuple[Connection, Writing], producer: Producer) -> None:
+        with self._lock:
+            self._waiting.pop(key, None)
+            self._waiting[key] = _Kept(producer, self._now())
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Forget those that have waited for too long, and the oldest of too many."""
+        for key, kept in list(self._waiting.items()):
+            if len(self._waiting) <= KEPT_MAX and self._now() - kept.since < IDLE_S:
+                return
+            del self._waiting[key]
+
+
+def kept_producer(cluster: Cluster, writing: Writing) -> AbstractContextManager[Producer]:
+    """A producer of this process, see `KeptProducers.use`."""
+    return _kept_by(os.getpid()).use(cluster, writing)
+
+
+@cache
+def _kept_by(process: int) -> KeptProducers:
+    return KeptProducers()  # the process is named because a fork inherits the cache, but not the connections

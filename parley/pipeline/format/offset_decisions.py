@@ -1,0 +1,168 @@
+"""What a query does with offsets, decided without asking a cluster.
+
+A query's position is an `Offsets`: for each partition the offset to read next. In a checkpoint it is the JSON that
+Spark's Kafka source writes (``{"topic": {"0": 23}}``), so that a query can change from one format to the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+from parley.pipeline.client.cluster import TopicPartition
+
+__all__ = [
+    "Loss",
+    "Offsets",
+    "Range",
+    "as_json",
+    "from_json",
+    "limited",
+    "losses",
+    "new_rows",
+    "packed",
+    "pieces",
+    "ranges",
+]
+
+Offsets = Mapping[TopicPartition, int]
+
+
+def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Sorted, because Spark compares the texts of two positions."""
+    found: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """What `as_json` made; of Spark's Kafka source too."""
+    return {TopicPartition(topic, int(number)): offset for topic, of in found.items() for number, offset in of.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of a partition from ``start`` up to, not with, ``end``."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+
+def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range]:
+    """What lies between two positions, without what is empty; a partition that is new begins at its earliest offset."""
+    found = [
+        Range(partition, start.get(partition, earliest_of_new.get(partition, behind)), behind)
+        for partition, behind in sorted(end.items())
+    ]
+    return [one for one in found if len(one)]
+
+
+# How much a batch takes (Spark's admission control).
+
+
+def new_rows(start: Offsets, latest: Offsets) -> int:
+    """How many offsets there are to read."""
+    return sum(max(0, behind - start.get(partition, 0)) for partition, behind in latest.items())
+
+
+def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:
+    """Where a batch of about ``limit`` offsets ends: each partition gives in proportion to what it has, none nothing.
+
+    Since each gives one at least, a batch is up to one offset a partition larger than the limit.
+    """
+    todo = {one.partition: one for one in ranges(start, latest, earliest_of_new)}
+    total = sum(map(len, todo.values()))
+    end = dict(latest)
+    for partition, one in todo.items():
+        share = limit * (len(one) / total)
+        end[partition] = min(one.end, one.start + (math.ceil(share) if share < 1 else math.floor(share)))
+    return end
+
+
+# How the ranges of a batch become tasks.
+
+
+def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | None) -> list[Range]:
+    """Cut ranges for Spark's tasks: none with more than ``rows_at_most`` offsets, ``at_least`` that many in all.
+
+    Where there are fewer than ``at_least``, the large ones are cut, in proportion to their size; so the number is
+    about what was asked for.
+    """
+    cut = [one for one in whole if len(one)]
+    if rows_at_most is not None:
+        cut = [piece for one in cut for piece in _cut(one, math.ceil(len(one) / rows_at_most))]
+    if at_least is None or at_least <= len(cut):
+        return cut
+    total = sum(map(len, cut))
+    small = {one for one in cut if _share(one, total, at_least) == 1}
+    large_total = total - sum(map(len, small))
+    return [
+        piece
+        for one in cut
+        for piece in ([one] if one in small else _cut(one, _share(one, large_total, at_least - len(small))))
+    ]
+
+
+_FEW: Final = 1000
+"""A task costs Spark about as much as reading some ten thousand rows; those who work on the rows want many hands."""
+
+
+def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
+    """Ranges that are small, together: at most ``few`` offsets for a task, where a range does not have more."""
+    together: list[Range] = []
+    for one in whole:
+        if together and sum(map(len, together)) + len(one) > few:
+            yield tuple(together)
+            together = []
+        together.append(one)
+    if together:
+        yield tuple(together)
+
+
+def _share(one: Range, total: int, parts: int) -> int:
+    return max(1, round(len(one) / total * parts))
+
+
+def _cut(one: Range, parts: int) -> Iterator[Range]:
+    sizes = (len(one) * (number + 1) // parts - len(one) * number // parts for number in range(parts))
+    for start, end in pairwise(accumulate(sizes, initial=one.start)):
+        if start < end:
+            yield Range(one.partition, start, end)
+
+
+# What is gone.
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Data that a query was to read and that is not there any more; the text is for the user."""
+
+    partition: TopicPartition
+    text: str
+
+
+def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]:
+    """What two positions tell to be lost: partitions gone, partitions come too late, offsets that went back."""
+    found = [
+        Loss(partition, f"{partition} is gone; what it had from offset {start[partition]} on was not read")
+        for partition in sorted(start.keys() - end.keys())
+    ]
+    for partition in sorted(end.keys() - start.keys()):
+        first = earliest_of_new.get(partition)
+        if first is None:
+            found.append(Loss(partition, f"{partition} was new and is gone again before it was read"))
+        elif first > 0:
+            found.append(Loss(partition, f"{partition} is new and begins at offset {first}, not 0"))
+    for partition in sorted(start.keys() & end.keys()):
+        if end[partition] < start[partition]:
+            text = f"{partition} ends at offset {end[partition]}, before {start[partition]}, up to which it was read"
+            found.append(Loss(partition, f"{text}: the topic was truncated, or deleted and made again"))
+    return found

@@ -1,0 +1,140 @@
+"""Where in a cluster's logs that is which the user's options say: partitions that are there, offsets of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.format.offset_decisions import Offsets
+from parley.pipeline.format.options import AtTime, Chosen, Extreme, OptionError, Position, SourceOptions, Specific
+from parley.protocol.errors import ErrorCode, KafkaError
+
+__all__ = ["check_order", "chosen_partitions", "earliest", "latest", "resolve_end", "resolve_start", "shared_cluster"]
+
+
+_ALL: Final = re.compile(".*")
+
+
+def shared_cluster(connection: Connection) -> Cluster:
+    """This process's one `Cluster` for a connection: Spark's workers run task after task, each needs the same brokers.
+
+    Never closed: it ends with the process.
+    """
+    return _cluster_of(connection, os.getpid())
+
+
+@cache
+def _cluster_of(connection: Connection, process: int) -> Cluster:
+    return Cluster(connection)  # the process is named because a fork inherits the cache, but not the thread
+
+
+def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
+    """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there.
+
+    Called when a query is planned: if no broker listens it fails soon (`Cluster.contact`).
+    """
+    cluster.contact()
+    if chosen.pattern is not None:
+        pattern = re.compile(chosen.pattern)
+        found = {name: numbers for name, numbers in cluster.partitions(_ALL).items() if pattern.search(name)}
+    else:
+        topics = chosen.topics or tuple(dict.fromkeys(partition.topic for partition in chosen.partitions or ()))
+        found = _topics(cluster, topics, missing_ok)
+    there = frozenset(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
+    if chosen.partitions is None:
+        return there
+    missing = frozenset(chosen.partitions) - there
+    if missing and not missing_ok:
+        raise OptionError(f"'assign' names {', '.join(map(str, sorted(missing)))}, which the cluster does not have")
+    return there & frozenset(chosen.partitions)
+
+
+def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for topic in topics:
+        try:
+            found.update(cluster.partitions([topic]))
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            if not missing_ok:
+                raise OptionError(
+                    f"there is no topic {topic!r} in the cluster at {cluster.connection.bootstrap}; create it, or use"
+                    " 'subscribePattern' for topics that may come later"
+                ) from None
+    return found
+
+
+def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The first offset of each."""
+    return cluster.offsets(dict.fromkeys(partitions, EARLIEST))
+
+
+def latest(cluster: Cluster, partitions: Iterable[TopicPartition], options: SourceOptions) -> dict[TopicPartition, int]:
+    """The offset behind the last record of each that may be read."""
+    return cluster.offsets(dict.fromkeys(partitions, LATEST), options.isolation)
+
+
+def resolve_start(
+    cluster: Cluster, options: SourceOptions, partitions: frozenset[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the start offset of each partition.
+
+    Raises `OptionError` if the options do not match the existing partitions.
+    """
+    found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
+    behind = sorted(partition for partition, offset in found.items() if offset < 0)
+    if not behind:
+        return found
+    if options.later_than_all is None:
+        raise OptionError(
+            f"no record of {', '.join(map(str, behind))} is as late as the starting timestamp; choose an earlier one,"
+            " or set 'startingOffsetsByTimestampStrategy' to latest to begin behind the last record"
+        )
+    return found | latest(cluster, behind, options)
+
+
+def resolve_end(
+    cluster: Cluster, options: SourceOptions, partitions: frozenset[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the exclusive end offset of each partition.
+
+    Raises `OptionError` if the options do not match the existing partitions.
+    """
+    found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
+    return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)
+
+
+def check_order(start: Offsets, end: Offsets) -> None:
+    """Raises `OptionError` where a batch would begin behind its end, as Spark's Kafka source does."""
+    for partition in sorted(start.keys() & end.keys()):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} would be read from offset {start[partition]} to {end[partition]}, which is before it;"
+                " begin earlier or end later, but not behind the last record"
+            )
+
+
+def _resolve(
+    cluster: Cluster, options: SourceOptions, position: Position, partitions: frozenset[TopicPartition], name: str
+) -> dict[TopicPartition, int]:
+    """-1 where no record is as late as a timestamp."""
+    if isinstance(position, Extreme):
+        return cluster.offsets(dict.fromkeys(partitions, position.value), options.isolation)
+    if isinstance(position, AtTime):
+        return cluster.offsets(dict.fromkeys(partitions, position.timestamp_ms), options.isolation)
+    specific = isinstance(position, Specific)
+    said = position.offsets if isinstance(position, Specific) else position.timestamps_ms
+    if said.keys() != partitions:
+        missing = ", ".join(map(str, sorted(partitions - said.keys()))) or "none"
+        unknown = ", ".join(map(str, sorted(said.keys() - partitions))) or "none"
+        raise OptionError(
+            f"'{name if specific else f'{name}ByTimestamp'}' must name every partition of {options.chosen} and no"
+            f" other; missing: {missing}, not there: {unknown}" + ("; -1 means latest, -2 earliest" if specific else "")
+        )
+    asked = {partition: number for partition, number in said.items() if not specific or number < 0}
+    return dict(said) | cluster.offsets(asked, options.isolation)

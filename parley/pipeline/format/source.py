@@ -1,0 +1,316 @@
+"""``spark.read.format("parley")`` and ``readStream``: topics as tables, with the options of Spark's Kafka source.
+
+The driver resolves positions and cuts tasks (`positions`, `offset_decisions`). Each task fetches and decodes its range
+to Arrow (`parley.pipeline.client`). Offsets in a checkpoint are those of Spark's Kafka source.
+
+Rules:
+
+* A batch is the offsets between two positions, so that the same batch read again has the same rows, in the same tasks.
+* A stream's small ranges share tasks, because a task in Python costs far more than reading a few rows.
+* What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
+  loss is a warning.
+* Where batch 0 begins is part of the position that it ends with (`_beginning`): Spark keeps only where batches end, and
+  asks for the beginning anew after a restart, when ``latest`` has become another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from parley.pipeline.client.cluster import LATEST, Isolation, LogEnded, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.decode import decode
+from parley.pipeline.format.offset_decisions import (
+    Range,
+    as_json,
+    from_json,
+    limited,
+    losses,
+    new_rows,
+    packed,
+    pieces,
+    ranges,
+)
+from parley.pipeline.format.options import OptionError, SourceOptions
+from parley.pipeline.format.positions import (
+    check_order,
+    chosen_partitions,
+    earliest,
+    latest,
+    resolve_end,
+    resolve_start,
+    shared_cluster,
+)
+from parley.pipeline.spark.shipping import Travels
+from parley.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "DataLoss",
+    "KafkaBatchReader",
+    "KafkaStreamReader",
+    "RefusedStreamReader",
+    "check_schema",
+    "source_schema",
+]
+
+_COLUMNS: Final = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+_HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+
+_log = logging.getLogger(__name__)
+
+
+class DataLoss(Exception):
+    """What a query was to read is not there any more; the text names it, and the option to go on without it."""
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """The columns of Spark's Kafka source."""
+    schema = StructType(list(_COLUMNS))
+    return schema.add("headers", _HEADERS) if include_headers else schema
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """Raises `OptionError` for a schema that a user has made up."""
+    if schema != source_schema(options.include_headers):
+        raise OptionError(
+            "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
+            " like (headers are there with the option 'includeHeaders')"
+        )
+
+
+@dataclass(frozen=True)
+class OffsetRanges(InputPartition):
+    """What one task reads, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+
+class KafkaBatchReader(Travels, DataSourceReader):
+    """Topics between two positions, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        cluster = shared_cluster(options.connection)
+        there = chosen_partitions(cluster, options.chosen)
+        start = resolve_start(cluster, options, there)
+        end = resolve_end(cluster, options, there)
+        check_order(start, end)
+        return [OffsetRanges((one,)) for one in _cut(ranges(start, end, {}), options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Topics from a position on, batch by batch."""
+
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._monotonic = monotonic
+        self._first: dict[str, Any] | None = None
+        self._latest: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._last_batch: float | None = None
+
+    # Where a batch ends.
+
+    def initialOffset(self) -> dict[str, Any]:
+        cluster = shared_cluster(self._options.connection)
+        there = chosen_partitions(cluster, self._options.chosen)
+        self._first = as_json(resolve_start(cluster, self._options, there))
+        return self._first
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ask_latest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = from_json(start)
+        self._latest = self._not_before(begin, self._ask_latest() if self._target is None else self._target)
+        if not isinstance(limit, ReadAllAvailable) and self._is_too_early(begin, self._latest):
+            return start
+        end = self._latest
+        if isinstance(limit, ReadMaxRows):
+            end = limited(limit.max_rows, begin, end, self._earliest(end.keys() - begin.keys()))
+        if end == begin:
+            return start
+        return as_json(end) | ({json.dumps(start): {}} if start == self._first else {})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else as_json(self._latest)
+
+    def _is_too_early(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
+        """Whether ``minOffsetsPerTrigger`` says to wait; never when what there is now is to be read."""
+        fewest = self._options.min_offsets_per_trigger
+        if fewest is None or self._target is not None:
+            return False
+        now, last = self._monotonic(), self._last_batch
+        waited = last is None or (now - last) * 1000 >= self._options.max_trigger_delay_ms
+        if not waited and new_rows(begin, end) < fewest:
+            return True
+        self._last_batch = now
+        return False
+
+    def _ask_latest(self) -> dict[TopicPartition, int]:
+        cluster = shared_cluster(self._options.connection)
+        missing_ok = not self._options.fail_on_data_loss
+        return latest(cluster, chosen_partitions(cluster, self._options.chosen, missing_ok=missing_ok), self._options)
+
+    def _not_before(
+        self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends, moved up to the query's position where only an open transaction keeps them before it.
+
+        So it is if the query has read uncommitted records until now, or was told to start behind the transaction.
+        """
+        early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
+        if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:
+            return ends
+        log_ends = shared_cluster(self._options.connection).offsets(dict.fromkeys(early, LATEST))
+        return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
+
+    def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of partitions that are new; those that are gone again are left out."""
+        cluster = shared_cluster(self._options.connection)
+        found = {}
+        for partition in new:
+            try:
+                found.update(earliest(cluster, [partition]))
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        return found
+
+    # What a batch is.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, behind = from_json(_beginning(end, start)), from_json(end)
+        first = self._earliest(behind.keys() - begin.keys())
+        for loss in losses(begin, behind, first):
+            _lost(loss.text, self._options)
+        todo = _cut(ranges(begin, behind, first), self._options)
+        if self._options.min_partitions is self._options.max_records_per_partition is None:
+            return [OffsetRanges(some) for some in packed(todo)]
+        return [OffsetRanges((one,)) for one in todo]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says at the first question that options make no sense: what is raised before one, PySpark loses.
+
+    Its runner then ends with an error of its own, about a local variable, and that is what a user would see.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+
+def _beginning(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """The position at the beginning of the batch with this end; ``start`` is what Spark takes it to be.
+
+    Of batch 0 it is a topic without partitions, named by the JSON of it: Spark's Kafka source, which may take the
+    checkpoint over, finds nothing in that, and no topic has such a name.
+    """
+    return next((json.loads(name) for name in end if name.startswith("{")), start)
+
+
+def _cut(whole: list[Range], options: SourceOptions) -> list[Range]:
+    return pieces(whole, options.min_partitions, options.max_records_per_partition)
+
+
+def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    if isinstance(task, OffsetRanges):  # else it is what Spark makes of no tasks at all
+        for one in task.ranges:
+            yield from _read_range(one, options)
+
+
+def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    cluster = shared_cluster(options.connection)
+    todo: Range | None = whole
+    while todo is not None:
+        try:
+            for fetched in cluster.fetch(
+                todo.partition, todo.start, todo.end, options.isolation, max_bytes=options.fetch_bytes
+            ):
+                yield from decode(fetched, todo.start, todo.end, include_headers=options.include_headers)
+                todo = replace(todo, start=fetched.next_offset)
+            return
+        except OffsetOutOfRange as gone:
+            todo = _without_what_is_gone(todo, gone, options)
+        except LogEnded as ended:
+            _lost(f"{ended.message}; offsets {todo.start} to {todo.end} cannot be read", options)
+            return
+
+
+def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
+    """What is left to read. Raises `DataLoss`."""
+    behind = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
+    _lost(f"{gone.message}; offsets {todo.start} to {behind} cannot be read", options)
+    return replace(todo, start=behind) if behind < todo.end else None
+
+
+def _lost(text: str, options: SourceOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{text}. Retention may be too short for this query, or a topic was deleted or truncated under it."
+            " To go on with what there is, set the option 'failOnDataLoss' to false"
+        )
+    _log.warning("%s. Going on without it, because 'failOnDataLoss' is false.", text)

@@ -1,0 +1,55 @@
+"""Tasks run by Spark, their errors told as they are.
+
+What a task raises would come back to the driver as a page of Java. So what is expected to go wrong is caught where it
+is raised, and raised again in the driver as `TaskFailed`; everything else is Spark's, which tries such a task again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from parley.pipeline.load.columns import BadRecord
+from parley.pipeline.load.files import NotOurs
+from parley.pipeline.mirror.appending import Overtaken
+from parley.pipeline.spark.shipping import Shipped, missing_module
+from parley.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TaskFailed(Exception):
+    """A task could not do its work; the text says why."""
+
+
+def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """What each task answers, in order. Raises TaskFailed."""
+    from py4j.protocol import Py4JJavaError
+
+    sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_answer, work)))
+    try:
+        answers: list[R | TaskFailed] = sent.collect()
+    except Py4JJavaError as error:
+        if (told := missing_module(error)) is not None:
+            raise TaskFailed(told) from error
+        raise
+    found: list[R] = []
+    for one in answers:
+        if isinstance(one, TaskFailed):
+            raise one
+        found.append(one)
+    return found
+
+
+def _answer(work: Callable[[T], R], task: T) -> R | TaskFailed:
+    try:
+        return work(task)
+    except KafkaError as error:
+        return TaskFailed(f"{error.code.name}: {error.message}")
+    except (BadRecord, NotOurs, Overtaken, OSError) as error:
+        return TaskFailed(str(error))

@@ -1,0 +1,204 @@
+"""Values of records read by their schema, from JSON or Avro, into columns. Decisions only.
+
+The schema says what a text of JSON stands for, which has no types of its own for it: a timestamp (ISO 8601, or a number
+of milliseconds), a date, a decimal, bytes (base64). What is read then has to be an exact value of its column
+(`parley.pipeline.values.exact`), as in the sinks of Connect: 5.5 is no integer, 5 no text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from io import BytesIO
+from math import isfinite
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parley.pipeline.values.exact import exact_array, number_of
+from parley.pipeline.values.json_text import finite
+
+NOT_FITTING: Final = (
+    ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
+)  # fmt: skip
+"""What reading a value raises that does not fit its schema."""
+_CONFLUENT_BYTES: Final = 5
+_BYTE_ORDER_MARK: Final = "\ufeff"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FINER_THAN_MICROSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
+_SHORTER_THAN_MICROSECONDS: Final = len("20261121T16.000000")
+_LOGICAL_READ: Final = frozenset(
+    {
+        "date", "decimal", "local-timestamp-micros", "local-timestamp-millis", "time-micros", "time-millis",
+        "timestamp-micros", "timestamp-millis",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """The schema of a value: its type in Arrow, and for Avro its definition as parsed JSON."""
+
+    type: pa.DataType
+    avro: Any = None
+
+
+def reader(kind: str, schema: ValueSchema) -> Callable[[list[bytes | None]], pa.Array]:
+    """Return the function that reads values as ``json``, ``avro`` or ``avro-confluent`` into an array of the schema.
+
+    The function raises one of `NOT_FITTING` if any of the values does not fit.
+    """
+    if kind == "json":
+        read, typed = _json_reader(schema.type), _typed_column
+    else:
+        read, typed = _avro_reader(schema, is_framed=kind == "avro-confluent"), None
+    return lambda some: exact_array([None if data is None else read(data) for data in some], schema.type, typed)
+
+
+def _json_reader(kind: pa.DataType) -> Callable[[bytes], Any]:
+    decoder = json.JSONDecoder(parse_float=Decimal if _has_decimal(kind) else finite)
+    scan: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(decoder)  # type: ignore[attr-defined]
+
+    def read(data: bytes) -> Any:
+        text = data.decode().lstrip(_BYTE_ORDER_MARK)
+        try:
+            value, end = scan(text, 0)
+        except StopIteration:
+            end = -1
+        return value if end == len(text) else decoder.decode(text)  # with space around it, or not JSON
+
+    return read
+
+
+def _avro_reader(schema: ValueSchema, *, is_framed: bool) -> Callable[[bytes], Any]:
+    import fastavro
+
+    parsed = fastavro.parse_schema(_without_unread(schema.avro))
+    if not is_framed:
+        return lambda data: _datum(fastavro, parsed, data)
+
+    def framed(data: bytes) -> Any:
+        if data[:1] != b"\0" or len(data) < _CONFLUENT_BYTES:
+            raise ValueError("it does not begin with a zero byte and a schema's number")
+        return _datum(fastavro, parsed, data[_CONFLUENT_BYTES:])
+
+    return framed
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_decimal(kind.field(each).type) for each in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind))
+
+
+def _without_unread(schema: Any) -> Any:
+    """An Avro schema without the logical types whose columns have the type below them (a UUID's is string)."""
+    if isinstance(schema, list):
+        return [_without_unread(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key in ("default", "symbols") else _without_unread(value)
+        for key, value in schema.items()
+        if key != "logicalType" or value in _LOGICAL_READ
+    }
+
+
+def _datum(fastavro: Any, schema: Any, data: bytes) -> Any:
+    stream = BytesIO(data)
+    value = fastavro.schemaless_reader(stream, schema, None)
+    if stream.tell() != len(data):
+        raise ValueError("bytes are left over behind the datum")
+    return value
+
+
+def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
+    """Values of JSON with the type that the schema says, as `_typed`; texts that are times at once, by Arrow."""
+    if pa.types.is_timestamp(kind) and set(map(type, values)) <= {str, type(None)}:
+        try:
+            found = pa.array(values, pa.string()).cast(kind)
+        except (pa.ArrowException, UnicodeEncodeError):
+            pass  # Arrow knows fewer of the forms of ISO 8601
+        else:
+            years = pc.min_max(pc.year(found)).as_py()
+            if years["min"] is None or (years["min"] >= MINYEAR and years["max"] <= MAXYEAR):
+                return found
+    return [_typed(value, kind) for value in values]
+
+
+def _typed(value: Any, kind: pa.DataType) -> Any:
+    """A value of JSON with the types that the schema says. What has another shape is left to the rule of values."""
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {one.name: _typed(value.get(one.name), one.type) for one in kind}
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return [_typed(one, kind.value_type) for one in value]
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return {key: _typed(one, kind.item_type) for key, one in value.items()}
+    if pa.types.is_floating(kind) and isinstance(value, Decimal):
+        return finite(str(value))
+    if pa.types.is_timestamp(kind) and isinstance(value, str | int | float | Decimal):
+        return _timestamp(value, has_zone=kind.tz is not None)
+    if not isinstance(value, str):
+        return value
+    if pa.types.is_date(kind):
+        return date.fromisoformat(value)
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    if pa.types.is_binary(kind):
+        return base64.b64decode(value, validate=True)
+    return value
+
+
+def _timestamp(value: Any, *, has_zone: bool) -> datetime:
+    if isinstance(value, str) and not has_zone:
+        return _from_iso(value)
+    found = moment(value)
+    return found if has_zone else found.replace(tzinfo=None)
+
+
+def _from_iso(text: str) -> datetime:
+    """The time in ISO 8601. Raises ValueError, also for digits that would be cut off."""
+    if len(text) > _SHORTER_THAN_MICROSECONDS and _FINER_THAN_MICROSECONDS.search(text):
+        raise ValueError("a time has at most microseconds")
+    return datetime.fromisoformat(text)
+
+
+def moment(value: Any) -> datetime:
+    """A moment in UTC, from ISO 8601 (UTC where no zone is given), milliseconds since 1970, or a date.
+
+    Raises one of `NOT_FITTING`.
+    """
+    if isinstance(value, str):
+        value = _from_iso(value)
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    ms = number_of(value)
+    if ms is None or ms * 1000 != int(ms * 1000):
+        raise ValueError("a time is a number of milliseconds with at most three digits behind the point")
+    return _EPOCH + timedelta(microseconds=int(ms * 1000))
+
+
+def jsonable(value: Any, kind: pa.DataType) -> Any:
+    """A value of this type for `dumps`: bytes as base64, moments as ISO 8601, what is no number as text."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {one.name: jsonable(value[one.name], one.type) for one in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [jsonable(one, kind.value_type) for one in value]
+    if pa.types.is_map(kind):
+        return {key: jsonable(one, kind.item_type) for key, one in value}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    is_json = isfinite(value) if isinstance(value, float) else isinstance(value, str | int | Decimal)
+    return value if is_json else str(value)

@@ -1,0 +1,1 @@
+"""Spark itself: a session with the settings that the jobs need, its Java, and Parley on its executors."""

@@ -1,0 +1,456 @@
+"""Which values a column can store exactly. All sinks of Connect and ``parley load`` follow this rule.
+
+Types of columns are Arrow's; a target with other types maps them. `fitter` returns the function that turns a value into
+the one that is stored, which equals it: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises
+`DoesNotFit` for all others: 5.5 and ``true`` are no integers, 2**53 + 1 is no double, 5 is no text. The error names the
+field, the kind of the value and the type of the column, never the value itself.
+
+Decisions only. `widening` says how a column is widened; docs/values.md has the whole rule.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+import struct as packing
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types
+
+__all__ = [
+    "EXACT_DOUBLES",
+    "INTEGERS",
+    "JSON",
+    "UNKNOWN",
+    "DoesNotFit",
+    "Fit",
+    "exact_array",
+    "fits",
+    "fitter",
+    "json_value",
+    "kind_of",
+    "number_of",
+    "whole_of",
+]
+
+UNKNOWN: Final = pa.null()
+"""The type of a column, or of a part of it, of which only nulls and empty lists have been seen."""
+JSON: Final = pa.json_()
+"""The type of a column that keeps nested values as JSON, in databases without nested types."""
+_WHOLE_MAX: Final = 80
+"""Digits of a whole number that any column might hold."""
+_UNIT_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_NANOSECONDS_FROM: Final = dt.datetime(1677, 9, 22, tzinfo=dt.UTC)
+_NANOSECONDS_TO: Final = dt.datetime(2262, 4, 11, tzinfo=dt.UTC)
+"""The whole days between which 64 bits of nanoseconds reach."""
+INTEGERS: Final[Mapping[Any, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+EXACT_DOUBLES: Final = 1 << 53
+_OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
+    **dict.fromkeys(INTEGERS, frozenset({int})),
+    pa.float64(): frozenset({int, float}),
+    pa.bool_(): frozenset({bool}),
+    pa.string(): frozenset({str}),
+    pa.binary(): frozenset({bytes}),
+}
+"""Classes of which Arrow stores each value exactly in a column of the type, or raises."""
+_NONE: Final[frozenset[type]] = frozenset()
+_ADJUSTED_MAX: Final = 400
+"""Beyond, a decimal is no double and no number of 38 digits; 1E+999999999 as an integer would be a gigabyte."""
+
+Fit = Callable[[Any], Any]
+
+
+class DoesNotFit(ValueError):
+    """A value cannot be stored exactly in a column. ``path`` is the field below the column, "" for the column."""
+
+    def __init__(self, given: str, kind: Any, path: str = "") -> None:
+        super().__init__(given, kind, path)
+        self.given = given
+        self.kind = kind
+        self.path = path
+
+    def below(self, name: str) -> DoesNotFit:
+        """The same, seen from the value that contains this one."""
+        inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
+        return DoesNotFit(self.given, self.kind, f"{name}{inner}")
+
+    def __str__(self) -> str:
+        kind = "which is not known yet" if self.kind == UNKNOWN else f"of type {self.kind}"
+        where = f" in {self.path}" if self.path else ""
+        return f"{self.given}{where} is no exact value of a column {kind}"
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer" if abs(value) < 1 << 63 else "an integer of more than 64 bits"
+        case float():
+            return "a number with a fraction" if math.isfinite(value) and not value.is_integer() else _whole_kind(value)
+        case Decimal():
+            return "a decimal" if value.is_finite() else "a decimal that is no number"
+        case str():
+            return "a text"
+        case bytes() | bytearray() | memoryview():
+            return "bytes"
+        case dt.datetime():
+            return "a timestamp" if value.utcoffset() is not None else "a timestamp without time zone"
+        case dt.date():
+            return "a date"
+        case dt.time():
+            return "a time of day"
+        case dict():
+            return "an object" if value else "an empty object"
+        case list() | tuple():
+            return "a list"
+    return f"a value of class {type(value).__name__}"
+
+
+def _whole_kind(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "infinity" if math.isinf(value) else "a double"
+
+
+# --- Storing a value ---
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether the value is an exact value of the type."""
+    try:
+        fitter(kind)(value)
+    except DoesNotFit:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def fitter(kind: Any) -> Fit:
+    """Return the function that turns a value into the one that is stored in a column of this type.
+
+    The function returns None for None and raises DoesNotFit.
+    """
+    fit = _maker(kind)(kind)
+
+    def fit_or_null(value: Any) -> Any:
+        return None if value is None else fit(value)
+
+    return fit_or_null
+
+
+def exact_array(values: Sequence[Any], kind: Any, typed: Callable[[Sequence[Any], Any], Any] | None = None) -> Any:
+    """An Arrow array of this type whose values equal the given ones; it is made a column at a time where that is safe.
+
+    ``typed`` gets values that are not of the type's own class in Python, with the type, and returns those that they
+    stand for (a time in JSON is a text), or their exact array. Raises DoesNotFit, and whatever ``typed`` raises.
+    """
+    classes = set(map(type, values)) - {type(None)}
+    if types.is_struct(kind) and classes == {dict}:
+        columns = [_field_array(values, field, typed) for field in kind]
+        if columns:
+            nulls = pa.array([value is None for value in values])
+            return pa.StructArray.from_arrays(columns, fields=list(kind), mask=nulls)
+    if classes <= _OWN_CLASSES.get(kind, _NONE):
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            pass  # the rule decides about each value, and names what does not fit
+    meant = values if typed is None else typed(values, kind)
+    return meant if isinstance(meant, pa.Array) else pa.array(map(fitter(kind), meant), kind)
+
+
+def _field_array(values: Sequence[Any], field: Any, typed: Callable[[Sequence[Any], Any], Any] | None) -> Any:
+    column = [None if value is None else value.get(field.name) for value in values]
+    return _inside(lambda some: exact_array(some, field.type, typed), column, field.name)
+
+
+def _maker(kind: Any) -> Callable[[Any], Fit]:
+    return next((make for is_kind, make in _MAKERS if is_kind(kind)), _nothing)
+
+
+def _nothing(kind: Any) -> Fit:
+    def fit(value: Any) -> Any:
+        raise DoesNotFit(kind_of(value), kind)
+
+    return fit
+
+
+def _boolean(kind: Any) -> Fit:
+    def fit(value: Any) -> Any:
+        if value is True or value is False:
+            return value
+        raise DoesNotFit(kind_of(value), kind)
+
+    return fit
+
+
+def _integer(kind: Any) -> Fit:
+    limit = 1 << (INTEGERS[kind] - 1)
+
+    def fit(value: Any) -> Any:
+        number = value if type(value) is int else whole_of(value)
+        if number is None or not -limit <= number < limit:
+            raise DoesNotFit(kind_of(value), kind)
+        return number
+
+    return fit
+
+
+def whole_of(value: Any) -> int | None:
+    """The integer that a value equals; None if there is none, or it has more digits than any column."""
+    number = number_of(value)
+    if number is None or number.adjusted() > _WHOLE_MAX or number != number.to_integral_value():
+        return None
+    return int(number)
+
+
+def number_of(value: Any) -> Decimal | None:
+    """A finite number as a decimal; None for anything else, and for the double -0.0.
+
+    A double with a fraction is the shortest decimal that reads as the same double, as JSON writes it: 2.7 is 2.7.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(value, float) and (not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0)):
+        return None
+    has_fraction = isinstance(value, float) and not value.is_integer()
+    number = Decimal(repr(value)) if has_fraction else Decimal(value)
+    return number if number.is_finite() and number.adjusted() <= _ADJUSTED_MAX else None
+
+
+def _double(kind: Any) -> Fit:
+    is_single = kind == pa.float32()
+
+    def fit(value: Any) -> Any:
+        number = value if type(value) is float else _as_double(value)
+        if number is None or (is_single and not _is_single(number)):
+            raise DoesNotFit(kind_of(value), kind)
+        return number
+
+    return fit
+
+
+def _as_double(value: Any) -> float | None:
+    """The double that equals an integer or a decimal."""
+    if type(value) is int and -EXACT_DOUBLES <= value <= EXACT_DOUBLES:
+        return float(value)
+    number = number_of(value)
+    if number is None:
+        return None
+    try:
+        found = float(number)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) and Decimal(found) == number else None
+
+
+def _is_single(value: float) -> bool:
+    try:
+        found: float = packing.unpack("<f", packing.pack("<f", value))[0]
+    except OverflowError:
+        return False
+    return found == value or math.isnan(value)
+
+
+def _decimal(kind: Any) -> Fit:
+    quantum = Decimal((0, (1,), -kind.scale))
+    exactly = Context(prec=kind.precision, Emin=-999_999, Emax=999_999, traps=[Inexact, InvalidOperation])
+
+    def fit(value: Any) -> Any:
+        number = number_of(value)
+        try:
+            if number is not None:
+                return exactly.quantize(number, quantum)
+        except DecimalException:
+            pass
+        raise DoesNotFit(kind_of(value), kind)
+
+    return fit
+
+
+def _text(kind: Any) -> Fit:
+    def fit(value: Any) -> Any:
+        if isinstance(value, str):
+            if value.isascii():
+                return value
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise DoesNotFit("a text with half a surrogate pair", kind) from None
+            return value
+        raise DoesNotFit(kind_of(value), kind)
+
+    return fit
+
+
+def _bytes(kind: Any) -> Fit:
+    size = kind.byte_width if types.is_fixed_size_binary(kind) else None
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise DoesNotFit(kind_of(value), kind)
+        found = bytes(value)
+        if size is not None and len(found) != size:
+            raise DoesNotFit(f"{len(found)} bytes", kind)
+        return found
+
+    return fit
+
+
+def _date(kind: Any) -> Fit:
+    def fit(value: Any) -> Any:
+        if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+            return value
+        raise DoesNotFit(kind_of(value), kind)
+
+    return fit
+
+
+def _time(kind: Any) -> Fit:
+    step = _UNIT_MICROSECONDS[kind.unit]
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, dt.time) or value.tzinfo is not None:
+            raise DoesNotFit(kind_of(value), kind)
+        if value.microsecond % step:
+            raise DoesNotFit("a time of day with a finer fraction", kind)
+        return value
+
+    return fit
+
+
+def _timestamp(kind: Any) -> Fit:
+    step, has_zone = _UNIT_MICROSECONDS[kind.unit], kind.tz is not None
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, dt.datetime) or (value.utcoffset() is not None) is not has_zone:
+            raise DoesNotFit(kind_of(value), kind)
+        if value.microsecond % step:
+            raise DoesNotFit("a timestamp with a finer fraction", kind)
+        try:
+            found = value.astimezone(dt.UTC) if has_zone else value.replace(tzinfo=None)
+        except OverflowError:
+            raise DoesNotFit("a timestamp outside of the years 1 to 9999", kind) from None
+        if kind.unit == "ns" and not _NANOSECONDS_FROM <= found.replace(tzinfo=dt.UTC) <= _NANOSECONDS_TO:
+            raise DoesNotFit("a timestamp outside of the years 1677 to 2262", kind)
+        return found
+
+    return fit
+
+
+def _list(kind: Any) -> Fit:
+    fit_one = fitter(kind.value_type)
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise DoesNotFit(kind_of(value), kind)
+        return [_inside(fit_one, each, f"[{index}]") for index, each in enumerate(value)]
+
+    return fit
+
+
+def _map(kind: Any) -> Fit:
+    fit_key, fit_item = fitter(kind.key_type), fitter(kind.item_type)
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, dict | list):
+            raise DoesNotFit(kind_of(value), kind)
+        found = []
+        for pair in value.items() if isinstance(value, dict) else value:
+            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] is None:
+                raise DoesNotFit(kind_of(value), kind)
+            found.append((_inside(fit_key, pair[0], "[key]"), _inside(fit_item, pair[1], f"[{pair[0]}]")))
+        return found
+
+    return fit
+
+
+def _struct(kind: Any) -> Fit:
+    fit_field = {field.name: fitter(field.type) for field in kind}
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise DoesNotFit(kind_of(value), kind)
+        for name in value.keys() - fit_field.keys():
+            if value[name] is not None:
+                raise DoesNotFit(kind_of(value[name]), UNKNOWN, str(name))
+        return {name: _inside(fit_one, value.get(name), name) for name, fit_one in fit_field.items()}
+
+    return fit
+
+
+def _inside(fit: Fit, value: Any, name: str) -> Any:
+    try:
+        return fit(value)
+    except DoesNotFit as error:
+        raise error.below(name) from None
+
+
+def _json(kind: Any) -> Fit:
+    """Lists and objects only: a text of JSON would not tell a plain value from a text."""
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, dict | list | tuple):
+            raise DoesNotFit(kind_of(value), kind)
+        return json_value(value)
+
+    return fit
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: bytes are base64, times ISO 8601, objects without names lists of pairs.
+
+    Raises DoesNotFit for what JSON has no number or text for.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return fitter(pa.string())(value)
+        case float() | Decimal() if math.isfinite(value):
+            return value
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case dict() if _is_named(value):
+            return {name: _inside(json_value, each, name) for name, each in value.items()}
+        case dict():
+            return [
+                [_inside(json_value, key, "[key]"), _inside(json_value, each, f"[{key}]")]
+                for key, each in value.items()
+            ]
+        case list() | tuple():
+            return [_inside(json_value, each, f"[{index}]") for index, each in enumerate(value)]
+    raise DoesNotFit(kind_of(value), JSON)
+
+
+def _is_named(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(name, str) and fits(name, pa.string()) for name in value)
+
+
+_MAKERS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Fit]], ...]] = (
+    (types.is_boolean, _boolean),
+    (lambda kind: kind in INTEGERS, _integer),
+    (lambda kind: kind in (pa.float32(), pa.float64()), _double),
+    (types.is_decimal, _decimal),
+    (lambda kind: types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind), _text),
+    (lambda kind: types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind), _bytes),
+    (types.is_fixed_size_binary, _bytes),
+    (types.is_date32, _date),
+    (types.is_time, _time),
+    (types.is_timestamp, _timestamp),
+    (lambda kind: types.is_list(kind) or types.is_large_list(kind), _list),
+    (types.is_map, _map),
+    (types.is_struct, _struct),
+    (lambda kind: kind == JSON, _json),
+)

@@ -1,0 +1,97 @@
+"""Archives of classes (AppCDS), with which Kafka and Spark start with about half of the CPU.
+
+``python -m tests.support.java_archives`` makes those that are missing, once per machine, in half a minute of CPU. Java
+takes no notice of an archive of other jars; without archives, everything works as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".cache" / "java-archives"
+SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:cds=off,cds+dynamic=off")
+"""Options of a JVM that runs for seconds: what is compiled well pays in hours."""
+
+_SPARK = """
+from pyspark.sql import SparkSession
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+session = session.config("spark.driver.extraJavaOptions", {options!r}).getOrCreate()
+session.range(10).selectExpr("sum(id)").collect()
+java = session.sparkContext._gateway.proc
+session.stop()
+java.stdin.close()
+java.wait()
+"""
+
+
+def small_jvm(jars: Path) -> list[str]:
+    """Return the options of a small JVM whose class path begins with these jars, with their archive if it exists."""
+    archive = _archive(jars)
+    return [*SMALL, f"-XX:SharedArchiveFile={archive}"] if archive.exists() else [*SMALL]
+
+
+def small_spark() -> str:
+    """Return the options of a small JVM for Spark, in one string. Spark need not be installed."""
+    jars = _spark_jars()
+    return " ".join(SMALL if jars is None else small_jvm(jars))
+
+
+def _spark_jars() -> Path | None:
+    found = importlib.util.find_spec("pyspark")
+    return None if found is None or found.origin is None else Path(found.origin).parent / "jars"
+
+
+def _archive(jars: Path) -> Path:
+    """The archive of a folder of jars. A changed jar or another Java has another one."""
+    digest = hashlib.sha256(os.path.realpath(shutil.which("java") or "").encode())
+    for jar in sorted(jars.glob("*.jar")):
+        digest.update(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}\n".encode())
+    return FOLDER / f"{jars.parent.name}-{digest.hexdigest()[:16]}.jsa"
+
+
+def _make(jars: Path, run: Callable[[str], None]) -> None:
+    """Make the archive of these jars, if it is missing, by a program with an option more that starts and ends."""
+    archive = _archive(jars)
+    if archive.exists():
+        return
+    print(f"Making an archive of the classes of {jars.parent.name}.", flush=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    made = archive.with_suffix(".made")
+    run(f"-XX:ArchiveClassesAtExit={made}")
+    if made.exists():
+        made.rename(archive)
+
+
+def _run_kafka_4(option: str) -> None:
+    from tests.support.kafka import Kafka4
+
+    with tempfile.TemporaryDirectory() as folder:
+        Kafka4(Path(folder), java_option=option).stop()
+
+
+def _run_spark(option: str) -> None:
+    program = _SPARK.format(options=" ".join([*SMALL, option]))
+    subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=True)
+
+
+def main() -> None:
+    from tests.support.kafka import KAFKA_4
+
+    _make(ROOT / ".cache" / f"kafka-{KAFKA_4}" / "libs", _run_kafka_4)
+    jars = _spark_jars()
+    if jars is not None:
+        _make(jars, _run_spark)
+
+
+if __name__ == "__main__":
+    main()
