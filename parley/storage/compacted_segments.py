@@ -60,7 +60,7 @@ class CompactedSegments:
                     segment.delete()
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """Add a batch behind the ones before."""
+        """Add a batch behind the previous ones."""
         segment = self._segments[-1]
         if (
             segment.size + len(self._data) + len(data) > INT32_MAX

@@ -71,6 +71,21 @@ class LogSettings:
             on_io_error=on_io_error,
         )
 
+    def create(
+        self, path: Path, partition: TopicPartition, topic_id: UUID | None, on_io_error: Callable[[OSError], None]
+    ) -> Log:
+        """A new log, whose first append creates ``path``."""
+        return Log.create(
+            path,
+            *partition,
+            self.config,
+            now_ms=self.now_ms,
+            random=self.random,
+            topic_id=topic_id,
+            producer_expiration_ms=self.producer_expiration_ms,
+            on_io_error=on_io_error,
+        )
+
 
 class DirectoryLoader:
     """Opens the logs in one directory. Every method blocks."""
@@ -88,6 +103,8 @@ class DirectoryLoader:
         """The persisted high watermarks of logs that end below them."""
         self.missing: dict[TopicPartition, int] = {}
         """The persisted high watermarks of logs whose directory is not here any more."""
+        self.unwritten: dict[TopicPartition, UUID] = {}
+        """The topic ids of the logs here that had no files yet."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -112,8 +129,11 @@ class DirectoryLoader:
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
             self._cleaner_offsets = directory.cleaner_offsets.read()
+            unwritten = directory.unwritten_logs.read()
             self._same_boot = note_boot(directory.path)
             self.marker = take_marker(directory.path)
+            if self.marker is None:
+                directory.sync()  # a log's directory may be newer than the last flush
         except OSError as error:
             self._failed(error)
             return
@@ -124,6 +144,11 @@ class DirectoryLoader:
             key: high_watermark
             for key, high_watermark in self._high_watermarks.items()
             if high_watermark and key not in contents.partitions and not contents.has_deleted(key)
+        }
+        self.unwritten = {
+            key: topic_id
+            for key, topic_id in unwritten.items()
+            if key not in contents.partitions and key not in self.missing
         }
         self._waiting.extend(contents.partitions.items())
         if self.partitions and self.marker is None:

@@ -41,6 +41,12 @@ class Durability:
         self._changes = 1
         """How often the names of segments have changed, or batches were cut off."""
         self._changes_synced = 0
+        self._is_directory_new = False
+
+    def directory_created(self) -> None:
+        """Note that the log's directory was created, so that its name must be synced too."""
+        self._is_directory_new = True
+        self._changes += 1
 
     def sealed(self, segment: Segment) -> None:
         """Note that the segment takes no more appends because another has begun."""
@@ -128,6 +134,8 @@ class Durability:
             if changes != self._changes_synced:
                 _sync_topic_id(directory)
                 sync_directory(directory)
+                if self._is_directory_new:
+                    sync_directory(directory.parent)
         except OSError:
             if removals != self.removals:
                 return False  # another thread removed a file meanwhile
@@ -137,6 +145,7 @@ class Durability:
                 return False
             self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
             self._changes_synced = max(self._changes_synced, changes)
+            self._is_directory_new = False
             self.recovery_point = max(self.recovery_point, end_offset)
             self._synced_ms = now_ms
             return True

@@ -72,7 +72,7 @@ def mark_successor(log: Log, copy: Log) -> None:
     Raises ``OSError``, ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
     copy.flush()
-    for file in cut_files(log.directory):
+    for file in cut_files(log.directory) if log.is_written else ():
         copy_on_disk(file.path, copy.directory / file.path.name)
     (copy.directory / REPLACES).touch()
     sync_directory(copy.directory)

@@ -48,14 +48,15 @@ class EpochStart:
 class LeaderEpochCache:
     """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """``is_new`` says that the log has no files yet, so that none has to be looked for."""
         self.path = path
         self._entries: tuple[EpochStart, ...] = ()
         self._latest = NO_EPOCH
         self._latest_start = NO_OFFSET
         self._flushed: tuple[EpochStart, ...] = ()
         self._flushing = threading.RLock()
-        for entry in read(path, _entry):
+        for entry in () if is_new else read(path, _entry):
             self.assign(entry.epoch, entry.start_offset)
         self._flushed = self._entries
 

@@ -46,6 +46,7 @@ from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL
 from parley.storage.log_reader import LogRead
 from parley.storage.mending import MendedLog, Mending
+from parley.storage.partition_metadata import write_topic_id
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_log import ReadableLog
@@ -129,6 +130,46 @@ class Log(ReadableLog):
             random=random,
             on_io_error=on_io_error,
         )
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_ms: Callable[[], int],
+        random: Random,
+        topic_id: UUID | None = None,
+        producer_expiration_ms: int = 86_400_000,
+        on_io_error: Callable[[OSError], None] = lambda error: None,
+    ) -> Log:
+        """A new, empty log. Its first append creates ``directory``, unless that exists, and the files in it."""
+        producers = ProducerState(directory, expiration_ms=producer_expiration_ms, is_new=True)
+        epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
+        loaded = recovery.unwritten(directory, producers, epochs, now_ms())
+        return cls(
+            directory,
+            topic,
+            partition,
+            config,
+            loaded,
+            topic_id=topic_id,
+            now_ms=now_ms,
+            random=random,
+            on_io_error=on_io_error,
+        )
+
+    def _begin_files(self) -> None:
+        """Create the directory and the files, unless the log has them. The next flush makes their names durable."""
+        if not self.is_written:
+            self.directory.mkdir(exist_ok=True)
+            if self.topic_id is not None:
+                write_topic_id(self.directory, self.topic_id)
+            self._durability.directory_created()
+            self._segments.begin_files(self.config, self._now_ms())
+            self.is_written = True
 
     # --- Appending ---
 
@@ -235,6 +276,7 @@ class Log(ReadableLog):
     def _segment_for(self, size: int, last_offset: int, latest_timestamp: int, now_ms: int) -> Segment:
         segments, config = self._segments, self.config
         if not segments.active.writable:
+            self._begin_files()
             segments.active.reopen(config)
         if not segments.takes(size, last_offset, latest_timestamp, config, now_ms):
             self._roll(max(self.log_end_offset, last_offset - MAX_RELATIVE_OFFSET))
@@ -460,6 +502,8 @@ class Log(ReadableLog):
         with self._removal_lock, self._lock, self._disk():
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
+                if not self.is_written:
+                    return
             elif offset < self.segments[0].base_offset:
                 self._restart_at(offset)
             else:
@@ -472,6 +516,7 @@ class Log(ReadableLog):
         ``tombstones_removed_up_to`` is that of the log which this log becomes a copy of.
         """
         with self._removal_lock, self._lock, self._disk():
+            self._begin_files()
             self._restart_at(offset)
             self.leader_epochs.flush()
             self._removed_tombstones.set(tombstones_removed_up_to)
@@ -525,7 +570,7 @@ class Log(ReadableLog):
 
         Blocks, but does not hold up appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
-        synced = False
+        synced = not self.is_written
         while not synced:
             with self._lock:
                 end = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)

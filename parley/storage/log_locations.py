@@ -70,17 +70,18 @@ class LogLocations:
 
     # --- Changes ---
 
-    def add(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        """Add a log and make it the partition's current one."""
+    def add(self, key: TopicPartition, log: Log, directory: LogDirectory, *, is_current: bool = True) -> None:
+        """Add a log, and with ``is_current`` make it the partition's current one."""
         self._in[directory][key] = log
-        self.choose(key, log, directory)
+        if is_current:
+            self.choose(key, log, directory)
 
     def choose(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
         """Make one of the twins the partition's current log."""
         self._logs[key], self._homes[key] = log, directory
 
     def keep(self, keys: Sequence[TopicPartition], directory: LogDirectory) -> None:
-        """Keep the place of partitions whose directory is offline."""
+        """Remember the directory of partitions whose directory is offline."""
         self._homes.update(dict.fromkeys(keys, directory))
 
     def remove(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:

@@ -15,11 +15,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from parley.protocol.errors import KafkaError
-from parley.storage.checkpoints import OffsetCheckpoint, TopicPartition
+from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER
 from parley.storage.log_directory import LogDirectory
@@ -27,6 +29,7 @@ from parley.storage.log_directory import LogDirectory
 CHUNK = 100
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _log = logging.getLogger(__name__)
 
@@ -66,24 +69,28 @@ class Owner(Protocol):
         ``KafkaError``."""
 
 
-class Checkpoint:
+class Checkpoint(Generic[V]):
     """One checkpoint file of one directory, written from the directory's logs."""
 
     def __init__(
         self,
         owner: Owner,
         directory: LogDirectory,
-        file: OffsetCheckpoint,
-        offsets: Callable[[Iterable[Log]], dict[TopicPartition, int]],
+        write: Callable[[dict[TopicPartition, V]], None],
+        values: Callable[[Iterable[Log]], dict[TopicPartition, V]],
+        written: Callable[[Iterable[Log], dict[TopicPartition, V]], None] = lambda logs, values: None,
     ) -> None:
+        """``write`` replaces the file and blocks until it is on disk. Calls ``written`` with the logs and the values
+        whenever the file has these."""
         self._owner = owner
         self._directory = directory
-        self._file = file
-        self._offsets = offsets
+        self._write = write
+        self._values = values
+        self._when_written = written
         self._writing = asyncio.Lock()
         self._requested = 0
         self._served = 0
-        self._written: dict[TopicPartition, int] | None = None
+        self._written: dict[TopicPartition, V] | None = None
 
     async def write(self) -> None:
         """Write the checkpoint: the file then has what the logs reported at the time of the call, or later.
@@ -97,45 +104,37 @@ class Checkpoint:
                 return
             serving = self._requested
             logs = self._owner.logs_in(self._directory)
-            offsets = self._offsets(logs)
-            if offsets != self._written:
-                await self._owner.run(self._directory, self._file.write, offsets)
-                self._written = offsets
-            if self._offsets is recovery_points:
-                for log in logs:
-                    log.checkpointed(offsets[log.topic, log.partition])
+            values = self._values(logs)
+            if values != self._written:
+                await self._owner.run(self._directory, self._write, values)
+                self._written = values
+            self._when_written(logs, values)
             self._served = serving
 
 
-class DirectorySync:
-    """Makes names in one directory durable: one sync serves all callers that wait."""
-
-    def __init__(self, owner: Owner, directory: LogDirectory) -> None:
-        self._owner = owner
-        self._directory = directory
-        self._syncing = asyncio.Lock()
-        self._requested = 0
-        self._served = 0
-
-    async def sync(self) -> None:
-        """Return once everything created before the call is durable. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
-        self._requested += 1
-        mine = self._requested
-        async with self._syncing:
-            if self._served < mine:
-                serving = self._requested
-                await self._owner.run(self._directory, self._directory.sync)
-                self._served = serving
-
-
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The recovery point of each log."""
-    return {(log.topic, log.partition): log.recovery_point for log in logs}
+    """The recovery point of each log that has files."""
+    return {(log.topic, log.partition): log.recovery_point for log in logs if log.is_written}
+
+
+def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) -> None:
+    """Tell the logs which recovery points their directory's checkpoint has."""
+    for log in logs:
+        point = points.get((log.topic, log.partition))
+        if point is not None:
+            log.checkpointed(point)
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The log start offset of each log. If its first segments are missing at the next start, this reveals it."""
-    return {(log.topic, log.partition): log.log_start_offset for log in logs}
+    """The log start offset of each log that has files. If its first segments are missing at the next start, this
+    reveals it."""
+    return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
+
+
+def unwritten_logs(directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UUID]:
+    """The topic id of each log of the directory that has no files yet."""
+    found = {(log.topic, log.partition): log.topic_id for log in logs if not log.is_written and log.topic_id}
+    return directory.kept_unwritten | found
 
 
 def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
@@ -160,10 +159,11 @@ class LogMaintenance:
         self._intervals = intervals
         self._now_ms = now_ms
         self._known_high_watermark = known_high_watermark
-        self._recovery_points: dict[LogDirectory, Checkpoint] = {}
-        self._log_starts: dict[LogDirectory, Checkpoint] = {}
-        self._high_watermarks: dict[LogDirectory, Checkpoint] = {}
-        self._cleaner_offsets: dict[LogDirectory, Checkpoint] = {}
+        self._recovery_points: dict[LogDirectory, Checkpoint[int]] = {}
+        self._log_starts: dict[LogDirectory, Checkpoint[int]] = {}
+        self._high_watermarks: dict[LogDirectory, Checkpoint[int]] = {}
+        self._cleaner_offsets: dict[LogDirectory, Checkpoint[int]] = {}
+        self._unwritten: dict[LogDirectory, Checkpoint[UUID]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -171,16 +171,19 @@ class LogMaintenance:
         """Start the loops."""
         for directory in directories:
             self._recovery_points[directory] = Checkpoint(
-                self._owner, directory, directory.recovery_points, recovery_points
+                self._owner, directory, directory.recovery_points.write, recovery_points, note_checkpointed
             )
             self._log_starts[directory] = Checkpoint(
-                self._owner, directory, directory.log_start_offsets, log_start_offsets
+                self._owner, directory, directory.log_start_offsets.write, log_start_offsets
             )
             self._high_watermarks[directory] = Checkpoint(
-                self._owner, directory, directory.high_watermarks, self._known_high_watermarks
+                self._owner, directory, directory.high_watermarks.write, self._known_high_watermarks
             )
             self._cleaner_offsets[directory] = Checkpoint(
-                self._owner, directory, directory.cleaner_offsets, cleaner_offsets
+                self._owner, directory, directory.cleaner_offsets.write, cleaner_offsets
+            )
+            self._unwritten[directory] = Checkpoint(
+                self._owner, directory, directory.unwritten_logs.write, partial(unwritten_logs, directory)
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
@@ -188,7 +191,7 @@ class LogMaintenance:
             (every.flush_check_ms, "log flush", self._flush_due),
             (every.recovery_point_checkpoint_ms, "recovery point checkpoint", self._checkpoint_recovery_points),
             (every.log_start_checkpoint_ms, "log start checkpoint", lambda at: self._log_starts[at].write()),
-            (every.high_watermark_checkpoint_ms, "high watermark", lambda at: self._high_watermarks[at].write()),
+            (every.high_watermark_checkpoint_ms, "high watermark", self._checkpoint_high_watermarks),
             (every.producer_expiration_check_ms, "producer expiration", self._expire_producers),
         ]
         for interval_ms, name, work in rounds:
@@ -212,12 +215,21 @@ class LogMaintenance:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known_high_watermarks(self, logs: Iterable[Log]) -> dict[TopicPartition, int]:
-        return {(log.topic, log.partition): self._known_high_watermark(log) for log in logs}
+        return {(log.topic, log.partition): self._known_high_watermark(log) for log in logs if log.is_written}
+
+    async def _checkpoint_high_watermarks(self, directory: LogDirectory) -> None:
+        await self._high_watermarks[directory].write()
+        await self._unwritten[directory].write()
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Write all checkpoints of a directory now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         for kind in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaner_offsets):
             await kind[directory].write()
+        await self._unwritten[directory].write()
+
+    async def checkpoint_unwritten(self, directory: LogDirectory) -> None:
+        """Write down now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        await self._unwritten[directory].write()
 
     async def checkpoint_cleaner(self, directory: LogDirectory) -> None:
         """Write the checkpoint of cleaner offsets now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
@@ -256,7 +268,7 @@ class LogMaintenance:
                 _log.warning("cannot remove deleted files: %s", error)
 
     async def _in_chunks(self, directory: LogDirectory, work: Callable[[Log], None]) -> None:
-        logs = self._owner.logs_in(directory)
+        logs = [log for log in self._owner.logs_in(directory) if log.is_written]
         for begin in range(0, len(logs), CHUNK):
             await self._owner.run(directory, _for_each, logs[begin : begin + CHUNK], work)
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
-from parley.storage.log_maintenance import DirectorySync, LogMaintenance, MaintenanceIntervals, StartTask
+from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.mending import Mending
 from parley.storage.partition_metadata import write_topic_id
 from parley.storage.recovery import LastKnown
@@ -91,8 +90,6 @@ class LogManager:
         self._start_task = start_task
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
-        self._reserved: Counter[LogDirectory] = Counter()
-        self._syncs = {directory: DirectorySync(self, directory) for directory in self.directories}
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
@@ -148,6 +145,8 @@ class LogManager:
         self._maintenance.start(self.directories)
         for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online ones win
             self._adopt(loader)
+        for loader in loaders:
+            self._adopt_unwritten(loader)
         self._loaders = ()
 
     def rest(self) -> None:
@@ -161,7 +160,7 @@ class LogManager:
         directory = loader.directory
         if not directory.online:
             loader.release()
-            self._locations.keep(loader.partitions, directory)
+            self._locations.keep([*loader.partitions, *loader.unwritten], directory)
             return
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
@@ -173,6 +172,32 @@ class LogManager:
             else:
                 _log.warning("%s is left alone: a copy of a log that does not exist", path)
         self._maintenance.remove_later(directory, loader.deleted, 0)
+
+    def _adopt_unwritten(self, loader: DirectoryLoader) -> None:
+        """Create the logs again that had no files, unless another directory may have them with records."""
+        if not loader.directory.online:
+            return
+        if len(self.online()) < len(self.directories):
+            loader.directory.kept_unwritten = loader.unwritten
+            return
+        for partition, topic_id in loader.unwritten.items():
+            twins = [log for _, log in self._locations.twins(partition)]
+            if not any(log.topic_id in (None, topic_id) for log in twins):
+                log = self._new(partition, topic_id, self._settings, loader.directory)
+                self._locations.add(partition, log, loader.directory, is_current=not twins)
+
+    def _new(self, key: TopicPartition, topic_id: UUID | None, settings: LogSettings, directory: LogDirectory) -> Log:
+        path = directory.path / partition_name(*key)
+        return settings.create(path, key, topic_id, partial(self._on_io_error, directory))
+
+    async def note_new_logs(self) -> None:
+        """Write down which logs have no files yet. Until then, a kill loses that they were created.
+
+        A directory that fails meanwhile goes offline.
+        """
+        for directory in self.online():
+            with suppress(KafkaError):  # its failure was reported
+                await self._maintenance.checkpoint_unwritten(directory)
 
     async def close(self) -> None:
         """Flush and close every log, and mark each directory as cleanly shut down. Idempotent."""
@@ -264,6 +289,7 @@ class LogManager:
     ) -> Log:
         """The log of a partition. If it has none, create it in the directory with the fewest partitions.
 
+        Call ``note_new_logs`` after creating some, before clients rely on them.
         ``is_new`` is False for a replica that existed before: then the log is not created while a directory is offline,
         because that directory may have it. Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the log
         belongs to an earlier topic of the name (delete it first).
@@ -274,7 +300,7 @@ class LogManager:
         await self._locations.free(key)
         log = self.get(topic, partition)
         if log is None:
-            log = await self._create(key, topic_id, config or self._settings.config, is_new)
+            log = self._create(key, topic_id, config or self._settings.config, is_new)
         elif config is not None:
             log.config = config
         if topic_id is not None and log.topic_id != topic_id:
@@ -285,7 +311,7 @@ class LogManager:
         """Create the log of a partition in this directory if it has none yet (KIP-113)."""
         self._preferred[topic, partition] = directory
 
-    async def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
+    def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
         name = partition_name(*key)
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
@@ -294,28 +320,10 @@ class LogManager:
             offline = ", ".join(str(each) for each in self.directories if not each.online)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} may be in {offline}, which is offline")
         preferred = self._preferred.pop(key, None)
-        directory = min(
-            online, key=lambda each: (each is not preferred, len(self._locations.logs_in(each)) + self._reserved[each])
-        )
-        settings = replace(self._settings, config=config)
-        self._reserved[directory] += 1
-        with self._locations.busy(key):
-            try:
-                log = await self.run(directory, self._create_in, directory, key, topic_id, settings)
-                await self._syncs[directory].sync()
-            finally:
-                self._reserved[directory] -= 1
-            if not directory.online:
-                log.release()
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {directory.error}")
-            self._locations.add(key, log, directory)
-            return log
-
-    def _create_in(
-        self, directory: LogDirectory, key: TopicPartition, topic_id: UUID | None, settings: LogSettings
-    ) -> Log:
-        path = directory.create(partition_name(*key), topic_id)
-        return settings.open(path, key, topic_id, LastKnown(), partial(self._on_io_error, directory))
+        directory = min(online, key=lambda each: (each is not preferred, len(self._locations.logs_in(each))))
+        log = self._new(key, topic_id, replace(self._settings, config=config), directory)
+        self._locations.add(key, log, directory)
+        return log
 
     async def _identify(self, log: Log, topic_id: UUID) -> None:
         if log.topic_id is not None:
@@ -323,7 +331,8 @@ class LogManager:
                 ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
             )
         with self._locations.busy((log.topic, log.partition)):
-            await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
+            if log.is_written:
+                await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
             log.topic_id = topic_id
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
@@ -344,14 +353,17 @@ class LogManager:
                 self.lost_below.pop(log, None)
                 aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
                 await self._maintenance.checkpoint(directory)
-            self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+            self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
         return True
 
-    def _set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> Path:
+    def _set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
+        """Close the log and rename its directory. Returns the new path; nothing if the log has no directory yet."""
         log.release()
+        if not log.is_written and not log.directory.exists():  # a first append that failed may have created it
+            return []
         aside = directory.set_aside(log.directory, self._settings.random, mark)
         log.moved(aside)
-        return aside
+        return [aside]
 
     # --- Strays ---
 
@@ -399,12 +411,15 @@ class LogManager:
                     directory, self._set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
                 )
                 if deleted:  # before the checkpoints, which may need the room on a full disk
-                    await self.run(directory, directory.remove, aside)
+                    for path in aside:
+                        await self.run(directory, directory.remove, path)
                 await self._maintenance.checkpoint(directory)
             except KafkaError as error:
                 _log.error("a stray log cannot be set aside", extra={"path": str(log.directory), "reason": str(error)})
                 return
-        facts = {"topic_id": str(log.topic_id), "path": str(aside)}
+        if not aside:
+            return
+        facts = {"topic_id": str(log.topic_id), "path": str(aside[0])}
         if deleted:
             _log.info("a log is deleted: its topic was deleted while this broker could not do it", extra=facts)
         else:
@@ -475,7 +490,7 @@ class LogManager:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
         async with self.compaction_paused(log):
             copy = await self.run(directory, self._begin_copy_in, log, directory, name)
-            await self._syncs[directory].sync()
+            await self.run(directory, directory.sync)
             self._copies[key] = (copy, directory)
         return copy
 
@@ -543,7 +558,7 @@ class LogManager:
             if home is not None:
                 await self.run(home, home.sync)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-            self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+            self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
             for each in (directory, home):
                 if each is not None and each.online:
                     await self._maintenance.checkpoint(each)

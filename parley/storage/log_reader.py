@@ -14,15 +14,15 @@ Rules (docs/storage.md has them all):
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from parley.protocol.errors import KafkaError
-from parley.protocol.records.batch_header import HEADER_SIZE
+from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.log_integrity import DamagedOffset, LogIntegrity
 from parley.storage.segment import Segment
-from parley.storage.segment_file import SegmentFile
+from parley.storage.segment_file import SegmentFile, batches
 from parley.storage.shortage import no_memory
 
 _REMEMBERED: Final = 16
@@ -72,6 +72,25 @@ class LogRead:
     def fd(self) -> int:
         """The open segment file, for ``os.sendfile``; -1 if there is nothing to send."""
         return self._file.fd if self._file is not None else -1
+
+    def headers(self, *, nowait: bool) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield each batch: its position in the file, its header. Reads nothing else.
+
+        Raises ``KafkaError`` as ``read`` does; with ``nowait``, ``BlockingIOError`` if it had to wait for the disk.
+        """
+        if self._file is None:
+            return
+        try:
+            yield from batches(self._file, self.position, self.position + self.size, nowait=nowait)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def part(self, position: int, end: int) -> LogRead:
+        """Return the read of the whole batches from ``position`` of the file to before ``end``."""
+        base = self.segment_base_offset
+        return LogRead(self.offset, None, base, self._file, position, end - position, self._failed)
 
     def try_read(self) -> bytearray:
         """The bytes, if they are in memory. Raises ``BlockingIOError`` if not; otherwise as ``read``."""

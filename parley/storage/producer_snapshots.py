@@ -107,10 +107,11 @@ class SnapshotFiles:
     files wait for a flush in progress; methods that add files do not.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, offsets: Iterable[int]) -> None:
+        """``offsets`` are those of the snapshots that exist, lowest first."""
         self.directory = directory
         """The directory of the files. Assign the new path when the log's directory is renamed."""
-        self._offsets = snapshot_offsets(directory)
+        self._offsets = list(offsets)
         self._waiting: deque[_Waiting] = deque()
         self._writing = threading.Lock()
 

@@ -28,6 +28,7 @@ from parley.storage.producer_snapshots import (
     ProducerEntry,
     SnapshotFiles,
     read_snapshot,
+    snapshot_offsets,
 )
 
 MAX_SEQUENCE = (1 << 31) - 1
@@ -196,7 +197,8 @@ def advance(sequence: int, by: int) -> int:
 class ProducerState:
     """The producers of the log in ``directory``. It is empty until ``load``."""
 
-    def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000) -> None:
+    def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000, is_new: bool = False) -> None:
+        """``is_new`` says that the log has no files yet, so that none has to be looked for. Raises ``OSError``."""
         self.expiration_ms = expiration_ms
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
@@ -205,7 +207,7 @@ class ProducerState:
         # The one silent for longest comes first. Those with an open transaction may stand further back.
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
-        self._files = SnapshotFiles(directory)
+        self._files = SnapshotFiles(directory, () if is_new else snapshot_offsets(directory))
         self._taken = 0  # snapshots and frozen states that share rows with the table
         self._end = 0  # no batch of a producer at or after this offset is in the table
         self._loaded = False

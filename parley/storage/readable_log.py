@@ -64,7 +64,7 @@ class ReadableLog:
         self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
         """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
         then read ``damage``."""
-        self._removed_tombstones = RemovedTombstones(directory / REMOVED_TOMBSTONES)
+        self._removed_tombstones = RemovedTombstones(directory / REMOVED_TOMBSTONES, is_new=not loaded.is_written)
         self._integrity = LogIntegrity(
             f"{topic}-{partition}",
             self._lock,
@@ -77,6 +77,8 @@ class ReadableLog:
             directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
         )
         self._closed = False
+        self.is_written = loaded.is_written
+        """False until the first append to a new log, which creates its directory and its files."""
         for damaged in self.damage:
             self._integrity.report(damaged)
 

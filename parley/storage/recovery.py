@@ -80,6 +80,13 @@ class LoadedLog:
     """The ranges between segments, or before the first one, whose batches are not in any file."""
     cleaned_up_to: int | None
     """The offset up to which the log was compacted last; None if it never was."""
+    is_written: bool = True
+    """False if the log has no files yet (``parley.storage.unwritten_logs``)."""
+
+
+def unwritten(directory: Path, producers: ProducerState, epochs: LeaderEpochCache, now_ms: int) -> LoadedLog:
+    """A new, empty log. Touches no file."""
+    return LoadedLog((Segment.unwritten(directory, now_ms),), 0, 0, 0, producers, epochs, (), None, is_written=False)
 
 
 def load(

@@ -20,9 +20,10 @@ CHECKPOINT: Final = "removed-tombstones-checkpoint"
 class RemovedTombstones:
     """The offset of one log. Reads the checkpoint at ``path`` if it exists; otherwise no tombstone was removed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """``is_new`` says that the log has no files yet, so that none has to be looked for."""
         self.path = path
-        self.up_to = max(read(path, _offset), default=0)
+        self.up_to = 0 if is_new else max(read(path, _offset), default=0)
 
     def set(self, offset: int) -> None:
         """Store another offset. Blocks until it is on disk. Raises ``OSError``."""

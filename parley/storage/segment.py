@@ -100,7 +100,9 @@ class Segment:
         time_index: TimeIndex,
         now_ms: int,
         suffix: str = "",
+        transactions: TransactionIndex | None = None,
     ) -> None:
+        """Without ``transactions``, opens the transaction index."""
         self._directory = directory
         self._suffix = suffix
         self.base_offset = base_offset
@@ -108,7 +110,7 @@ class Segment:
         self.size = size
         self.offset_index = offset_index
         self.time_index = time_index
-        self.transactions = TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
+        self.transactions = transactions or TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
         self.created_ms = now_ms
         self.damage: tuple[DamagedBytes, ...] = ()
         """The damaged bytes that are known, in order. No read returns them."""
@@ -137,6 +139,22 @@ class Segment:
         except OSError:
             path.unlink()  # recovery would take it for a segment
             raise
+
+    @classmethod
+    def unwritten(cls, directory: Path, now_ms: int) -> Segment:
+        """The empty segment of a log that has no files yet. Before an append, ``create`` must replace it.
+
+        Its indexes stay empty, so they need no paths of their own.
+        """
+        return cls(
+            directory,
+            0,
+            size=0,
+            offset_index=OffsetIndex(directory, 0, 0),
+            time_index=TimeIndex(directory, 0, 0),
+            transactions=TransactionIndex(directory, is_new=True),
+            now_ms=now_ms,
+        )
 
     @classmethod
     def open(cls, directory: Path, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
@@ -403,6 +421,8 @@ class Segment:
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of the batches from a boundary on. Raises ``CorruptRecord``, ``OSError``."""
+        if not self.size:
+            return iter(())
         if not self.damage:
             return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
         return self._undamaged(position, chunk, nowait)
@@ -541,6 +561,8 @@ class Segment:
     def largest_timestamp_ms(self) -> int:
         """The time that retention compares: the largest record timestamp, or the file's modification time if there is
         none."""
+        if not self.size:
+            return self.created_ms
         timestamp = self.largest.timestamp
         return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
 

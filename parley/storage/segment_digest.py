@@ -134,7 +134,7 @@ class DigestBuilder:
         return builder
 
     def add(self, data: Buffer, headers: Iterable[BatchHeader]) -> None:
-        """Count whole batches that follow the ones before."""
+        """Count whole batches that follow the previous ones."""
         view, at = memoryview(data), 0
         for header in headers:
             self._fill_to((self.size + at) // BLOCK)

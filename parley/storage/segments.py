@@ -53,6 +53,10 @@ class Segments:
         """The segments, oldest first."""
         return self.reader.view.segments
 
+    def begin_files(self, config: LogConfig, now_ms: int) -> None:
+        """Create the files of the only segment of a log that had none. Raises ``OSError``."""
+        self._show([Segment.create(self.directory, self.active.base_offset, config, now_ms)])
+
     def appended(self, end_offset: int) -> None:
         """Note that the active segment grew; the log now ends at ``end_offset``."""
         self.end_offset = end_offset

@@ -47,13 +47,14 @@ class TransactionIndex:
     """The index file at ``path``, whose name begins with the base offset of its segment. It is opened when it is first
     needed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """``is_new`` says that the segment has no files yet, so that none has to be looked for."""
         self.path = path
         self._fd = -1
         self._size = 0
         self._last_offset = -1
         self._last_search = (0, 0)  # an offset, and the first entry that ends there or later: readers move forward
-        if path.exists():
+        if not is_new and path.exists():
             self._open()
 
     @property

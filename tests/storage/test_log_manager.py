@@ -33,6 +33,7 @@ from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager, NoLogDirectory
 from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
+from parley.storage.segment import Segment
 from parley.storage.shortage import DESCRIPTORS, MEMORY
 from tests.storage.logs import values_of
 from tests.support.descriptors import open_descriptors
@@ -217,12 +218,11 @@ async def test_logs_that_were_removed_by_hand_are_named(home: Home, caplog: pyte
     async with home.opened() as manager:
         for index in range(12):
             append(await manager.get_or_create("topic", index), b"record")
-        await manager.get_or_create("empty", 0)
+        await manager.get_or_create("empty", 0, topic_id=TOPIC_ID)
         append(await manager.get_or_create("deleted", 0), b"record")
         removed = [manager.get("topic", index).directory for index in range(11)]  # type: ignore[union-attr]
-        empty = manager.get("empty", 0)
         await manager.delete("deleted", 0)
-    for path in (*removed, empty.directory if empty is not None else home.paths[0]):
+    for path in removed:
         shutil.rmtree(path)
     async with home.opened():
         lines = [each for each in caplog.records if "logs with committed records are missing" in each.message]
@@ -262,7 +262,7 @@ async def test_a_long_recovery_logs_its_progress(
     home: Home, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with home.opened() as manager:
-        await manager.get_or_create("topic", 0)
+        append(await manager.get_or_create("topic", 0), b"value")
     monkeypatch.setattr("parley.storage.io_threads.PROGRESS_SECONDS", 0.01)
     report, reported = directory_loader.report, threading.Event()
     monkeypatch.setattr("parley.storage.log_manager.report", lambda loaders: (report(loaders), reported.set()))
@@ -283,7 +283,9 @@ async def test_a_log_that_was_found_takes_the_configuration_of_its_topic(home: H
     special = LogConfig(segment_bytes=12345)
     async with home.opened() as manager:
         assert (await manager.get_or_create("a", 0)).config is CONFIG
-        assert (await manager.get_or_create("b", 0, config=special)).config is special
+        log = await manager.get_or_create("b", 0, config=special)
+        assert log.config is special
+        append(log, b"value")
     async with home.opened() as manager:
         (found,) = (log for log in manager.logs if log.topic == "b")
         assert await manager.get_or_create("b", 0, config=special) is found
@@ -392,8 +394,8 @@ async def test_closing_twice_changes_nothing(home: Home) -> None:
 
 async def test_a_fault_in_opening_gives_everything_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     async with home.opened() as manager:
-        await manager.get_or_create("topic", 0)
-        await manager.get_or_create("topic", 1)
+        for index in range(2):
+            append(await manager.get_or_create("topic", index), b"value")
     with monkeypatch.context() as patch:
 
         def faulty(*args: Any, **options: Any) -> Log:
@@ -423,13 +425,14 @@ async def test_two_concurrent_callers_get_the_same_log(home: Home) -> None:
             manager.get_or_create("topic", 0, topic_id=TOPIC_ID), manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         )
         assert first is second
-        assert read_topic_id(first.directory) == TOPIC_ID
+        assert first.topic_id == TOPIC_ID
 
 
 async def test_a_topic_learns_its_id_and_keeps_it(home: Home) -> None:
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0)
         assert log.topic_id is None
+        append(log, b"value")
         assert await manager.get_or_create("topic", 0, topic_id=TOPIC_ID) is log
         assert read_topic_id(log.directory) == TOPIC_ID
         with pytest.raises(KafkaError) as caught:
@@ -450,14 +453,114 @@ async def test_a_name_too_long_for_a_directory_is_refused(home: Home) -> None:
         await manager.get_or_create("t" * 249, 99_999)
 
 
-async def test_a_cancelled_creation_can_be_asked_for_again(home: Home) -> None:
+async def test_a_new_log_has_no_files_before_its_first_record(home: Home) -> None:
     async with home.opened() as manager:
-        asking = asyncio.ensure_future(manager.get_or_create("topic", 0))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait([asking])
-        assert asking.cancelled()
-        append(await manager.get_or_create("topic", 0), b"value")
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        log.leader_epochs.assign(3, 0)
+        log.flush()
+        log.truncate_to(0)
+        assert log.read(0, 1000, up_to=0).size == 0
+        assert log.offset_for_timestamp(0) is None
+        assert not log.delete_old_segments(home.now_ms)
+        assert not log.directory.exists()
+        append(log, b"value")
+        assert read_topic_id(log.directory) == TOPIC_ID
+        assert segments_with_files(log) == {0}
+
+
+async def test_a_log_without_files_keeps_its_directory_and_its_topic(home: Home) -> None:
+    async with home.opened() as manager:
+        homes = {}
+        for index in range(4):
+            log = await manager.get_or_create("topic", index, topic_id=TOPIC_ID)
+            homes[index] = log.directory
+        await manager.delete("topic", 2)
+    async with home.opened() as manager:
+        found = {log.partition: log for log in manager.logs}
+        assert {index: log.directory for index, log in found.items()} == {index: homes[index] for index in (0, 1, 3)}
+        assert {log.topic_id for log in found.values()} == {TOPIC_ID}
+        append(found[0], b"value")
+        await home.crash(manager)  # the file still names the log that has files now
+    async with home.opened() as manager:
+        assert {log.partition: log.log_end_offset for log in manager.logs} == {0: 1, 1: 0, 3: 0}
+
+
+async def test_a_kill_after_note_new_logs_loses_no_log_without_files(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        await manager.note_new_logs()
+        await home.crash(manager)
+    async with home.opened() as manager:
+        (found,) = manager.logs
+        assert (found.directory, found.topic_id) == (log.directory, TOPIC_ID)
+
+
+async def test_a_log_without_files_waits_while_another_directory_may_have_its_records(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        other = next(path for path in home.paths if path != log.directory.parent)
+    (other / "meta.properties").rename(other / "aside")
+    (other / "meta.properties").mkdir()  # the directory cannot be read
+    async with home.opened() as manager:
+        assert manager.logs == []
+        with pytest.raises(KafkaError, match="which is offline"):
+            await manager.get_or_create("topic", 0, topic_id=TOPIC_ID, is_new=False)
+        await manager.note_new_logs()
+    (other / "meta.properties").rmdir()
+    (other / "aside").rename(other / "meta.properties")
+    async with home.opened() as manager:
+        assert [each.directory for each in manager.logs] == [log.directory]
+
+
+async def test_what_a_failed_first_append_created_goes_with_its_log(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "create", out_of_files)
+            with pytest.raises(KafkaError, match="Too many open files"):
+                append(log, b"value")
+        assert log.directory.exists()
+        directory = log.directory
+        assert await manager.delete("topic", 0)
+        assert not directory.exists()
+
+
+async def test_a_log_without_files_has_no_record_of_any_time(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        assert log.segments[0].largest_timestamp_ms == home.now_ms
+
+
+async def test_the_first_flush_makes_the_name_of_a_new_logs_directory_durable(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
+        synced: list[Path] = []
+        monkeypatch.setattr("parley.storage.durability.sync_directory", synced.append)
+        log.flush()
+        assert synced == [log.directory, log.directory.parent]
+        append(log, b"value")
+        log.flush()
+        assert len(synced) == 2
+
+
+async def test_a_copy_takes_over_from_a_log_without_files(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        here = manager.directory_of(log)
+        there = next(each for each in manager.directories if each is not here)
+        copy = await manager.begin_copy(log, there)
+        await manager.prepare_copy(log, copy)
+        manager.replace_log(log, copy)
+        await manager.retire(log, here)
+        append(copy, b"value")
+    async with home.opened() as manager:
+        (found,) = manager.logs
+        assert (found.directory.parent, found.log_end_offset) == (there.path, 1)
 
 
 # Deleting
@@ -522,6 +625,7 @@ async def test_a_deletion_applies_only_to_the_given_topic_id(home: Home) -> None
 async def test_a_log_is_deleted_after_it_has_its_id(home: Home) -> None:
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
         identified, deleted = await asyncio.gather(
             manager.get_or_create("topic", 0, topic_id=TOPIC_ID), manager.delete("topic", 0, topic_id=TOPIC_ID)
         )
@@ -777,9 +881,10 @@ async def test_a_log_whose_append_ended_in_its_middle_is_not_closed_cleanly(
 async def test_too_many_open_files_are_not_the_disks_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     async with home.opened() as manager:
         with monkeypatch.context() as patch:
-            patch.setattr(Log, "open", out_of_files)
+            patch.setattr(Path, "mkdir", out_of_files)
+            log = await manager.get_or_create("topic", 0)
             with pytest.raises(KafkaError, match="Too many open files"):
-                await manager.get_or_create("topic", 0)
+                append(log, b"value")
         assert len(manager.online()) == 2
         append(await manager.get_or_create("topic", 0), b"value")
     with monkeypatch.context() as patch:
@@ -875,11 +980,12 @@ async def test_a_fault_in_one_round_does_not_end_the_rounds(
 ) -> None:
     async with home.opened(only(flush_check_ms=5)) as manager:
         log = await manager.get_or_create("topic", 0, config=LogConfig(flush_messages=1))
+        append(log, b"value")
         with monkeypatch.context() as patch:
             patch.setattr(Log, "flush_due", lambda log, now_ms: 1 / 0)
             await until(lambda: "the next attempt is in" in caplog.text)
         append(log, b"value")
-        await until(lambda: log.recovery_point == 1)
+        await until(lambda: log.recovery_point == 2)
 
 
 async def test_a_disk_that_hangs_keeps_no_other_waiting(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
 """The effective log configuration of a topic under an image."""
 
-OPENED_AT_ONCE = 64
-"""Logs opened at the same time. They share the syncs of their directory."""
+OPENED_IN_A_TURN = 50
+"""Logs opened before the event loop serves others."""
 _NOTHING_KNOWN = MetadataImage("")
 
 
@@ -304,18 +304,16 @@ class HostedPartitions:
                     await asyncio.wait(self._opening)
 
     async def _open(self, partitions: list[Partition], is_new: bool) -> None:
-        """Open the logs of partitions, several at a time: most of the work is waiting for the disk.
+        """Open the logs of partitions. The event loop serves others in between: a new log has no files to wait for.
 
         A partition that is not new gets no log while a log directory that may hold it is offline.
         """
-        waiting = iter(partitions)
-
-        async def worker() -> None:
-            for partition in waiting:
-                if self.hosts(partition):
-                    await self._open_one(partition, is_new)
-
-        await asyncio.gather(*(worker() for _ in range(min(OPENED_AT_ONCE, len(partitions)))))
+        for number, partition in enumerate(partitions, 1):
+            if self.hosts(partition):
+                await self._open_one(partition, is_new)
+            if not number % OPENED_IN_A_TURN:
+                await asyncio.sleep(0)
+        await self._logs.note_new_logs()
 
     async def _open_one(self, partition: Partition, is_new: bool) -> None:
         image = self._image

@@ -113,7 +113,7 @@ class Invariants:
 
     def _damage_of(self, machine: Machine, partition: Partition) -> Iterator[str]:
         log = log_of(partition)
-        if log is None:
+        if log is None or not log.is_written:
             return
         name = f"{partition.topic}-{partition.index} at {machine.host}"
         expected, committed = log.log_start_offset, log.high_watermark

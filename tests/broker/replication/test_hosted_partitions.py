@@ -16,7 +16,7 @@ from parley import Broker
 from parley.broker.membership.registration import Registration
 from parley.broker.metadata.changes import Delta, PartitionChanged
 from parley.broker.metadata.types import PartitionState, ResourceType
-from parley.broker.replication.hosted_partitions import OPENED_AT_ONCE
+from parley.broker.replication.hosted_partitions import OPENED_IN_A_TURN
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.consensus.recipes.groups import Membership
@@ -30,7 +30,6 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS
-from parley.storage.log_directory import LogDirectory
 from parley.storage.log_manager import LogManager
 from tests.broker.api.bench import OTHER, Bench
 
@@ -89,15 +88,15 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
         self.reached, self._opened = asyncio.Event(), asyncio.Event()
-        run = LogManager.run
+        get_or_create = LogManager.get_or_create
 
-        async def held(manager: LogManager, directory: LogDirectory, work: Any, *args: Any) -> Any:
-            if work == manager._create_in and args[1][0] == topic and not self._opened.is_set():
+        async def held(manager: LogManager, name: str, index: int, **options: Any) -> Log:
+            if name == topic and not self._opened.is_set():
                 self.reached.set()
                 await self._opened.wait()
-            return await run(manager, directory, work, *args)
+            return await get_or_create(manager, name, index, **options)
 
-        monkeypatch.setattr(LogManager, "run", held)
+        monkeypatch.setattr(LogManager, "get_or_create", held)
 
     def open(self) -> None:
         self._opened.set()
@@ -195,6 +194,7 @@ async def test_a_replica_that_only_an_older_state_does_not_have_is_set_aside(tmp
     """A finished reassignment removes the replica for good. A restored store has the replicas from before one."""
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, {"t": 1})
+        assert await produce(client, "t") == ErrorCode.NONE
         metadata, own = broker.server.metadata, broker.server.identity.broker_id
         after = PartitionState((77,), (77,), 77, leader_epoch=9, partition_epoch=1)
         before = replace(after, replicas=(own, 77), partition_epoch=2 if is_older else 0)
@@ -219,7 +219,7 @@ async def test_a_topic_created_again_while_the_old_one_opens_keeps_its_records(
 
         monkeypatch.setattr(Partition, "opened", noted)
         async with Client(broker.bootstrap_servers) as first, Client(broker.bootstrap_servers) as second:
-            creating = asyncio.ensure_future(create(first, {"big": OPENED_AT_ONCE, "x": 1}))
+            creating = asyncio.ensure_future(create(first, {"big": OPENED_IN_A_TURN, "x": 1}))
             await gate.reached.wait()  # no log of x has been opened so far
             await delete(client, "x")
             again = asyncio.ensure_future(create(second, {"x": 1}))
@@ -238,12 +238,12 @@ async def test_partitions_that_are_being_opened_get_a_new_configuration(
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         gate = Gate(monkeypatch, "t")
         async with Client(broker.bootstrap_servers) as creator:
-            creating = asyncio.ensure_future(create(creator, {"t": 2 * OPENED_AT_ONCE}))
+            creating = asyncio.ensure_future(create(creator, {"t": 2 * OPENED_IN_A_TURN}))
             await gate.reached.wait()
             await configure(client, "t", "retention.ms", "1234")
             gate.open()
             await creating
-        assert [log.config.retention_ms for log in broker.server.parts.logs.logs] == [1234] * 2 * OPENED_AT_ONCE
+        assert [log.config.retention_ms for log in broker.server.parts.logs.logs] == [1234] * 2 * OPENED_IN_A_TURN
 
 
 async def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_removed(tmp_path: Path) -> None:

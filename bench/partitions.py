@@ -1,0 +1,124 @@
+"""``python -m bench.partitions``: what partitions cost beside Apache Kafka: to create, to keep, and at a restart.
+
+One broker, topics of ``--per-topic`` partitions. A client waits after each creation until every partition has a leader,
+so a broker cannot gain by responding early. Few partitions get a record (``--used``), as in most clusters. The restart
+ends when the metadata names all leaders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.__main__ import IDLE_SECONDS, Figures, spread, table
+from bench.clusters import KAFKA, STOP_SECONDS_MAX, Kafka, Measured, Parley
+
+PATIENCE_S = 600.0
+
+
+def wait_for_leaders(admin: AdminClient, partitions: int) -> None:
+    """Wait until the metadata names a leader of each of so many partitions."""
+    deadline = time.perf_counter() + PATIENCE_S
+    while time.perf_counter() < deadline:
+        topics = admin.list_topics(timeout=PATIENCE_S).topics.values()
+        if sum(each.leader >= 0 for topic in topics for each in topic.partitions.values()) >= partitions:
+            return
+    raise SystemExit("some partitions have no leader")
+
+
+def open_files(broker: Measured) -> int:
+    """The number of file descriptors that the broker holds."""
+    assert broker.process is not None
+    return len(os.listdir(f"/proc/{broker.process.pid}/fd"))
+
+
+def create(broker: Measured, topics: int, per_topic: int, figures: Figures) -> None:
+    """Create the topics one after the other."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("warm-up", per_topic, 1)], operation_timeout=60)["warm-up"].result()
+    wait_for_leaders(admin, per_topic)
+    time.sleep(IDLE_SECONDS)
+    cpu, memory = broker.cpu_seconds(), broker.resident_mb()
+    began, answered = time.perf_counter(), 0.0
+    for number in range(topics):
+        name, asked = f"topic-{number}", time.perf_counter()
+        admin.create_topics([NewTopic(name, per_topic, 1)], operation_timeout=60)[name].result()
+        answered += time.perf_counter() - asked
+    wait_for_leaders(admin, (topics + 1) * per_topic)
+    figures[f"creating {per_topic} partitions, ms", broker.name].append(answered / topics * 1000)
+    figures["all created, with leaders, s", broker.name].append(time.perf_counter() - began)
+    time.sleep(IDLE_SECONDS)
+    count = topics * per_topic
+    figures["CPU of creating, us per partition", broker.name].append((broker.cpu_seconds() - cpu) / count * 1e6)
+    figures["memory, KB per partition", broker.name].append((broker.resident_mb() - memory) / count * 1000)
+    figures["open files afterwards", broker.name].append(open_files(broker))
+
+
+def use(broker: Measured, topics: int, per_topic: int, used: int) -> None:
+    """Write a record to some partitions, spread over all topics."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(used):
+        producer.produce(f"topic-{number % topics}", b"value", partition=number // topics % per_topic)
+        producer.poll(0)
+    if producer.flush(PATIENCE_S):
+        raise SystemExit("not all records were written")
+
+
+def restart(broker: Measured, partitions: int, figures: Figures) -> None:
+    """Stop the broker cleanly and start it again."""
+    assert broker.process is not None
+    began = time.perf_counter()
+    broker.process.send_signal(signal.SIGTERM)
+    broker.process.wait(STOP_SECONDS_MAX)
+    figures["clean stop, s", broker.name].append(time.perf_counter() - began)
+    began = time.perf_counter()
+    broker.start()
+    wait_for_leaders(AdminClient({"bootstrap.servers": broker.bootstrap}), partitions)
+    figures["start with all leaders, s", broker.name].append(time.perf_counter() - began)
+    figures["CPU of that start, s", broker.name].append(broker.cpu_seconds())
+
+
+def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: Figures) -> None:
+    """Measure one turn of one broker."""
+    try:
+        broker.start()
+        create(broker, topics, per_topic, figures)
+        use(broker, topics, per_topic, used)
+        restart(broker, (topics + 1) * per_topic, figures)
+    finally:
+        broker.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.partitions", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each broker")
+    parser.add_argument("--partitions", type=int, default=10_000, help="number of partitions in all")
+    parser.add_argument("--per-topic", type=int, default=1000, help="partitions of each topic")
+    parser.add_argument("--used", type=int, default=1000, help="number of partitions that get a record")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    given = parser.parse_args()
+    kinds: list[type[Measured]] = [Parley]
+    if not given.alone and KAFKA.exists():
+        kinds.insert(0, Kafka)
+    figures: Figures = defaultdict(list)
+    for turn in range(given.rounds):
+        for kind in kinds:
+            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+                broker = kind(Path(folder) / "broker")
+                measure(broker, given.partitions // given.per_topic, given.per_topic, given.used, figures)
+    print(table(figures))
+    print(spread(figures))
+
+
+if __name__ == "__main__":
+    main()
