@@ -299,6 +299,8 @@ class Connection(asyncio.BufferedProtocol):
         for pending in self._pending:
             if isinstance(pending.future, Delayed):
                 pending.future.cancel()
+        for ended in tuple(self._client.on_disconnect.values()):
+            ended()
         self._owner.disconnected(self, self._client)
 
     def pause_writing(self) -> None:

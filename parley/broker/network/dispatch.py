@@ -13,8 +13,8 @@ Rules of this module:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
@@ -49,6 +49,8 @@ class ConnectedClient:
     on_throttle: Callable[[float], None] | None = None
     """Called with the seconds for which the client is not read from (KIP-219); None for clients without a connection
     of their own, whose requests were forwarded."""
+    on_disconnect: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
+    """Called when the connection has ended, by what it is for."""
 
     @property
     def client_host(self) -> str:

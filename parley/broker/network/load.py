@@ -133,6 +133,8 @@ class Load:
             receiver.count_receiving(CHECK_S)
             if self._is_short:
                 receiver.close_if_slow()
+        if self._is_short:
+            self._ease()  # the connection that lacked memory may be closed: those that still lack it say so again
         if self._is_short or self._receivers:
             self._watch_receivers()
 

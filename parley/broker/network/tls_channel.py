@@ -8,7 +8,8 @@ The states::
     LOST         the transport has closed (final)
 
 A handshake takes a millisecond of arithmetic (RSA), so its steps run in threads: a thousand at once do not hold up
-other connections. docs/security.md, "What TLS costs", has the measurements.
+other connections. What a client sends is decrypted a few records at a time, in turns that all connections share. If
+more arrives than that, the socket is not read. docs/security.md, "What security costs", has the measurements.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final, Protocol, cast
 
-from parley.broker.network.connection import LOGIN_USUAL_S
+from parley.broker.network.connection import LOGIN_USUAL_S, TURN_S, Connection
 from parley.broker.network.deadline import Deadline
 from parley.broker.network.handshakes import Done, Handshakes
+from parley.broker.network.load import Load
+from parley.broker.network.tls_records import RecordEnds
 from parley.broker.runtime.states import step
 from parley.broker.security.principal import Principal
 from parley.broker.security.tls.principal_mapping import NoRuleMatches
@@ -31,6 +34,12 @@ from parley.broker.security.tls.server import ServerTls
 HANDSHAKE_BYTES_MAX: Final = 256 << 10
 """The most bytes that a client may send in a handshake: a long certificate chain takes 20 KiB."""
 RECEIVE_BYTES: Final = 256 << 10
+RECORDS_AT_ONCE: Final = 256
+"""Records given to OpenSSL together. It takes 3 ms for as many that bring no data."""
+HANDSHAKE_RECORDS_AT_ONCE: Final = 8
+"""The same limit for a handshake: a client's second flight has five records. Those behind it are not part of it."""
+IDLE_RECORDS_MAX: Final = 1024
+"""Records in a row that bring no data. Honest clients send one request for new keys in many gigabytes."""
 CLOSE_MAX_S: Final = 5.0
 """How long a closed connection waits for a client that does not read."""
 PIECE_BYTES: Final = 64 << 10
@@ -72,12 +81,14 @@ _OPEN, _HANDSHAKE, _LOST = TlsState.OPEN, TlsState.HANDSHAKE, TlsState.LOST
 class ChannelOwner(Protocol):
     """What a channel uses of its listener."""
 
+    load: Load
+
     @property
     def monotonic(self) -> Callable[[], float]:
         """The clock."""
         ...
 
-    def agreed(self, channel: TlsChannel, principal: Principal) -> asyncio.BufferedProtocol:
+    def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
         """Return the connection of a client whose handshake has succeeded. Raises if the client is refused."""
 
     def handshake_failed(self, channel: TlsChannel, reason: str) -> None:
@@ -111,16 +122,22 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._outgoing = ssl.MemoryBIO()
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._state = _HANDSHAKE
-        self._arrived = bytearray()  # received while a step of the handshake runs, and at the end of the stream
+        self._arrived = bytearray()  # not given to OpenSSL yet
+        self._records = RecordEnds()
+        self._idle_records = 0  # in a row
+        self._handshake_bytes = 0
         self._has_begun = False
         self._is_stepping = False
         self._has_ended = False
-        self._reading = True
+        self._reading = True  # the connection takes more
+        self._socket_is_read = True
         self._is_scheduled = False
+        self._turn_left_s = TURN_S
+        self._waits_for_turn = False
         self.last_active = owner.monotonic()
         """When the socket was accepted."""
         self._raw: Any = None  # the transport, once there is one
-        self._connection: asyncio.BufferedProtocol | None = None
+        self._connection: Connection | None = None
         self._deadline: Deadline | asyncio.TimerHandle | None = None
 
     def _step(self, event: TlsEvent) -> None:
@@ -140,16 +157,46 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        arrived = self._buffer[:nbytes]
         if self._state is _OPEN:
-            self._incoming.write(self._buffer[:nbytes])
+            if not self._arrived:
+                taken = self._feed(arrived, RECORDS_AT_ONCE)
+                arrived = arrived[taken:]
+            self._arrived += arrived
             self._read()
         elif self._state is _HANDSHAKE:
             self._has_begun = True
-            self._arrived += self._buffer[:nbytes]
-            if len(self._arrived) + self._incoming.pending > HANDSHAKE_BYTES_MAX:
-                self._fail_handshake(f"more than {HANDSHAKE_BYTES_MAX} bytes before the end of the handshake")
-            elif not self._is_stepping:
+            self._arrived += arrived
+            if not self._is_stepping:
                 self._continue_handshake()
+            elif len(self._arrived) >= RECEIVE_BYTES:
+                self._watch_socket()
+
+    def _feed(self, data: memoryview | bytearray, records_max: int) -> int:
+        """Give OpenSSL the next records. Returns how many bytes they have."""
+        with memoryview(data) as view:
+            taken, records = self._records.take(view, records_max)
+            self._incoming.write(view[:taken])
+        self._idle_records += records
+        return taken
+
+    def _feed_arrived(self, records_max: int) -> int:
+        taken = self._feed(self._arrived, records_max)
+        del self._arrived[:taken]
+        return taken
+
+    def _watch_socket(self) -> None:
+        """Read the socket, or do not: the connection takes no more, or bytes that have arrived wait for their turn."""
+        if self._state is _HANDSHAKE:
+            wanted = len(self._arrived) < RECEIVE_BYTES
+        else:
+            wanted = self._reading and not self._waits_for_turn
+        if wanted is not self._socket_is_read:
+            self._socket_is_read = wanted
+            if wanted:
+                self._raw.resume_reading()
+            else:
+                self._raw.pause_reading()
 
     def eof_received(self) -> bool:
         if self._state is _HANDSHAKE and self._has_begun:
@@ -192,9 +239,15 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     # --- The handshake ---
 
     def _continue_handshake(self) -> None:
-        """Take what has arrived, and run the next step in a thread. Nothing else uses the TLS objects meanwhile."""
-        self._incoming.write(self._arrived)
-        self._arrived.clear()
+        """Take some of what has arrived, and run the next step in a thread.
+
+        Nothing else uses the TLS objects meanwhile.
+        """
+        self._handshake_bytes += self._feed_arrived(HANDSHAKE_RECORDS_AT_ONCE)
+        if self._handshake_bytes > HANDSHAKE_BYTES_MAX or self._idle_records > IDLE_RECORDS_MAX:
+            self._fail_handshake("the handshake is too long")
+            return
+        self._watch_socket()
         self._is_stepping = True
         self._handshakes.step(self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
 
@@ -215,7 +268,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             return
         self._flush()
         if done.error is not None:
-            self._fail_handshake(_reason(done.error))
+            self._fail_handshake(_reason(done.error, "TLS handshake failed"))
         elif done.principal is not None:
             self._agree(done.principal)
         elif self._arrived:
@@ -232,9 +285,6 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._connection = connection
         try:
             connection.connection_made(self)
-            if self._arrived:
-                self._incoming.write(self._arrived)
-            self._arrived = bytearray()
             self._read()
         except BaseException:
             self.abort()  # as the event loop does with the protocol of a plain socket
@@ -262,42 +312,64 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     # --- Plaintext for the connection ---
 
     def _read(self) -> None:
-        """Pass on what has arrived, until the connection pauses."""
+        """Pass on what has arrived, until the connection pauses or its turn is over."""
         self._is_scheduled = False
-        connection, tls, incoming = self._connection, self._ssl, self._incoming
+        connection = self._connection
         assert connection is not None
         try:
-            while self._reading and self._state is _OPEN and (incoming.pending or tls.pending()):
-                buffer: Any = connection.get_buffer(-1)
-                if received := self._fill(buffer):
+            while self._reading and self._state is _OPEN and self._has_more() and self._is_its_turn():
+                if received := self._fill(connection.get_buffer(-1)):
+                    self._idle_records = 0
                     connection.buffer_updated(received)
+                elif self._idle_records > IDLE_RECORDS_MAX:
+                    connection.close(f"more than {IDLE_RECORDS_MAX} TLS records without data")
                 if self._has_ended:
                     self.close()  # a client that has half-closed reads no responses
-                    return
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError:
-            self._flush()  # the alert
-            self.abort()
-            return
-        if self._outgoing.pending:
+        except ssl.SSLError as error:
+            connection.close(_reason(error, "malformed TLS"))  # sends the alert
+        if self._state is _OPEN:
             self._flush()
+            self._watch_socket()
 
-    def _fill(self, buffer: memoryview) -> int:
-        """Decrypt what has arrived, record by record, up to the size of the buffer.
+    def _has_more(self) -> bool:
+        """True if OpenSSL has bytes to decrypt. It is given those that have arrived, if it has none."""
+        if not (self._incoming.pending or self._ssl.pending()) and self._arrived:
+            self._feed_arrived(RECORDS_AT_ONCE)
+        return bool(self._incoming.pending or self._ssl.pending())
 
-        The client's closing alert sets ``_has_ended``. Raises SSLWantReadError if there is no whole record.
+    def _is_its_turn(self) -> bool:
+        """True if the connection may go on now. Otherwise it waits until the event loop has served others."""
+        turns = self._owner.load.turns
+        if (turns.are_over or self._turn_left_s < 0) and not self._waits_for_turn:
+            self._waits_for_turn = True
+            turns.wait(self._next_turn)
+        return not self._waits_for_turn
+
+    def _next_turn(self) -> None:
+        self._waits_for_turn = False
+        self._turn_left_s = TURN_S
+        if self._state is _OPEN:
+            self._read()
+
+    def _fill(self, buffer: Any) -> int:
+        """Decrypt what OpenSSL has, record by record, up to the size of the buffer. Returns the number of bytes.
+
+        The client's closing alert sets ``_has_ended``. Raises SSLError if the client breaks the protocol.
         """
         read: Callable[[int, memoryview], int] = cast(Any, self._ssl.read)
-        incoming, size = self._incoming, len(buffer)
-        more = filled = read(size, buffer)
-        while more and filled < size and incoming.pending:
-            try:
-                more = read(size - filled, buffer[filled:])
-            except ssl.SSLWantReadError:
-                return filled
-            filled += more
-        self._has_ended = not more
+        incoming, size, filled = self._incoming, len(buffer), 0
+        began = self._owner.monotonic()
+        try:
+            while more := read(size - filled, buffer[filled:] if filled else buffer):
+                filled += more
+                if filled == size or not incoming.pending:
+                    break
+            self._has_ended = not more
+        except ssl.SSLWantReadError:
+            pass  # the rest of a record is still to come
+        took = self._owner.monotonic() - began
+        self._turn_left_s -= took
+        self._owner.load.turns.used(took)
         return filled
 
     def _flush(self) -> None:
@@ -320,14 +392,14 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._reading = False
-        self._raw.pause_reading()
+        self._watch_socket()
 
     def resume_reading(self) -> None:
         if self._state is not _OPEN:
             return
         self._reading = True
-        self._raw.resume_reading()
-        if not self._is_scheduled and (self._incoming.pending or self._ssl.pending()):
+        self._watch_socket()
+        if not self._is_scheduled and (self._arrived or self._incoming.pending or self._ssl.pending()):
             self._is_scheduled = True
             self._loop.call_soon(self._read_again)
 
@@ -363,11 +435,11 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return cast(int, self._raw.get_write_buffer_size())
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, what: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS handshake failed: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        return f"{what}: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, NoRuleMatches):
         return str(error)
-    return f"TLS handshake failed: {type(error).__name__}"
+    return f"{what}: {type(error).__name__}"

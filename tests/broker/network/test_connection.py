@@ -634,6 +634,24 @@ async def test_time_in_which_the_broker_did_not_read_does_not_count_for_a_slow_r
         await other.close()
 
 
+async def test_a_connection_that_is_closed_no_longer_lacks_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that holds the memory may be slow again."""
+    monkeypatch.setattr("parley.broker.network.load.CHECK_S", 3600.0)  # the test calls the checks
+    async with serving({}, queued_bytes=2_000_000) as listener:
+        holding, lacking = await RawClient.connect(listener), await RawClient.connect(listener)
+        holding.writer.write(struct.pack(">i", 1_500_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load.request_bytes_held == 1_500_000)
+        lacking.writer.write(struct.pack(">i", 1_400_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load._is_short)
+        listener.load._check_receivers()
+        assert listener.load._is_short
+        await lacking.close()
+        await eventually(lambda: len(listener._connections) == 1)
+        listener.load._check_receivers()
+        assert not listener.load._is_short
+        await holding.close()
+
+
 async def test_requests_that_wait_for_memory_may_be_slow_while_nobody_holds_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -280,33 +280,41 @@ async def test_bytes_that_are_no_handshake_end_the_connection_and_nothing_else()
 class ManualTls:
     """A client whose TLS records the test handles itself."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None = None
+    ) -> None:
         self.reader, self.writer = reader, writer
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = client_context().wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self._incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        own = context or client_context()
+        self.tls = own.wrap_bio(self._incoming, self.outgoing, server_hostname="localhost")
 
-    async def until(self, step: Callable[[], Any], *, piece: int = 65536) -> Any:
-        """Repeat ``step`` until it needs nothing more of the broker; send in pieces of this size."""
+    async def until(self, step: Callable[[], Any], *, piece: int = 65536, holds_last: bool = False) -> Any:
+        """Repeat ``step`` until it needs nothing more of the broker; send in pieces of this size.
+
+        With ``holds_last``, what the last step has to send stays in ``outgoing``.
+        """
         while True:
             try:
-                return step()
+                done = step()
             except ssl.SSLWantReadError:
                 await self._send(piece)
                 self._incoming.write(await self.reader.read(65536))
-            finally:
-                await self._send(piece)
+            else:
+                if not holds_last:
+                    await self._send(piece)
+                return done
 
     async def _send(self, piece: int) -> None:
-        data = self._outgoing.read()
+        data = self.outgoing.read()
         for start in range(0, len(data), piece):
             self.writer.write(data[start : start + piece])
             await self.writer.drain()
 
 
 @asynccontextmanager
-async def by_hand(listener: Listener) -> AsyncIterator[ManualTls]:
+async def by_hand(listener: Listener, context: ssl.SSLContext | None = None) -> AsyncIterator[ManualTls]:
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    yield ManualTls(reader, writer)
+    yield ManualTls(reader, writer, context)
     writer.close()
 
 

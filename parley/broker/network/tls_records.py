@@ -1,0 +1,53 @@
+"""Where the records of a TLS stream end, so that a client's bytes can be decrypted a few records at a time.
+
+OpenSSL handles all records that it has, one after the other, until one brings data. Thousands of records without data
+fit into what one read takes from a socket: empty ones, requests for new keys, alerts. Each costs microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+HEADER_BYTES: Final = 5
+"""The type, two bytes of version, and two bytes of length: in plaintext, in all versions of TLS."""
+
+
+class RecordEnds:
+    """Follows one stream from record to record."""
+
+    __slots__ = ("_header", "_missing")
+
+    def __init__(self) -> None:
+        self._missing = 0  # bytes of the current record's body that have not arrived
+        self._header = bytearray()  # what has arrived of the next header
+
+    def take(self, data: memoryview, most: int) -> tuple[int, int]:
+        """Take the next bytes of the stream, up to the end of the ``most``-th record, or all.
+
+        Returns the number of bytes, and how many records end in them.
+        """
+        size, position, ended, missing = len(data), 0, 0, self._missing
+        while position < size:
+            if not missing:
+                if not self._header and size - position >= HEADER_BYTES:
+                    missing = data[position + 3] << 8 | data[position + 4]
+                    position += HEADER_BYTES
+                else:
+                    piece = data[position : position + HEADER_BYTES - len(self._header)]
+                    self._header += piece
+                    position += len(piece)
+                    if len(self._header) < HEADER_BYTES:
+                        break
+                    missing = self._header[3] << 8 | self._header[4]
+                    self._header.clear()
+            if missing > size - position:
+                missing -= size - position
+                position = size
+                break
+            position += missing
+            missing = 0
+            ended += 1
+            if ended == most:
+                break
+        self._missing = missing
+        return position, ended

@@ -1,0 +1,125 @@
+"""Clients that shake hands honestly, and then send records that bring no data, or very little."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from parley.broker.network.tls_channel import IDLE_RECORDS_MAX, RECEIVE_BYTES
+from parley.broker.network.tls_records import RecordEnds
+from parley.configuration.tls import tls_settings
+from parley.protocol.codec import request_frame
+from tests.broker.network.harness import eventually, serving
+from tests.broker.network.test_tls import METADATA, Asked, by_hand, client_context, connected, files, tls
+from tests.support.tls_records import (
+    ALERT,
+    HANDSHAKE,
+    KEY_UPDATE_ASKS_FOR_ONE,
+    HostileClient,
+    hostile,
+)
+
+V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+CLIENT_HELLO = b"\x01\x00\x00\x29\x03\x03" + bytes(32) + b"\x00\x00\x02\xc0\x2c\x01\x00"
+NO_CERTIFICATE = b"\x01\x29"
+FLOODS: dict[str, tuple[ssl.TLSVersion, Callable[[HostileClient], bytes]]] = {
+    "new keys": (V13, lambda client: client.key_update()),
+    "new keys of both": (V13, lambda client: client.key_update(KEY_UPDATE_ASKS_FOR_ONE)),
+    "empty records": (V13, lambda client: client.record(b"")),
+    "warnings": (V13, lambda client: client.record(NO_CERTIFICATE, ALERT)),
+    "tickets": (V13, lambda client: client.record(b"\x04\x00\x00\x00", HANDSHAKE)),
+    "empty records of TLS 1.2": (V12, lambda client: client.record(b"")),
+    "warnings of TLS 1.2": (V12, lambda client: client.record(NO_CERTIFICATE, ALERT)),
+    "renegotiations": (V12, lambda client: client.record(CLIENT_HELLO, HANDSHAKE)),
+    "requests to renegotiate": (V12, lambda client: client.record(bytes(4), HANDSHAKE)),
+}
+
+
+def fresh_context() -> ssl.SSLContext:
+    with files("none") as properties:
+        del properties["ssl.keystore.location"]
+        return tls_settings(properties).client_context()
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_records_without_data_end_the_connection(flood: str, caplog: pytest.LogCaptureFixture) -> None:
+    version, record = FLOODS[flood]
+    async with serving({3: Asked()}, security=tls()) as listener:
+        client = await hostile(("127.0.0.1", listener.port), fresh_context, version)
+        await client.flood(b"".join(record(client) for _ in range(2 * IDLE_RECORDS_MAX)))
+        assert await client.is_closed()
+        await eventually(lambda: len(listener) == 0)
+        assert listener.metrics.killed == 1
+        client.writer.close()
+        async with connected(listener, client_context()) as known:
+            await known.ask(METADATA, 8)
+    assert [each.message for each in caplog.records] == ["connection closed"]
+
+
+@pytest.mark.parametrize("version", [V12, V13])
+async def test_a_request_may_come_in_records_of_one_byte(version: ssl.TLSVersion) -> None:
+    async with serving({3: Asked()}, security=tls()) as listener:
+        client = await hostile(("127.0.0.1", listener.port), fresh_context, version)
+        request = b"".join(request_frame(METADATA, 8, 7, "c" * 3 * IDLE_RECORDS_MAX))
+        await client.flood(b"".join(client.record(bytes([each])) for each in request))
+        assert await client.reader.readexactly(5)
+        client.writer.close()
+
+
+async def test_a_client_may_renew_its_keys_between_requests() -> None:
+    asked = Asked()
+    async with serving({3: asked}, security=tls()) as listener:
+        client = await hostile(("127.0.0.1", listener.port), fresh_context, V13)
+        request = b"".join(request_frame(METADATA, 8, 7, None))
+        keys = IDLE_RECORDS_MAX // 2
+        sent = [client.key_update() for _ in range(keys)] + [client.record(request)]
+        sent += [client.key_update() for _ in range(keys)] + [client.record(request)]
+        await client.flood(b"".join(sent))
+        await eventually(lambda: len(asked.principals) == 2)
+        client.writer.close()
+
+
+@pytest.mark.parametrize("version", [V12, V13])
+async def test_requests_may_follow_the_handshake_at_once(version: ssl.TLSVersion) -> None:
+    """Ten times what is received at a time arrives behind the client's Finished."""
+    asked, count = Asked(), 100
+    context = fresh_context()
+    context.maximum_version = version
+    async with serving({3: asked}, security=tls()) as listener, by_hand(listener, context) as client:
+        await client.until(client.tls.do_handshake, holds_last=True)
+        for each in range(count):
+            client.tls.write(b"".join(request_frame(METADATA, 8, each, "c" * 30_000)))
+        assert client.outgoing.pending > 10 * RECEIVE_BYTES
+        client.writer.write(client.outgoing.read())
+        await eventually(lambda: len(asked.principals) == count)
+        assert listener.metrics.failed_authentications == 0
+
+
+async def test_the_rest_of_a_burst_is_read_when_a_paused_client_may_go_on() -> None:
+    """The connection stops reading behind each request that waits, in the middle of what has arrived."""
+    count = 200
+    async with serving({3: Asked(20_000)}, security=tls()) as listener, connected(listener, client_context()) as client:
+        requests = (request_frame(METADATA, 8, each, "c" * 10_000) for each in range(count))
+        client.writer.write(b"".join(part for each in requests for part in each))
+        for each in range(count):
+            assert (await client.answer(type(METADATA), 8))[0] == each
+
+
+def test_ends_of_records_are_found_however_the_bytes_arrive() -> None:
+    random = Random(1)
+    sizes = [random.choice((0, 1, 5, 300, 2_000)) for _ in range(60)]
+    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)
+    for largest in (1, 7, 5_000, len(stream)):
+        ends, taken, counted = RecordEnds(), 0, 0
+        while taken < len(stream):
+            piece = memoryview(stream)[taken : taken + random.randint(1, largest)]
+            most = random.randint(1, 20)
+            size, ended = ends.take(piece, most)
+            assert size == len(piece) or ended == most
+            taken, counted = taken + size, counted + ended
+            if ended == most:
+                assert taken == sum(5 + each for each in sizes[:counted])
+        assert counted == len(sizes)
