@@ -151,7 +151,7 @@ class BrokerServer:
     async def _start(self) -> None:
         environment = self.environment
         for warning in environment.config.warnings:
-            _log.warning("configuration", extra={"warning": warning})
+            _log.warning("a setting is not used as it is written", extra={"warning": warning})
         environment.undo.push_async_callback(environment.threads.close)
         bound = await bind_listeners(environment)
         self.endpoints = bound.endpoints

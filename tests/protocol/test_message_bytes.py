@@ -25,6 +25,7 @@ ENCODER = Path(__file__).with_name("KafkaEncoder.java")
 PACKAGES = {
     "kafka-clients": "org.apache.kafka.common.message",
     "kafka-group-coordinator": "org.apache.kafka.coordinator.group.generated",
+    "kafka-share-coordinator": "org.apache.kafka.coordinator.share.generated",
     "kafka-transaction-coordinator": "org.apache.kafka.coordinator.transaction.generated",
 }
 INTEGERS = {

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from parley.protocol.messages import APIS, api_by_name, headers, stored, stored_consumer_groups
+from parley.protocol.messages import (
+    APIS,
+    api_by_name,
+    headers,
+    stored,
+    stored_consumer_groups,
+    stored_share_groups,
+    stored_share_state,
+)
 from parley.protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
 from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
 
 # What Kafka defines and we leave out, and why.
 CONTROLLERS = "spoken by Kafka's controllers and brokers among themselves"
 METADATA_LOG = "a record of Kafka's metadata log, which we do not have"
-SHARE_STATE = "spoken by brokers to the keeper of share groups' state"
 LEFT_OUT = {
     "LeaderAndIsr": CONTROLLERS,
     "StopReplica": CONTROLLERS,
@@ -29,11 +36,6 @@ LEFT_OUT = {
     "AllocateProducerIds": CONTROLLERS,
     "ControllerRegistration": CONTROLLERS,
     "UpdateRaftVoter": CONTROLLERS,
-    "InitializeShareGroupState": SHARE_STATE,
-    "ReadShareGroupState": SHARE_STATE,
-    "WriteShareGroupState": SHARE_STATE,
-    "DeleteShareGroupState": SHARE_STATE,
-    "ReadShareGroupStateSummary": SHARE_STATE,
     "ListClientMetricsResources": "version 0 of ListConfigResources, under its old name",
     "KRaftVersionRecord": METADATA_LOG,
     "SnapshotHeaderRecord": METADATA_LOG,
@@ -45,7 +47,8 @@ LEFT_OUT = {
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }
 # State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
-LEFT_OUT_STATE = r"(ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
+# ShareGroupPartitionMetadata was in early access releases of share groups only.
+LEFT_OUT_STATE = r"(StreamsGroup|ShareGroupPartition|Remote)\w*(Key|Value|Record)"
 # Versions that Kafka had in an early access release only, never in one for use; and one that only Kafka 0.8 sent, with
 # a header unlike that of any other request.
 LEFT_OUT_VERSIONS = {
@@ -80,7 +83,7 @@ def our_messages() -> dict[str, type[Message]]:
     for api in APIS.values():
         found[api.request.__name__] = api.request
         found[api.response.__name__] = api.response
-    for module in (headers, stored, stored_consumer_groups):
+    for module in (headers, stored, stored_consumer_groups, stored_share_groups, stored_share_state):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message) and value not in (Data, Header):
                 found[value.__name__] = value
@@ -89,7 +92,10 @@ def our_messages() -> dict[str, type[Message]]:
 
 MESSAGES = our_messages()
 STORED_KEYS = ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"] + [
-    name for name in vars(stored_consumer_groups) if re.fullmatch(r"ConsumerGroup\w+Key", name)
+    name
+    for module in (stored_consumer_groups, stored_share_groups, stored_share_state)
+    for name in vars(module)
+    if re.fullmatch(r"(Consumer|Share)\w+Key", name)
 ]
 OWN = {
     "FetchMetadataRequest",

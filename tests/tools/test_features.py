@@ -44,3 +44,9 @@ def test_a_malformed_level_is_refused(parley: Parley, text: str) -> None:
     done = parley("features", "upgrade", "--feature", text)
     assert done.code == 1
     assert f"--feature {text}: must be NAME=LEVEL" in done.err
+
+
+def test_without_a_subcommand_its_help_is_shown(parley: Parley) -> None:
+    shown = parley("features")
+    assert shown.code == 1
+    assert all(name in shown.out + shown.err for name in ("describe", "upgrade", "downgrade", "disable"))

@@ -133,6 +133,13 @@ def test_reset_of_a_new_group(on_broker: Parley, topic: str) -> None:
     assert offset_of(on_broker, f"new-{topic}") == {0: 0, 1: 0}
 
 
+def test_a_reset_without_partitions_says_so(on_broker: Parley, topic: str) -> None:
+    words = ("--reset-offsets", "--group", f"none-{topic}", "--all-topics", "--to-earliest", "--execute")
+    typed = on_broker("groups", *words)
+    assert (typed.code, typed.out) == (0, "")
+    assert "No partitions to reset" in typed.err
+
+
 def test_reset_from_an_exported_file(on_broker: Parley, topic: str, group: str, tmp_path: Path) -> None:
     words: tuple[str, ...] = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--export")
     exported = on_broker("groups", *words)

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a consumer group, or a transactional id.
+"""FindCoordinator: which broker coordinates a group, a transactional id or a share partition.
 
 A coordinator is the leader of the partition of its internal topic that the key hashes to. The topic is created when a
 client first needs it.
@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.internal_topic import partition_of
+from parley.broker.coordinators.share_state.share_partition import parse_key
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -21,7 +22,11 @@ from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordina
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
+SHARE_KEY: Final = 2
 """The types of coordinators."""
+
+SHARE_KEY_SINCE: Final = 6
+"""The first version that knows coordinators of share partitions (KIP-932)."""
 
 FIRST_LOAD_S: Final = 1.0
 """How long FindCoordinator waits for the partitions that it has just created."""
@@ -63,6 +68,8 @@ class FindCoordinatorApi:
         """Return the coordinator of a key, or from version 4 on of several keys (KIP-699)."""
         keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
         kind = self._kinds.get(request.key_type)
+        if request.key_type == SHARE_KEY and context.api_version < SHARE_KEY_SINCE:
+            kind = None
         if kind is None:
             text = f"There is no coordinator of type {request.key_type}."
             refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_REQUEST, text)
@@ -97,6 +104,8 @@ class FindCoordinatorApi:
         if kind is None or refusal is not None:
             return _no_coordinator(key, refusal or KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         try:
+            if kind is self._kinds.get(SHARE_KEY):
+                parse_key(key)
             node_id, endpoint = self._locate(context, kind, key)
         except KafkaError as error:
             return _no_coordinator(key, error)

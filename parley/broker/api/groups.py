@@ -15,6 +15,7 @@ from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.group import SHARE, Group
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.responses import code_for_members, join_error, sync_error
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -164,8 +165,8 @@ class GroupsApi:
             group = self._coordinator.find(group_id)
         except KafkaError as error:
             return _undescribed(group_id, error.code, "", None, NOT_ASKED)
-        if group is not None and group.consumer is not None:
-            group = None  # ConsumerGroupDescribe is for these
+        if group is not None and not group.is_classic:
+            group = None  # ConsumerGroupDescribe and ShareGroupDescribe are for these
             if version >= DESCRIBES_ABSENT_AS_ERROR:
                 text = f"Group {group_id} is not a classic group."
                 dead = GroupState.DEAD.value
@@ -210,9 +211,7 @@ class GroupsApi:
             groups=[
                 ListGroupsResponse.ListedGroup(
                     group_id=group.group_id,
-                    protocol_type=(group.membership.protocol_type or "")
-                    if group.consumer is None
-                    else CONSUMER_PROTOCOL,
+                    protocol_type=_protocol_type(group),
                     group_state=group.state_name,
                     group_type=group.type,
                 )
@@ -233,6 +232,12 @@ class GroupsApi:
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
             await asyncio.sleep(0)  # else thousands of groups that need no waiting would block the event loop
         return DeleteGroupsResponse(results=results)
+
+
+def _protocol_type(group: Group) -> str:
+    if group.is_classic:
+        return group.membership.protocol_type or ""
+    return SHARE if group.share is not None else CONSUMER_PROTOCOL
 
 
 def responding(

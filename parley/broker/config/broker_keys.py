@@ -14,6 +14,7 @@ from parley.broker.config.keys.observability import ObservabilityKeys
 from parley.broker.config.keys.quotas import QuotaKeys
 from parley.broker.config.keys.replication import ReplicationKeys
 from parley.broker.config.keys.security import SecurityKeys
+from parley.broker.config.keys.share_groups import ShareGroupKeys
 from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
 from parley.broker.config.keys.transactions import TransactionKeys
 from parley.broker.config.listeners import ListenerAddress
@@ -38,6 +39,7 @@ class BrokerKeys(
     LogKeys,
     ReplicationKeys,
     GroupKeys,
+    ShareGroupKeys,
     TransactionKeys,
     QuotaKeys,
     SecurityKeys,

@@ -10,6 +10,46 @@ from parley.broker.config.definition import closest, parse_all
 from parley.broker.config.errors import ConfigError, Problem, UnknownKey
 from parley.broker.config.keys.group_level import GroupLevelKeys
 
+_BOUNDED = {
+    "consumer.session.timeout.ms": (
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+    "consumer.heartbeat.interval.ms": (
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    "consumer.assignment.interval.ms": (
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    "share.session.timeout.ms": (
+        "group.share.min.session.timeout.ms",
+        "group.share.max.session.timeout.ms",
+    ),
+    "share.heartbeat.interval.ms": (
+        "group.share.min.heartbeat.interval.ms",
+        "group.share.max.heartbeat.interval.ms",
+    ),
+    "share.assignment.interval.ms": (
+        "group.share.min.assignment.interval.ms",
+        "group.share.max.assignment.interval.ms",
+    ),
+    "share.record.lock.duration.ms": (
+        "group.share.min.record.lock.duration.ms",
+        "group.share.max.record.lock.duration.ms",
+    ),
+    "share.delivery.count.limit": (
+        "group.share.min.delivery.count.limit",
+        "group.share.max.delivery.count.limit",
+    ),
+    "share.partition.max.record.locks": (
+        "group.share.min.partition.max.record.locks",
+        "group.share.max.partition.max.record.locks",
+    ),
+}
+"""The keys of the broker that bound a key of groups: the minimum and the maximum."""
+
 
 class GroupConfig(GroupLevelKeys):
     """Every key of groups as a typed attribute (``group.consumer_session_timeout_ms``). Immutable."""
@@ -22,7 +62,8 @@ class GroupConfig(GroupLevelKeys):
         values, _ = parse_all(self.KEYS, overrides)
         for key in self.KEYS.values():
             if key.attribute not in values:
-                values[key.attribute] = getattr(config, key.server.replace(".", "_"))
+                inherited = getattr(config, key.server.replace(".", "_")) if key.server else key.default
+                values[key.attribute] = inherited
         self.__dict__.update(values, overrides=overrides)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -35,37 +76,19 @@ def check_group(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
     _, problems = parse_all(keys, overrides)
     problems += [UnknownKey(name, text, closest(name, keys)) for name, text in overrides.items() if name not in keys]
     group = GroupConfig(config, overrides)
-    for each, value, low, high in _bounded(config, group):
-        name = f"consumer.{each}"
+    for name, bounds in _BOUNDED.items():
+        value = _value(group, name)
+        low, high = (_value(config, bound) for bound in bounds)
         if name in overrides and not low <= value <= high:
-            range_of = f"from group.consumer.min.{each}={low} to group.consumer.max.{each}={high}"
-            problems.append(Problem(name, str(value), range_of))
-    if group.consumer_session_timeout_ms <= group.consumer_heartbeat_interval_ms:
-        text = str(group.consumer_session_timeout_ms)
-        problems.append(Problem("consumer.session.timeout.ms", text, "more than consumer.heartbeat.interval.ms"))
+            problems.append(Problem(name, str(value), f"from {bounds[0]}={low} to {bounds[1]}={high}"))
+    for kind in ("consumer", "share"):
+        session_ms = _value(group, f"{kind}.session.timeout.ms")
+        if session_ms <= _value(group, f"{kind}.heartbeat.interval.ms"):
+            allowed = f"more than {kind}.heartbeat.interval.ms"
+            problems.append(Problem(f"{kind}.session.timeout.ms", str(session_ms), allowed))
     if problems:
         raise ConfigError(problems)
 
 
-def _bounded(config: BrokerConfig, group: GroupConfig) -> tuple[tuple[str, int, int, int], ...]:
-    """The keys after ``consumer.`` that the broker bounds: value, minimum and maximum of each."""
-    return (
-        (
-            "session.timeout.ms",
-            group.consumer_session_timeout_ms,
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
-        ),
-        (
-            "heartbeat.interval.ms",
-            group.consumer_heartbeat_interval_ms,
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
-        ),
-        (
-            "assignment.interval.ms",
-            group.consumer_assignment_interval_ms,
-            config.group_consumer_min_assignment_interval_ms,
-            config.group_consumer_max_assignment_interval_ms,
-        ),
-    )
+def _value(config: BrokerConfig | GroupConfig, name: str) -> int:
+    return int(getattr(config, name.replace(".", "_")))

@@ -8,6 +8,8 @@ from typing import Any
 
 from parley.broker.config.errors import ConfigError, Problem
 
+_JAVA = ("org.", "com.", "io.", "net.", "kafka.", "java.")
+
 
 def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
     """Return an instance of the class that the value ``name`` of ``key`` names, which is a subclass of ``base``.
@@ -16,6 +18,10 @@ def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
     """
     try:
         made = _class_named(name, group)()
+    except ModuleNotFoundError as error:
+        text = f"a class of Python that can be loaded, such as package.module.Class: {error}"
+        text += "; a class of Java cannot be" if name.startswith(_JAVA) else ""
+        raise ConfigError([Problem(key, name, text)]) from error
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError([Problem(key, name, f"a class that can be loaded: {error}")]) from error
     if not isinstance(made, base):

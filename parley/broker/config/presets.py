@@ -13,6 +13,8 @@ _ALONE = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """A broker without a file is the only one: there is no other replica, and groups need not wait for more members."""
@@ -48,6 +50,8 @@ def of_cluster(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": "2" if brokers > 2 else "1",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": "2" if brokers > 2 else "1",
         "group.initial.rebalance.delay.ms": "0",
     }
 
@@ -57,6 +61,7 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "offsets.topic.num.partitions": "10",
         "transaction.state.log.num.partitions": "10",
+        "share.coordinator.state.topic.num.partitions": "10",
     }
 )
 """``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few groups."""

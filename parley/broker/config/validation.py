@@ -69,6 +69,19 @@ def _brokers_can_log_in(config: BrokerKeys) -> bool:
     return config.sasl_mechanism_inter_broker_protocol in mechanisms
 
 
+def _between_bounds(name: str) -> tuple[Rule, Rule]:
+    """Return the rules of a key whose values for groups have a minimum and a maximum in keys of their own."""
+    lowest, highest = (name.replace("group.share.", f"group.share.{bound}.") for bound in ("min", "max"))
+
+    def value(config: BrokerKeys, key: str) -> int:
+        return int(getattr(config, key.replace(".", "_")))
+
+    return (
+        Rule(name, lambda c: value(c, lowest) <= value(c, name), f"at least {lowest}"),
+        Rule(name, lambda c: value(c, name) <= value(c, highest), f"at most {highest}"),
+    )
+
+
 RULES = (
     Rule("node.id", _same_id, "the same as broker.id if both are given"),
     Rule(
@@ -104,6 +117,18 @@ RULES = (
         lambda c: c.group_min_session_timeout_ms <= c.group_max_session_timeout_ms,
         "at most group.max.session.timeout.ms",
     ),
+    *_between_bounds("group.share.session.timeout.ms"),
+    *_between_bounds("group.share.heartbeat.interval.ms"),
+    *_between_bounds("group.share.assignment.interval.ms"),
+    *_between_bounds("group.share.record.lock.duration.ms"),
+    *_between_bounds("group.share.delivery.count.limit"),
+    *_between_bounds("group.share.partition.max.record.locks"),
+    Rule(
+        "group.share.heartbeat.interval.ms",
+        lambda c: c.group_share_heartbeat_interval_ms < c.group_share_session_timeout_ms,
+        "less than group.share.session.timeout.ms",
+    ),
+    Rule("group.share.assignors", lambda c: c.group_share_assignors == ("simple",), "simple"),
     Rule(
         "replica.fetch.wait.max.ms",
         lambda c: c.replica_fetch_wait_max_ms <= c.replica_lag_time_max_ms,

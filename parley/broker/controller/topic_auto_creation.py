@@ -14,7 +14,7 @@ from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
@@ -30,6 +30,7 @@ ELECTED_MAX_S = 1.0
 _REPLICATION_KEYS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
+    SHARE_STATE_TOPIC: "share.coordinator.state.topic.replication.factor",
 }
 
 
@@ -44,7 +45,7 @@ class TopicAutoCreation:
         config: Callable[[], BrokerConfig],
         opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """``opened()`` waits until this broker has opened the logs of new partitions."""
+        """``opened()`` waits until this broker has opened the logs of new partitions, for a limited time."""
         self._administration = administration
         self._metadata = metadata
         self._peers = peers
@@ -125,7 +126,19 @@ class TopicAutoCreation:
                 "unclean.leader.election.enable": "false",
             },
         )
-        return {topic.name: topic for topic in (offsets, transactions)}
+        share_state = NewTopic(
+            SHARE_STATE_TOPIC,
+            partitions=config.share_coordinator_state_topic_num_partitions,
+            replication_factor=config.share_coordinator_state_topic_replication_factor,
+            configs={
+                "cleanup.policy": "delete",
+                "compression.type": "producer",
+                "min.insync.replicas": str(config.share_coordinator_state_topic_min_isr),
+                "retention.ms": "-1",
+                "segment.bytes": _segment_bytes(config.share_coordinator_state_topic_segment_bytes),
+            },
+        )
+        return {topic.name: topic for topic in (offsets, transactions, share_state)}
 
 
 def _segment_bytes(configured: int) -> str:

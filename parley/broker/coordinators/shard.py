@@ -5,7 +5,8 @@
   submitted with ``at_once`` has its own turn, while it is submitted, if no others wait.
 * The log may refuse a transactional batch or a marker because of its producer's epoch. So these are appended first and
   then applied, and a refusal concerns only its caller.
-* A reply, also to a read, is given when the in-sync replicas have everything that was appended before it.
+* A reply to an event is given when the in-sync replicas have everything that was appended before it. ``read`` and
+  ``decide_when_committed`` check that at once; ``decide_at_once`` does not wait for it if it has nothing to write.
 * Before the turn, the log is checked. If another append fails nevertheless, or a turn fails unexpectedly, state and log
   may differ: the shard is lost, and the runtime reads it back.
 """

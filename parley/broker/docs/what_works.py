@@ -17,19 +17,12 @@ rejected, never half done: the client gets the protocol's error, and the broker 
 support.
 """
 
-_OTHER_GROUPS = "not yet: share and streams groups"
+_OTHER_GROUPS = "not yet: streams groups"
 _QUORUM = "never: a coordination store takes the place of the metadata quorum"
 
 UNSERVED: Final = {
     "GetTelemetrySubscriptions": "not yet: metrics of clients (KIP-714)",
     "PushTelemetry": "not yet: metrics of clients (KIP-714)",
-    "ShareGroupHeartbeat": _OTHER_GROUPS,
-    "ShareGroupDescribe": _OTHER_GROUPS,
-    "ShareFetch": _OTHER_GROUPS,
-    "ShareAcknowledge": _OTHER_GROUPS,
-    "DescribeShareGroupOffsets": _OTHER_GROUPS,
-    "AlterShareGroupOffsets": _OTHER_GROUPS,
-    "DeleteShareGroupOffsets": _OTHER_GROUPS,
     "StreamsGroupHeartbeat": _OTHER_GROUPS,
     "StreamsGroupDescribe": _OTHER_GROUPS,
     "DescribeQuorum": _QUORUM,
@@ -65,7 +58,10 @@ FEATURES: Final = (
     Feature("Consumer groups of KIP-848", True,
             "`group.protocol=consumer`: assignors on the broker, those of others by entry point, regular expressions, "
             "static members, online migration from and to the classic protocol; docs/groups.md"),
-    Feature("Share groups, streams groups", False, ""),
+    Feature("Share groups", True,
+            "KIP-932 and what Kafka 4.2 and 4.3 added: the share coordinator, the assignor `simple`, offsets and "
+            "their administration, acquisition locks, delivery counts, renewal; docs/groups.md"),
+    Feature("Streams groups", False, ""),
     Feature("Topics", True, "creation (also on first use), deletion, more partitions, deletion of records, topic ids"),
     Feature("Configuration", True,
             "Kafka's keys and defaults; changes of topics and brokers at run time, with sources and synonyms; "

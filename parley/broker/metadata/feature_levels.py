@@ -4,6 +4,8 @@
 only what clients do: each request says by its version how it is meant, and brokers serve all of them.
 
 ``group.version`` 1 allows groups of the consumer protocol (KIP-848), if all brokers can read their records.
+
+``share.version`` 1 does so for share groups (KIP-932).
 """
 
 from __future__ import annotations
@@ -16,10 +18,16 @@ TRANSACTION_VERSION: Final = "transaction.version"
 
 GROUP_VERSION: Final = "group.version"
 
-LEVELS: Final[Mapping[str, tuple[int, int]]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
+SHARE_VERSION: Final = "share.version"
+
+LEVELS: Final[Mapping[str, tuple[int, int]]] = {
+    GROUP_VERSION: (0, 1),
+    SHARE_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
+}
 """The lowest and the highest level of each feature that this version of Parley supports."""
 
-_DEFAULTS: Final = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+_DEFAULTS: Final = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from parley.broker.metadata.feature_levels import GROUP_VERSION, LEVELS, TRANSACTION_VERSION
+from parley.broker.metadata.feature_levels import GROUP_VERSION, LEVELS, SHARE_VERSION, TRANSACTION_VERSION
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +28,7 @@ _CONTENTS: Final = {
     QUOTAS: "client quotas",
     TRANSACTION_VERSION: "feature levels",
     GROUP_VERSION: "consumer groups of KIP-848",
+    SHARE_VERSION: "share groups of KIP-932",
 }
 """What the metadata contains if it uses a feature, for error messages."""
 
@@ -47,8 +48,9 @@ def check_all_support(feature: str, image: MetadataImage) -> None:
 def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
     """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that wants to register cannot read the cluster's metadata."""
     used = features_in_use(image)
-    if image.features.chosen.get(GROUP_VERSION, 0) >= 1:
-        used.add(GROUP_VERSION)  # without it on every broker, no consumer group is served any more
+    for groups in (GROUP_VERSION, SHARE_VERSION):
+        if image.features.chosen.get(groups, 0) >= 1:
+            used.add(groups)  # without it on every broker, no such group is served any more
     for feature in sorted(used - broker.features.keys()):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -59,9 +61,18 @@ def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
 
 def serves_consumer_groups(image: MetadataImage) -> bool:
     """True if groups of the consumer protocol are allowed: every broker can read their records (KIP-848)."""
-    if image.features.level(GROUP_VERSION) < 1:
+    return _serves(GROUP_VERSION, image)
+
+
+def serves_share_groups(image: MetadataImage) -> bool:
+    """True if share groups are allowed: every broker can read their records (KIP-932)."""
+    return _serves(SHARE_VERSION, image)
+
+
+def _serves(feature: str, image: MetadataImage) -> bool:
+    if image.features.level(feature) < 1:
         return False
-    return all(GROUP_VERSION in broker.features for broker in image.brokers.values())
+    return all(feature in broker.features for broker in image.brokers.values())
 
 
 def features_in_use(image: MetadataImage) -> set[str]:

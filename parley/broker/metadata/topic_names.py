@@ -11,7 +11,8 @@ NAME_LENGTH_MAX = 249
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 """Topics that only brokers write to. Clients may create, configure and delete them like other topics."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")

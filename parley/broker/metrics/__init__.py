@@ -46,6 +46,7 @@ from parley.broker.metrics.catalogue.replication import (
     ReplicaMetrics,
     TruncationMetrics,
 )
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.instruments import Histogram
 from parley.broker.metrics.registry import Metrics
@@ -81,6 +82,7 @@ __all__ = [
     "QuotaMetrics",
     "ReplicaMetrics",
     "RequestMetrics",
+    "ShareGroupMetrics",
     "ShortageMetrics",
     "TopicMetrics",
     "TransactionMetrics",

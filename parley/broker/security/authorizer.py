@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from parley.broker.config.plugins import plugin
 from parley.broker.metadata.changes import AclBucketReplaced, Delta
@@ -19,9 +19,12 @@ from parley.broker.security.acls.hosts import canonical_host
 from parley.broker.security.acls.index import AclIndex
 from parley.broker.security.acls.stored import EMPTY, Bucket
 from parley.broker.security.operations import Operation
-from parley.broker.security.principal import Principal
+from parley.broker.security.principal import Principal, parse_super_users
 from parley.broker.security.resources import ResourceType
 from parley.broker.security.session import ClientSession
+
+if TYPE_CHECKING:
+    from parley.broker.config import BrokerConfig
 
 ENTRY_POINTS: Final = "parley.authorizers"
 CACHED_DECISIONS_MAX: Final = 100_000
@@ -178,6 +181,16 @@ class AclAuthorizer(Authorizer):
         while self.cached_decisions > CACHED_DECISIONS_MAX:
             self.cached_decisions -= len(self._decided.pop(next(iter(self._decided))))
         return decision
+
+
+def load_authorizer_of(config: BrokerConfig) -> Authorizer | None:
+    """Return the authorizer that a configuration asks for; None for none. Raises ConfigError."""
+    return load_authorizer(
+        config.authorizer_class_name or "",
+        super_users=parse_super_users(config.super_users or ""),
+        allow_if_no_acl=config.allow_everyone_if_no_acl_found,
+        configs=config.given,
+    )
 
 
 def load_authorizer(

@@ -7,6 +7,7 @@ defines the order.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -23,11 +24,14 @@ from parley.broker.controller.periodic_elections import rebalance_leaders_period
 from parley.broker.controller.report_requests import ReportRequests
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.consumer.assignors.registry import load_assignors
-from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator
+from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator, ShareGroupsNeed
+from parley.broker.coordinators.groups.share.latest_offsets import LatestOffsets
 from parley.broker.coordinators.internal_topic import InternalTopic
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, ProducerIds, highest_producer_id
 from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.share_state.coordinator import ShareCoordinator, make_runtime
+from parley.broker.coordinators.share_state.remote import SharePersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator, make_shard
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
@@ -38,7 +42,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.features import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.configured_limits import limits_of
 from parley.broker.network.connection_quotas import ConnectionQuotas
@@ -61,19 +65,21 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.threads import COMPACTION
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import Authorization
-from parley.broker.security.authorizer import AclAuthorizer, load_authorizer
+from parley.broker.security.authorizer import AclAuthorizer, load_authorizer_of
 from parley.broker.security.broker_listeners import BrokerListeners
 from parley.broker.security.inter_broker_security import InterBrokerSecurity
 from parley.broker.security.operations import Operation
-from parley.broker.security.principal import parse_super_users
 from parley.broker.security.resources import ResourceType as Securable
 from parley.broker.security.stored_credentials import StoredCredentials
+from parley.broker.share.settings import share_settings
+from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.cleaner_worker import ProcessWorker, ThreadWorker
@@ -101,6 +107,12 @@ class Parts:
     partitions: HostedPartitions
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_state: ShareCoordinator
+    persister: SharePersister
+    """The state of share partitions, wherever it is stored."""
+    share_partitions: SharePartitions
+    create_internal_topic: LateCreation
+    """Creates topics of coordinators; set when the handlers are made."""
     credentials: StoredCredentials
     connection_quotas: ConnectionQuotas
     quotas: QuotaEnforcement
@@ -157,7 +169,12 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications = Verifications()
     authorization = authorization_of(static, clock.monotonic, broker_listeners)
-    groups = _group_coordinator(environment, config, metadata, partitions, purgatories, authorization)
+    share_state = _share_coordinator(environment, config, metadata, partitions, purgatories)
+    creation = LateCreation()
+    ask_share_state = partial(peers.ask, purpose="share state")
+    persister = SharePersister(broker_id, metadata, share_state, ask_share_state, creation, environment.tasks)
+    share_need = ShareGroupsNeed(persister, LatestOffsets(broker_id, partitions, metadata, peers).of)
+    groups = _group_coordinator(environment, config, metadata, partitions, purgatories, authorization, share_need)
     markers = TransactionMarkers(
         partitions,
         purgatories.produce,
@@ -187,6 +204,17 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         transactions=_transaction_coordinator(
             environment, broker_id, config, metadata, partitions, purgatories, peers, markers, producer_ids, lifecycle
         ),
+        share_state=share_state,
+        persister=persister,
+        share_partitions=SharePartitions(
+            persister,
+            lambda group_id: share_settings(config(), metadata.image, group_id),
+            purgatories.fetch,
+            environment.tasks,
+            wall_ms=clock.wall_ms,
+            threads=environment.threads,
+        ),
+        create_internal_topic=creation,
         credentials=StoredCredentials(metadata, static, clock.wall_ms),
         connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener, connection_rates(static, quotas)),
         quotas=quotas,
@@ -247,11 +275,17 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
         parts,
         InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.groups.runtime),
         InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.transactions.runtime),
+        InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.share_state.runtime),
     )
     return parts
 
 
-def _connect(parts: Parts, offsets_topic: InternalTopicSubscriber, transactions_topic: InternalTopicSubscriber) -> None:
+def _connect(
+    parts: Parts,
+    offsets_topic: InternalTopicSubscriber,
+    transactions_topic: InternalTopicSubscriber,
+    share_state_topic: InternalTopicSubscriber,
+) -> None:
     """Subscribe the parts to the metadata, the configuration and the hosted partitions."""
     for subscriber in (
         parts.config.apply,
@@ -259,6 +293,8 @@ def _connect(parts: Parts, offsets_topic: InternalTopicSubscriber, transactions_
         offsets_topic.apply,
         parts.groups.apply,
         transactions_topic.apply,
+        share_state_topic.apply,
+        parts.share_state.apply,
         parts.publisher.apply,
         parts.lifecycle.apply,
         parts.fetchers.apply,
@@ -286,13 +322,7 @@ def authorization_of(
     config: BrokerConfig, monotonic: Callable[[], float], broker_listeners: BrokerListeners
 ) -> Authorization:
     """Return the authorization that the configuration asks for. Raises ConfigError if its class cannot be loaded."""
-    authorizer = load_authorizer(
-        config.authorizer_class_name or "",
-        super_users=parse_super_users(config.super_users or ""),
-        allow_if_no_acl=config.allow_everyone_if_no_acl_found,
-        configs=config.given,
-    )
-    return Authorization(authorizer, AuditLog(monotonic), broker_listeners=broker_listeners)
+    return Authorization(load_authorizer_of(config), AuditLog(monotonic), broker_listeners=broker_listeners)
 
 
 def _quotas(environment: Environment, authorization: Authorization) -> QuotaEnforcement:
@@ -380,6 +410,7 @@ def _group_coordinator(
     partitions: HostedPartitions,
     purgatories: Purgatories,
     authorization: Authorization,
+    share_need: ShareGroupsNeed,
 ) -> GroupCoordinator:
     wall_ms = environment.clock.wall_ms
     topic = InternalTopic(OFFSETS_TOPIC, partitions, purgatories.produce, wall_ms)
@@ -394,7 +425,9 @@ def _group_coordinator(
         visible=visible,
         executor=environment.threads.groups,
     )
-    return GroupCoordinator(config, topic, partition_count, wall_ms, environment.tasks, environment.rng, need)
+    return GroupCoordinator(
+        config, topic, partition_count, wall_ms, environment.tasks, environment.rng, need, share_need
+    )
 
 
 def _transaction_coordinator(
@@ -432,6 +465,48 @@ def _transaction_coordinator(
     return TransactionCoordinator(
         runtime, sender, producer_ids, config, may_be_superseded=lambda: lifecycle.may_be_superseded
     )
+
+
+class LateCreation:
+    """Creates topics of coordinators. The part that does it is made last, with the request handlers."""
+
+    def __init__(self) -> None:
+        self.create: Callable[[str], Awaitable[None]] | None = None
+
+    async def __call__(self, name: str) -> None:
+        """Create a topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created now."""
+        if self.create is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker starts.")
+        await self.create(name)
+
+
+def _share_coordinator(
+    environment: Environment,
+    config: DynamicConfig,
+    metadata: Metadata,
+    partitions: HostedPartitions,
+    purgatories: Purgatories,
+) -> ShareCoordinator:
+    wall_ms = environment.clock.wall_ms
+
+    def delete_before(partition: int, offset: int) -> None:
+        """Delete superseded records. The next pruning makes up for one that fails."""
+        with suppress(KafkaError):
+            replica = partitions.find(SHARE_STATE_TOPIC, partition)
+            replica.check_leader()
+            if replica.log.log_start_offset < offset <= replica.high_watermark:
+                replica.delete_before(offset)
+
+    runtime = make_runtime(
+        InternalTopic(SHARE_STATE_TOPIC, partitions, purgatories.produce, wall_ms),
+        config,
+        lambda: metadata.image,
+        partial(_partition_count, metadata, SHARE_STATE_TOPIC),
+        delete_before,
+        now_ms=wall_ms,
+        tasks=environment.tasks,
+    )
+    return ShareCoordinator(runtime, lambda: metadata.image)
 
 
 def _partition_count(metadata: Metadata, topic: str) -> int:

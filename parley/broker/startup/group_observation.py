@@ -51,7 +51,7 @@ def _lags(group: Group, end_of: Callable[[str, int], int | None]) -> Iterator[La
 
 def known_end(partitions: Mapping[str, Mapping[int, Partition]], broker_id: int, topic: str, index: int) -> int | None:
     """Return the high watermark of a partition; None if this broker has no replica that is in sync, or if the replica
-    may still know less than the leader before."""
+    may still know less than the previous leader."""
     partition = partitions.get(topic, {}).get(index)
     if partition is None or not partition.is_open or broker_id not in partition.state.isr:
         return None

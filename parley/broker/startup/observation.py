@@ -45,6 +45,7 @@ from parley.broker.metrics import (
     QuotaMetrics,
     ReplicaMetrics,
     RequestMetrics,
+    ShareGroupMetrics,
     TransactionMetrics,
     TruncationMetrics,
     UncleanableMetrics,
@@ -62,6 +63,7 @@ from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
+from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.group_observation import group_lags, group_members, known_end
 from parley.storage.log_cleaner import LogCleaner
 from parley.storage.log_manager import LogManager
@@ -98,6 +100,7 @@ class Observed:
     log_cleaner: LogCleaner
     authorization: Authorization
     quotas: QuotaEnforcement
+    share_partitions: SharePartitions
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -147,6 +150,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(CoordinatorMetrics, lambda: [((each.topic,), each.metrics()) for each in broker.runtimes])
     metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
     metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
+    metrics.watch(ShareGroupMetrics, lambda: [((), broker.share_partitions.measured())])
     metrics.watch(AuthorizationMetrics, lambda: [((), authorization_metrics(broker.authorization))])
 
 

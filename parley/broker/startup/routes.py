@@ -21,7 +21,13 @@ from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.envelopes import EnvelopesApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch_metadata import FetchMetadataApi
-from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY, CoordinatorKind, FindCoordinatorApi
+from parley.broker.api.find_coordinator import (
+    GROUP_KEY,
+    SHARE_KEY,
+    TRANSACTION_KEY,
+    CoordinatorKind,
+    FindCoordinatorApi,
+)
 from parley.broker.api.forwarding import FORWARDED, Forwarding
 from parley.broker.api.group_offsets import GroupOffsetsApi
 from parley.broker.api.groups import GroupsApi
@@ -37,7 +43,11 @@ from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.api.replica_log_info import ReplicaLogInfoApi
 from parley.broker.api.sasl import SaslApi
 from parley.broker.api.scram_users import ScramUsersApi
+from parley.broker.api.share_fetch.handler import ShareFetchApi
+from parley.broker.api.share_groups import ShareGroupsApi
+from parley.broker.api.share_state import ShareStateApi
 from parley.broker.api.store_move import StoreMoveApi
+from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
 from parley.broker.api.transactional.offset_commits import TransactionalOffsetsApi
@@ -47,7 +57,8 @@ from parley.broker.api.transactions import TransactionsApi
 from parley.broker.api.update_features import UpdateFeaturesApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.metadata.features import serves_share_groups
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
@@ -70,8 +81,13 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
     """Make every request handler, by API key. Requests for the controller are forwarded to it."""
     administration = _administration(environment, parts)
     auto_creation = TopicAutoCreation(
-        administration, parts.metadata, parts.peers, parts.config, parts.partitions.opened
+        administration,
+        parts.metadata,
+        parts.peers,
+        parts.config,
+        opened=lambda: parts.partitions.opened(APPLIED_MAX_S),
     )
+    parts.create_internal_topic.create = auto_creation.create_internal_topic
     apis: tuple[Api, ...] = (
         ApiVersionsApi(lambda: handlers, lambda: parts.metadata.image.features),
         *_record_apis(environment, parts, auto_creation),
@@ -129,6 +145,18 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
             authorization=parts.authorization,
             quotas=parts.quotas,
         ),
+        ShareFetchApi(
+            parts.share_partitions,
+            partitions,
+            metadata,
+            environment.tasks,
+            is_offered=lambda: serves_share_groups(metadata.image),
+            sessions_max=lambda: config().group_share_max_share_sessions,
+            max_bytes=static.fetch_max_bytes,
+            threads=threads,
+            authorization=parts.authorization,
+            quotas=parts.quotas,
+        ),
         LogDirsApi(partitions, parts.logs, log_dir_moves, threads),
         LogVerificationApi(partitions, parts.scrubber, clock.wall_ms),
         OffsetsApi(partitions, threads),
@@ -153,7 +181,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
 def _administration(environment: Environment, parts: Parts) -> Administration:
     async def until_usable() -> None:
         """Wait until new partitions can be used at this broker and at those that follow the controller."""
-        await parts.partitions.opened()
+        await parts.partitions.opened(APPLIED_MAX_S)
         await parts.publisher.until_applied(APPLIED_MAX_S)
 
     return Administration(
@@ -184,12 +212,15 @@ def _topic_and_group_apis(
         GroupOffsetsApi(parts.groups, metadata, config, environment.clock.wall_ms),
         GroupsApi(parts.groups, config),
         ConsumerGroupsApi(parts.groups, metadata),
+        ShareGroupsApi(parts.groups, metadata),
+        ShareStateApi(parts.share_state),
         FindCoordinatorApi(
             metadata,
             auto_creation,
             {
                 GROUP_KEY: CoordinatorKind(OFFSETS_TOPIC, parts.groups.runtime.until_loaded),
                 TRANSACTION_KEY: CoordinatorKind(TRANSACTIONS_TOPIC, parts.transactions.runtime.until_loaded),
+                SHARE_KEY: CoordinatorKind(SHARE_STATE_TOPIC, parts.share_state.runtime.until_loaded),
             },
         ),
         MetadataApi(
@@ -200,6 +231,7 @@ def _topic_and_group_apis(
             logs=partitions,
             quota_of=parts.quotas.mutations,
         ),
+        TopicPartitionsApi(metadata, outages, authorization=parts.authorization, logs=partitions),
         TopicsApi(administration, metadata, config, parts.quotas.mutations),
     )
 

@@ -122,7 +122,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             recovery=parts.recovery,
             logs=parts.logs,
             groups=parts.groups,
-            runtimes=(parts.groups.runtime, parts.transactions.runtime),
+            runtimes=(parts.groups.runtime, parts.transactions.runtime, parts.share_state.runtime),
             transactions=parts.transactions,
             healing=parts.healing,
             scrubber=parts.scrubber,
@@ -132,6 +132,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             log_cleaner=parts.log_cleaner,
             authorization=parts.authorization,
             quotas=parts.quotas,
+            share_partitions=parts.share_partitions,
         ),
     )
     environment.health.starting("opening metrics.listener")
@@ -177,6 +178,8 @@ async def close_listeners(parts: Parts, serving: Serving) -> None:
         listener.stop_accepting()
     parts.purgatories.produce.expire_all()
     parts.purgatories.fetch.expire_all()
+    parts.share_partitions.waiting.expire_all()
     parts.groups.runtime.resign_all()
     parts.transactions.runtime.resign_all()
+    parts.share_state.runtime.resign_all()
     await asyncio.gather(*(listener.close(STOP_GRACE_S) for listener in serving.listeners))

@@ -109,6 +109,13 @@ _FAMILIES: dict[str, dict[int, str]] = {
         91: "AlterShareGroupOffsets",
         92: "DeleteShareGroupOffsets",
     },
+    "share_state": {
+        83: "InitializeShareGroupState",
+        84: "ReadShareGroupState",
+        85: "WriteShareGroupState",
+        86: "DeleteShareGroupState",
+        87: "ReadShareGroupStateSummary",
+    },
     "streams_groups": {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
     "cluster_metadata": {
         1000: "FetchMetadata",

@@ -140,7 +140,7 @@ class GetReplicaLogInfoRequest(Request, key=93, versions="0", flexible="0+"):
     """Ask a broker how far its logs reach (KIP-966). A broker responds before it is registered, too.
 
     The tagged fields are Parley's: the response to a request for all logs comes in pages, in the order of topic name
-    and partition, and each request names the last log of the page before.
+    and partition, and each request names the last log of the previous page.
     """
 
     class TopicPartitions(Struct):

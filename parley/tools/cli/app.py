@@ -46,6 +46,7 @@ class App(typer.Typer):
             help=help,
             epilog=example_text(examples),
             add_completion=False,
+            no_args_is_help=True,
             pretty_exceptions_enable=False,
             rich_markup_mode=None,
             context_settings={"help_option_names": ["-h", "--help"]},

@@ -34,6 +34,7 @@ PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.num.partitions": "2",
+    "share.coordinator.state.topic.num.partitions": "2",
     "auto.create.topics.enable": "false",
     "replica.lag.time.max.ms": "3000",
     "replica.fetch.wait.max.ms": "200",

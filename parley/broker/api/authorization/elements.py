@@ -60,6 +60,14 @@ class Checks:
         return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
+def refusal(context: RequestContext, operation: Operation, type: ResourceType, name: str = "") -> str:
+    """Return the error message for a client that lacks a right: it names the right, and what it is for."""
+    right = operation.name.title().replace("_", "")
+    resource = type.name.lower().replace("_", " ")
+    on = f"the {resource} '{name}'" if type is not ResourceType.CLUSTER else "the cluster"
+    return f"Authorization failed. {context.session.principal} lacks the right {right} on {on}."
+
+
 def after(result: Any, change: Callable[[Any], Any]) -> Any:
     """Return what a handler returned, changed by ``change`` when it is there. No response stays no response."""
     if result is None:

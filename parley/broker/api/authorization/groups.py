@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.authorization.elements import Checks, after, refusal, with_refused
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from parley.broker.coordinators.groups.responses import join_error
@@ -90,12 +90,23 @@ def _find_coordinator(
     if context.api_version < _KEYS_SINCE:
         if checks.authorization.may(context, Operation.DESCRIBE, type, request.key):
             return handler(context, request)
-        return FindCoordinatorResponse(error_code=code, error_message=code.message, node_id=-1, host="", port=-1)
+        text = refusal(context, Operation.DESCRIBE, type, request.key)
+        return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
     if not request.coordinator_keys:  # the handler would create the internal topic
         return FindCoordinatorResponse(coordinators=[])
     kept, refused = checks.divide(context, Operation.DESCRIBE, type, request.coordinator_keys, lambda key: key)
     make = FindCoordinatorResponse.Coordinator
-    results = [make(key=key, node_id=-1, host="", port=-1, error_code=code) for key in dict.fromkeys(refused)]
+    results = [
+        make(
+            key=key,
+            node_id=-1,
+            host="",
+            port=-1,
+            error_code=code,
+            error_message=refusal(context, Operation.DESCRIBE, type, key),
+        )
+        for key in dict.fromkeys(refused)
+    ]
     return with_refused(handler, context, request, "coordinator_keys", kept, results, "coordinators")
 
 

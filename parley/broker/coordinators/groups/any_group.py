@@ -1,4 +1,4 @@
-"""Requests of the classic protocol, for groups of either type: a consumer group may have members of that protocol."""
+"""Requests of the classic protocol, for groups of any type: a consumer group may have members of that protocol."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def join(
     request: JoinGroupRequest, joiner: Joiner, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
     """Add a member, or let it join again. A consumer group without members becomes a classic group."""
+    if shard.share_group(request.group_id) is not None:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     group = shard.consumer_group(request.group_id)
     if group is None:
         return member_decisions.join(request, joiner, shard, now_ms)

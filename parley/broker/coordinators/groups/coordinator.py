@@ -35,8 +35,13 @@ from parley.broker.coordinators.groups.member_decisions import Joiner
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
+from parley.broker.coordinators.groups.share.initialization import forget_deleted_topics
+from parley.broker.coordinators.groups.share.settings import members_settings
+from parley.broker.coordinators.groups.share.share_group import ShareGroupState
+from parley.broker.coordinators.groups.share.share_groups import LatestOffset, ShareGroups
 from parley.broker.coordinators.internal_topic import ShardStore
 from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.share_state.persister import Persister
 from parley.broker.metadata.changes import BrokerRegistered, Delta, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics import GroupOffsetMetrics
@@ -79,6 +84,16 @@ class ConsumerGroupsNeed:
     """The threads for slow work; None for those of the event loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShareGroupsNeed:
+    """What share groups need that other groups do not."""
+
+    persister: Persister
+    """The state of share partitions, wherever it is stored."""
+    latest_offset: LatestOffset
+    """Returns the end of a partition, as its leader knows it."""
+
+
 class GroupCoordinator:
     """The groups that this broker coordinates."""
 
@@ -91,6 +106,7 @@ class GroupCoordinator:
         tasks: TaskSet,
         rng: Random,
         need: ConsumerGroupsNeed,
+        share_need: ShareGroupsNeed,
     ) -> None:
         background = BackgroundWork(lambda *event: self.runtime.submit(*event), need.visible, tasks, need.executor)
         surroundings = Surroundings(
@@ -104,6 +120,8 @@ class GroupCoordinator:
             on_epoch_begun=self._count_epoch,
             assign_in_thread=background.assign,
             match_in_thread=background.match,
+            share_settings=lambda group_id: members_settings(config(), need.image(), group_id),
+            initialize_share_partitions=lambda *begun: self.share.begin_initialization(*begun),
             batch_bytes_max=lambda partition: store.open(partition).batch_bytes_max,
         )
         self.assignors = need.assignors
@@ -116,6 +134,7 @@ class GroupCoordinator:
             timeout_ms=lambda: config().offsets_commit_timeout_ms,
             tasks=tasks,
         )
+        self.share = ShareGroups(self.runtime, need.image, share_need.persister, share_need.latest_offset, tasks)
         self._config = config
         self._now_ms = now_ms
         self._rng = rng
@@ -166,7 +185,7 @@ class GroupCoordinator:
         """Return the number of classic groups in each state."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self._all_groups():
-            if group.consumer is None:
+            if group.is_classic:
                 counts[group.membership.state] += 1
         return counts
 
@@ -176,6 +195,14 @@ class GroupCoordinator:
         for group in self._all_groups():
             if group.consumer is not None:
                 counts[group.consumer.state()] += 1
+        return counts
+
+    def share_counts_by_state(self) -> dict[ShareGroupState, int]:
+        """Return the number of share groups in each state."""
+        counts = dict.fromkeys(ShareGroupState, 0)
+        for group in self._all_groups():
+            if group.share is not None:
+                counts[group.share.state()] += 1
         return counts
 
     def metrics(self) -> GroupOffsetMetrics:
@@ -325,7 +352,9 @@ class GroupCoordinator:
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
-        self.check_owned(group_id)
+        known = self.find(group_id)
+        if known is not None and known.share is not None:
+            await self.share.delete_state(group_id)
         await self._write(group_id, lambda shard, now_ms: offset_decisions.delete_group(shard, group_id))
 
     async def expire(self) -> None:
@@ -337,6 +366,8 @@ class GroupCoordinator:
 
     async def expire_group(self, group: Group) -> None:
         """Remove a group's expired offsets, and the group itself if it then has neither members nor offsets."""
+        if group.share is not None:
+            return  # it has no offsets, and stays until it is deleted
         now_ms, retention_ms = self._now_ms(), self._config().offsets_retention_minutes * 60_000
         expired = expired_offsets(group, now_ms, retention_ms)
         if expired or (group.is_empty and not group.offsets):
@@ -364,10 +395,20 @@ class GroupCoordinator:
             for group in self._all_groups():
                 if group.consumer is not None:
                     group.consumer.metadata_checked = False
+                if group.share is not None:
+                    group.share.metadata_checked = False
         for change in delta.changes:
             if isinstance(change, TopicDeleted) and change.name != self.runtime.topic:
+                self._tasks.start(self._forget_share_topics(), name=f"forget share partitions of {change.name}")
                 work = self.on_topic_deleted(change.name)
                 self._tasks.start(work, name=f"forget offsets of {change.name}")
+
+    async def _forget_share_topics(self) -> None:
+        for partition, _ in self.runtime.states():
+            try:
+                await self.runtime.submit(partition, forget_deleted_topics)
+            except KafkaError as error:  # the next coordinator initializes what there is
+                _log.warning("share groups keep a deleted topic", extra={"error": error.code.name})
 
     async def on_topic_deleted(self, topic: str) -> None:
         """Remove the offsets that groups committed for a deleted topic.

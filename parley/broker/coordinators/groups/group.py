@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from parley.broker.coordinators.groups.membership import GroupState, Membership
+from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
 from parley.protocol.messages.stored import GroupMetadataValue
 
 
@@ -29,6 +30,9 @@ CLASSIC: Final = "classic"
 
 CONSUMER: Final = "consumer"
 """The type of groups whose partitions the coordinator assigns (KIP-848)."""
+
+SHARE: Final = "share"
+"""The type of groups whose members acquire single records (KIP-932)."""
 
 NO_MEMBERS: Final = Membership()
 """The membership of a group that has never had one. Memberships are values: all such groups share this one."""
@@ -53,24 +57,37 @@ class Group:
     stored: GroupMetadataValue | None = None
     """The latest generation in the log; None if it has none. During a rebalance, the membership is ahead of it."""
     consumer: ConsumerGroup | None = None
-    """The group of the consumer protocol; ``membership`` has no members then. None for a classic group."""
+    """The group of the consumer protocol; ``membership`` has no members then. None for another group."""
+    share: ShareGroup | None = None
+    """The share group; it has neither ``membership`` nor offsets. None for another group."""
 
     @property
     def type(self) -> str:
         """The type of the group, with the name that ListGroups returns."""
+        if self.share is not None:
+            return SHARE
         return CLASSIC if self.consumer is None else CONSUMER
+
+    @property
+    def is_classic(self) -> bool:
+        """True for a group of the classic protocol, or one that has offsets only."""
+        return self.consumer is None and self.share is None
 
     @property
     def state_name(self) -> str:
         """The state of the group, with the name that ListGroups returns."""
-        state: GroupState | ConsumerGroupState = self.membership.state
-        if self.consumer is not None:
+        state: GroupState | ConsumerGroupState | ShareGroupState = self.membership.state
+        if self.share is not None:
+            state = self.share.state()
+        elif self.consumer is not None:
             state = self.consumer.state()
         return str(state.value)
 
     @property
     def is_empty(self) -> bool:
         """True if the group has no members, and no rebalance is in progress."""
+        if self.share is not None:
+            return not self.share.members
         if self.consumer is not None:
             return not self.consumer.members
         return self.membership.state is GroupState.EMPTY
@@ -80,7 +97,7 @@ class Group:
         """True if nothing is left of the group: no members, none about to join, no offsets, no generation."""
         has_offsets = self.offsets or self.pending_offsets
         membership = self.membership
-        is_stored = self.stored is not None or self.consumer is not None
+        is_stored = self.stored is not None or not self.is_classic
         in_use = membership.members or membership.pending or has_offsets or is_stored
         return membership.state is GroupState.EMPTY and membership.generation == 0 and not in_use
 

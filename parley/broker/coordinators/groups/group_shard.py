@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
@@ -33,6 +34,9 @@ from parley.broker.coordinators.groups.group_records import (
     restored,
 )
 from parley.broker.coordinators.groups.membership import GroupState, Membership
+from parley.broker.coordinators.groups.share import share_records
+from parley.broker.coordinators.groups.share.settings import MembersSettings
+from parley.broker.coordinators.groups.share.share_group import ShareGroup, TopicPartitions
 from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
@@ -72,6 +76,10 @@ class Surroundings:
     """Begins to decide the target assignment of a consumer group that is large."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
     """Begins to match the regular expressions of a consumer group, as the client of a request may see topics."""
+    share_settings: Callable[[str], MembersSettings]
+    """Returns the settings of a share group."""
+    initialize_share_partitions: Callable[[GroupShard, str, int, Mapping[UUID, TopicPartitions]], None]
+    """Begins to initialize share partitions at the share coordinator, in an epoch of their group."""
     batch_bytes_max: Callable[[int], int]
     """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
 
@@ -85,6 +93,7 @@ class GroupShard:
         self.image = surroundings.image
         self.topics_version = surroundings.topics_version
         self.settings = surroundings.settings
+        self.share_settings = surroundings.share_settings
         self.assignors = surroundings.assignors
         self.on_rebalanced = surroundings.on_rebalanced
         self.on_epoch_begun = surroundings.on_epoch_begun
@@ -124,6 +133,19 @@ class GroupShard:
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
         """Begin to match the regular expressions of a consumer group, unless that is in progress."""
         self._surroundings.match_in_thread(self, group_id, context)
+
+    # --- Share groups ---
+
+    def share_group(self, group_id: str) -> ShareGroup | None:
+        """Return a share group, or None if there is no such group."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.share
+
+    def initialize_share_partitions(
+        self, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
+    ) -> None:
+        """Begin to initialize share partitions of a group at the share coordinator."""
+        self._surroundings.initialize_share_partitions(self, group_id, state_epoch, topics)
 
     # --- Size ---
 
@@ -179,6 +201,8 @@ class GroupShard:
             self._replay_group(decode_group_key(key), value)
         elif is_of_consumer_group(version):
             self._replay_consumer_group(version, key, value)
+        elif share_records.is_of_share_group(version):
+            self._replay_share_group(version, key, value)
         else:
             raise MalformedMessage(f"unknown key version {version}")
 
@@ -226,6 +250,19 @@ class GroupShard:
             group.consumer = None
             self.drop_unused(group)
 
+    def _replay_share_group(self, kind: int, key: bytes, value: bytes | None) -> None:
+        group_id, change, ends = share_records.decode_change(kind, key, value)
+        group = self.groups.get(group_id)
+        if value is None and (group is None or group.share is None):
+            return
+        group = self.find_or_create(group_id)
+        if group.share is None:
+            group.share = ShareGroup(group_id)
+        change(group.share)
+        if ends:
+            group.share = None
+            self.drop_unused(group)
+
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:
         """End a transaction. Its offsets count if it was committed, unless the log has a later commit."""
         for group_id in list(self.open_transactions.get(producer_id, ())):
@@ -244,7 +281,7 @@ class GroupShard:
         """Restore the membership of every group as it was stored, and begin the sessions of its members."""
         timers: dict[Hashable, Timer] = {}
         for group in self.groups.values():
-            if group.stored is not None and group.consumer is None:
+            if group.stored is not None and group.is_classic:
                 group.membership = restored(group.stored)
             timers.update(self._surroundings.begin_sessions(self, group))
         return timers

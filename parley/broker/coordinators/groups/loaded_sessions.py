@@ -9,12 +9,15 @@ from parley.broker.coordinators.groups.consumer.sessions import loaded_timers
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership_change import session
+from parley.broker.coordinators.groups.share import heartbeats
 
 
 def begin_sessions(shard: GroupShard, group: Group) -> dict[Hashable, Timer]:
     """Return the timers of the members of a group that was loaded."""
     if group.consumer is not None:
         return loaded_timers(shard, group.consumer)
+    if group.share is not None:
+        return heartbeats.loaded_timers(shard, group.share)
     timers: dict[Hashable, Timer] = {}
     for member in group.membership.members.values():
         timers.update(session(group.group_id, member))

@@ -20,6 +20,7 @@ from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.offset_expiry import CONSUMER_PROTOCOL, expired_offsets, subscribes_to
+from parley.broker.coordinators.groups.share import share_records
 from parley.protocol.errors import ErrorCode, KafkaError
 
 OPEN_TRANSACTIONS_MAX: Final = 100_000
@@ -57,6 +58,7 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
             knows = committer.api_version >= MEMBER_EPOCHS_SINCE
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows else ErrorCode.ILLEGAL_GENERATION)
         group = Group(committer.group_id, -1)
+    check_has_offsets(group)
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, committer.api_version)
         return
@@ -65,6 +67,12 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
     if group.membership.state is GroupState.COMPLETING_REBALANCE:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def check_has_offsets(group: Group) -> None:
+    """Raise GROUP_ID_NOT_FOUND for a group of a type that commits no offsets."""
+    if group.share is not None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
 
 
 def check_may_commit_transactional(group: Group | None, committer: Committer) -> None:
@@ -76,6 +84,7 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
         if committer.generation >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         group = Group(committer.group_id, -1)
+    check_has_offsets(group)
     if committer.generation < 0 and not committer.member_id and committer.group_instance_id is None:
         return
     if group.consumer is not None:
@@ -162,6 +171,7 @@ def delete_offsets(
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+    check_has_offsets(group)
     if group.consumer is None and group.membership.members and group.membership.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     are_read = {topic: subscribes_to(group, topic) for topic in {topic for topic, _ in wanted}}
@@ -187,6 +197,8 @@ def delete_group(shard: GroupShard, group_id: str) -> Decision[None]:
 
 def _end_of(group: Group) -> list[KeyValue]:
     """Return the records that remove a group without members."""
+    if group.share is not None:
+        return share_records.group_tombstones(group.share)
     return [group_tombstone(group.group_id)] if group.consumer is None else group_tombstones(group.consumer)
 
 
@@ -213,7 +225,7 @@ def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_
     expired = expired_offsets(group, at_ms, retention_ms)[:TOMBSTONES_MAX]
     records = _tombstones(group, expired)
     is_left = group.membership.pending or group.pending_offsets or len(expired) < len(group.offsets)
-    if group.is_empty and not is_left:
+    if group.is_empty and not is_left and group.share is None:  # the end of a share group is deletion alone
         records += _end_of(group)
     return Decision(len(expired), records)
 

@@ -104,7 +104,7 @@ class MarkerSender:
         return len(self._endings)
 
     def send(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
-        """Write the markers of a prepared transaction, unless that is already under way or it has gone on since."""
+        """Write the markers of a prepared transaction, unless they are being written or its state has changed since."""
         key = (shard.partition, transactional_id)
         known = self._endings.get(key)
         if known is not None and known.transaction == transaction:

@@ -95,7 +95,8 @@ class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group"
 class GroupLagMetrics(Instruments, title="Lag of groups", labels=("group", "topic", "partition")):
     """What groups that this broker coordinates have committed, for at most ``metrics.group.partitions.max`` partitions,
     and how far behind they are. The lag is that to the high watermark which this broker knows: it is left out if this
-    broker has no replica of the partition, or one that is not in sync."""
+    broker has no replica of the partition, or one that is not in sync. A partition for which the group has
+    committed no offset has no lag."""
 
     lag: int = gauge(
         "parley_group_lag_records",

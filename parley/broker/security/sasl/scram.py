@@ -57,7 +57,7 @@ class ScramMechanism:
         return ScramExchange(self._name, self._credentials)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,9 @@ class Options:
     transaction_log_decoder: Annotated[
         bool, typer.Option("--transaction-log-decoder", help="Decode the records as those of __transaction_state.")
     ] = False
+    share_group_state_decoder: Annotated[
+        bool, typer.Option("--share-group-state-decoder", help="Decode the records as those of __share_group_state.")
+    ] = False
     key_decoder_class: Annotated[
         str, typer.Option("--key-decoder-class", help="How to decode keys: StringDecoder, LongDecoder, IntegerDecoder.")
     ] = ""
@@ -148,7 +151,12 @@ def dump_options(options: Options) -> DumpOptions:
     classes = (options.key_decoder_class, options.value_decoder_class)
     for name in filter(None, classes):
         check(name)
-    decoder = "offsets" if options.offsets_decoder else "transactions" if options.transaction_log_decoder else ""
+    decoders = {
+        "offsets": options.offsets_decoder,
+        "transactions": options.transaction_log_decoder,
+        "share_state": options.share_group_state_decoder,
+    }
+    decoder = next((name for name, is_wanted in decoders.items() if is_wanted), "")
     with_data = options.print_data_log or bool(decoder) or any(classes)
     return DumpOptions(
         deep=options.deep_iteration or with_data,

@@ -12,6 +12,8 @@ from parley.protocol.codec import decode_from
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages import stored
 from parley.protocol.messages import stored_consumer_groups as consumer
+from parley.protocol.messages import stored_share_groups as share
+from parley.protocol.messages import stored_share_state as share_state
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Data, Struct
 
@@ -95,6 +97,12 @@ _OFFSET_KINDS: dict[int, tuple[type[Data], type[Data]]] = {
     6: (consumer.ConsumerGroupTargetAssignmentMetadataKey, consumer.ConsumerGroupTargetAssignmentMetadataValue),
     7: (consumer.ConsumerGroupTargetAssignmentMemberKey, consumer.ConsumerGroupTargetAssignmentMemberValue),
     8: (consumer.ConsumerGroupCurrentMemberAssignmentKey, consumer.ConsumerGroupCurrentMemberAssignmentValue),
+    10: (share.ShareGroupMemberMetadataKey, share.ShareGroupMemberMetadataValue),
+    11: (share.ShareGroupMetadataKey, share.ShareGroupMetadataValue),
+    12: (share.ShareGroupTargetAssignmentMetadataKey, share.ShareGroupTargetAssignmentMetadataValue),
+    13: (share.ShareGroupTargetAssignmentMemberKey, share.ShareGroupTargetAssignmentMemberValue),
+    14: (share.ShareGroupCurrentMemberAssignmentKey, share.ShareGroupCurrentMemberAssignmentValue),
+    15: (share.ShareGroupStatePartitionMetadataKey, share.ShareGroupStatePartitionMetadataValue),
     16: (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
 }
 """The types of keys and values in __consumer_offsets, by the number that keys begin with."""
@@ -115,7 +123,26 @@ def _transactions(record: Record) -> Texts:
     return key, _decoded(record.value, _all_versions(stored.TransactionLogValue), "version")
 
 
-DECODERS: dict[str, Callable[[Record], Texts]] = {"offsets": _offsets, "transactions": _transactions}
+_SHARE_STATE_KINDS: dict[int, tuple[type[Data], type[Data]]] = {
+    0: (share_state.ShareSnapshotKey, share_state.ShareSnapshotValue),
+    1: (share_state.ShareUpdateKey, share_state.ShareUpdateValue),
+}
+"""The types of keys and values in __share_group_state, by the number that keys begin with."""
+
+
+def _share_state(record: Record) -> Texts:
+    """Decode a record of __share_group_state; the type of its key decides the type of its value."""
+    kind = int.from_bytes((record.key or b"")[:2], "big")
+    values = _SHARE_STATE_KINDS.get(kind, _SHARE_STATE_KINDS[0])[1]
+    keys = {number: key for number, (key, _) in _SHARE_STATE_KINDS.items()}
+    return _decoded(record.key, keys, "type"), _decoded(record.value, _all_versions(values), "version")
+
+
+DECODERS: dict[str, Callable[[Record], Texts]] = {
+    "offsets": _offsets,
+    "transactions": _transactions,
+    "share_state": _share_state,
+}
 """The decoders of internal topics, by the value of ``DumpOptions.decoder``."""
 
 

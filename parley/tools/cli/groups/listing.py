@@ -12,9 +12,9 @@ from parley.tools.cli.cluster_client import check, until_ready
 from parley.tools.cli.invocation import CommandError
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
-TYPES = ("Classic", "Consumer")
+TYPES = ("Classic", "Consumer", "Share")
 _LIST_TIMEOUT_MS = 10_000
-_CONSUMERS = ("consumer", "")
+_CONSUMERS = ("consumer", "", "share")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +37,7 @@ def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]
 
 
 async def list_groups(client: Client, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-    """List the consumer groups in these states and of these types (empty: all), sorted by name."""
+    """List the groups of consumers in these states and of these types (empty: all), sorted by name."""
     states, types = _known(states, STATES, "--state"), _known(types, TYPES, "--type")
     found = []
     for broker in (await client.metadata([])).brokers:

@@ -44,7 +44,7 @@ def offsets_table(group: Group, *, verbose: bool = False) -> list[str]:
     rows = [_offset_row(group, where, holders.get(where)) for where in sorted({*group.committed, *holders})]
     head = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
     table = [(*head, "CONSUMER-ID", "HOST", "CLIENT-ID"), *rows]
-    return _aligned([row if verbose else row[:3] + row[4:] for row in table], _OFFSET_WIDTHS[verbose])
+    return aligned([row if verbose else row[:3] + row[4:] for row in table], _OFFSET_WIDTHS[verbose])
 
 
 _OFFSET_WIDTHS = {False: (15, 15, 10, 15, 15, 15, 15, 15, 0), True: (15, 15, 10, 15, 15, 15, 15, 15, 15, 0)}
@@ -77,17 +77,17 @@ def members_table(group: Group, *, verbose: bool = False) -> list[str]:
     for member in group.members:
         identity = [group.name, member.member_id, member.instance_id or _NOTHING, member.host, member.client_id]
         epochs = [_NOTHING if epoch is None else str(epoch) for epoch in (member.epoch, member.target_epoch)]
-        target = _NOTHING if member.target is None else _assignment_text(member.target)
-        current = [str(len(member.partitions)), epochs[0], _assignment_text(member.assignment)]
+        target = _NOTHING if member.target is None else assignment_text(member.target)
+        current = [str(len(member.partitions)), epochs[0], assignment_text(member.assignment)]
         upgraded = _NOTHING if member.upgraded is None else str(member.upgraded).lower()
         rows.append([*identity, *current, epochs[1], target, upgraded])
     widths = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20, 0]
     shown = 6 if not verbose else 11 if mixed else 10
     columns = [at for at in range(shown) if static or at != 2]
-    return _aligned([tuple(row[at] for at in columns) for row in rows], tuple(widths[at] for at in columns))
+    return aligned([tuple(row[at] for at in columns) for row in rows], tuple(widths[at] for at in columns))
 
 
-def _assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
+def assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
     parts = (f"{topic}:{','.join(map(str, sorted(indexes)))}" for topic, indexes in sorted(assignment.items()))
     return ";".join(parts) or _NOTHING
 
@@ -101,10 +101,10 @@ def state_table(group: Group, *, verbose: bool = False) -> list[str]:
         head += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
         row += [_NOTHING if epoch is None else str(epoch) for epoch in (group.epoch, group.target_epoch)]
         widths += [15, 25]
-    return _aligned([(*head, "#MEMBERS"), (*row, str(len(group.members)))], (*widths, 0))
+    return aligned([(*head, "#MEMBERS"), (*row, str(len(group.members)))], (*widths, 0))
 
 
-def _aligned(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
     """Pad each column to its longest text, at least to ``least``. A minimum of 0 marks the last column: no padding."""
     widths = [max([one, *(len(row[at]) for row in rows)]) if one else 0 for at, one in enumerate(least)]
     return [" ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]

@@ -9,15 +9,17 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.groups.consumer.assignors.registry import load_assignors
 from parley.broker.coordinators.groups.consumer.settings import settings_of
-from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator
+from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator, ShareGroupsNeed
 from parley.broker.coordinators.groups.group import CommittedOffset, Group
 from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
 from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
 from parley.broker.coordinators.groups.offset_decisions import Committer
+from parley.broker.coordinators.groups.share.settings import members_settings
+from parley.broker.coordinators.share_state.persister import ShareState, ShareStateSummary
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.runtime.tasks import TaskSet
-from parley.protocol.errors import MalformedMessage
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from tests.broker.coordinators.shards import FakeLog, FakeTopic, now_ms
 
 NOT_A_MEMBER = Committer("g", "", None, -1)
@@ -50,6 +52,8 @@ def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
         on_epoch_begun=lambda: None,
         assign_in_thread=lambda shard, group_id: None,
         match_in_thread=lambda shard, group_id, context: None,
+        share_settings=lambda group_id: members_settings(config, image, group_id),
+        initialize_share_partitions=lambda shard, group_id, epoch, topics: None,
         batch_bytes_max=lambda partition: 1 << 20,
     )
 
@@ -58,6 +62,34 @@ def no_need(image: MetadataImage | None = None) -> ConsumerGroupsNeed:
     """Return what consumer groups need, in a cluster with this metadata where clients may see every topic."""
     known = MetadataImage("c") if image is None else image
     return ConsumerGroupsNeed(lambda: known, ASSIGNORS, lambda context, names: set(names))
+
+
+class Unreachable:
+    """A persister whose share coordinator cannot be reached."""
+
+    async def initialize(self, *args: object) -> None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def delete(self, *args: object) -> None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def read(self, *args: object) -> ShareState:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def write(self, *args: object) -> None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def summary(self, *args: object) -> ShareStateSummary:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def no_share_need() -> ShareGroupsNeed:
+    """Return what share groups need, where no share coordinator can be reached."""
+
+    async def latest_offset(topic: str, partition: int) -> int:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    return ShareGroupsNeed(Unreachable(), latest_offset)
 
 
 class Replay:
@@ -89,7 +121,14 @@ class Coordinated:
         self.topic = FakeTopic(*failures, name=OFFSETS_TOPIC, follows=follows)
         self.partitions = 1
         self.groups = GroupCoordinator(
-            lambda: config, self.topic, lambda: self.partitions, now_ms, TaskSet(), Random(1), no_need()
+            lambda: config,
+            self.topic,
+            lambda: self.partitions,
+            now_ms,
+            TaskSet(),
+            Random(1),
+            no_need(),
+            no_share_need(),
         )
 
     @property

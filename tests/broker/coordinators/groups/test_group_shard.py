@@ -189,6 +189,18 @@ def test_more_offsets_are_deleted_than_fit_in_a_batch(deletes_group: bool) -> No
     run(scenario())
 
 
+def test_only_offsets_that_may_be_deleted_are() -> None:
+    async def scenario() -> None:
+        bench = Coordinated()
+        await bench.begin()
+        await bench.groups.commit(NOT_A_MEMBER, {T0: at(1), T1: at(2)})
+        wanted = {T0: ErrorCode.TOPIC_AUTHORIZATION_FAILED, T1: ErrorCode.NONE}
+        assert await bench.groups.delete_offsets("g", wanted) == wanted
+        assert bench.offsets() == bench.in_log() == {T0: 1}
+
+    run(scenario())
+
+
 def test_offsets_that_cannot_be_removed_now_stay_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         bench = Coordinated()

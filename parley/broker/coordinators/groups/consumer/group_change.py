@@ -1,6 +1,7 @@
-"""What one event changes in a consumer group: new values of members and epochs, with the records that say so.
+"""What one event changes in a consumer group: new values of members and epochs, with the records that store them.
 
-It changes nothing itself. It looks at the group through its own changes, as if they were made already.
+The group itself changes when these records are replayed, and what is not stored when ``Decision.change`` is called.
+Until then a ``GroupChange`` reads the group with its own changes applied.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ def heartbeat(
         change.afterwards(made_by.effect)
     known = _member(request, sender, change, joins=joins)
     before = known if known is not None else Member(request.member_id or sender.new_id)
-    member, has_other_subscription = _updated(request, sender, before, known is None, change)
+    member, subscription_changed = _updated(request, sender, before, known is None, change)
     change.update_target()
-    member = _reconciled(request, member, has_other_subscription, change)
+    member = _reconciled(request, member, subscription_changed, change)
     settings = shard.settings(request.group_id)
     change.timers.update(session(request.group_id, member.member_id, settings.session_timeout_ms))
     response = ConsumerGroupHeartbeatResponse(
@@ -90,10 +90,10 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGr
         return known.consumer, Made()
     if known is None and not joins:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-    if not joins:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     if known is None:
         return ConsumerGroup(group_id), Made()
+    if not joins or known.share is not None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     return upgraded(known, shard)
 
 
@@ -213,12 +213,12 @@ def _details(request: ConsumerGroupHeartbeatRequest, context: RequestContext, be
 
 
 def _reconciled(
-    request: ConsumerGroupHeartbeatRequest, member: Member, has_other_subscription: bool, change: GroupChange
+    request: ConsumerGroupHeartbeatRequest, member: Member, subscription_changed: bool, change: GroupChange
 ) -> Member:
     """Step 3: bring the member closer to its target assignment. Its rebalance timeout begins only if it gets closer:
     heartbeats alone do not prolong it."""
     before = member.progress
-    member = reconcile(member, _reported(request), has_other_subscription, change)
+    member = reconcile(member, _reported(request), subscription_changed, change)
     if member.progress is not before:
         change.timers.update(rebalance_timer(change.group_id, member))
     return member

@@ -22,15 +22,15 @@ def require_static(static: Member | None, member_id: str, instance_id: str) -> M
     return static
 
 
-def reconcile(member: Member, reported: Assignment | None, has_other_subscription: bool, change: GroupChange) -> Member:
+def reconcile(member: Member, reported: Assignment | None, subscription_changed: bool, change: GroupChange) -> Member:
     """Bring a member closer to its target assignment. ``reported`` is what it says it has."""
-    if not has_other_subscription and member.progress.is_reconciled_to(change.target_epoch):
+    if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member
     group = change.group
     situation = Situation(
         Target(change.target_epoch, change.target_of(member)),
         topic_ids(change.shard.image(), subscribed_names(member, change.regexes)),
-        has_other_subscription,
+        subscription_changed,
         reported,
         lambda topic, partition: group.owner(topic, partition) is None,
     )

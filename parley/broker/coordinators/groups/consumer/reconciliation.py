@@ -39,12 +39,12 @@ class Situation:
     target: Target
     subscribed: Set[UUID]
     """The topics that the member subscribes to."""
-    has_other_subscription: bool
+    subscription_changed: bool
     """True if the subscription has changed in this heartbeat."""
     reported: Assignment | None
     """The partitions that the member says it has; None if it does not say."""
     is_free: Callable[[UUID, int], bool]
-    """True if no other member has a partition."""
+    """True if no member, this one included, has the partition or must still give it up."""
 
 
 def reconciled(progress: Progress, situation: Situation) -> Progress:
@@ -74,7 +74,7 @@ def _following(progress: Progress, situation: Situation) -> Progress:
                     "again.",
                 )
             return _next(progress, situation.target.epoch, situation)
-    return _without_unsubscribed(progress, situation) if situation.has_other_subscription else progress
+    return _without_unsubscribed(progress, situation) if situation.subscription_changed else progress
 
 
 def _still_has(partitions: Owned, reported: Assignment | None) -> bool:

@@ -1,7 +1,7 @@
 """The target assignment of a group: what each member is to have in the end. Decided by an assignor, stored as records.
 
 A small group's is decided within the heartbeat that needs it. A large one's is decided in a thread, from a copy of what
-the assignor needs; until it is stored, the members keep to the one before.
+the assignor needs; until it is stored, the members keep to the previous one.
 """
 
 from __future__ import annotations

@@ -225,6 +225,14 @@ def test_a_coordinator_whose_clock_is_behind_matches_a_new_expression() -> None:
     assert set(group.group.regexes) == {"a.*", "b.*"}
 
 
+def test_only_a_member_that_says_all_of_itself_is_told_again_what_it_has() -> None:
+    group = ConsumerBench(with_topics(a=2))
+    epoch = group.join("m", "a").member_epoch
+    said = {"subscribed_topic_names": ["a"], "topic_partitions": []}
+    assert group.heartbeat("m", epoch, **said).assignment is None
+    assert group.heartbeat("m", epoch, rebalance_timeout_ms=REBALANCE_MS, **said).assignment is not None
+
+
 def test_topics_that_a_member_gives_up_for_an_expression_without_match_go_to_others() -> None:
     group = ConsumerBench(with_topics(a=4))
     group.join("m1", subscribed_topic_regex="a.*")

@@ -1,0 +1,180 @@
+"""Guards of requests about share groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.share_groups import check_member_id, undescribed_share_group
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+)
+from parley.protocol.schema import ZERO_UUID
+
+_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+_TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def _heartbeat(checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupHeartbeatRequest) -> Any:
+    if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
+        raise KafkaError(_GROUP_REFUSED)
+    check_member_id(request)  # before the topics, as Kafka does
+    names = set(request.subscribed_topic_names or ())
+    if names and checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names) != names:
+        raise KafkaError(_TOPIC_REFUSED)
+    return handler(context, request)
+
+
+def _describe(checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupDescribeRequest) -> Any:
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group)
+    results = [undescribed_share_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused)]
+    result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
+    return after(result, partial(_limit, checks, context, request.include_authorized_operations))
+
+
+def _limit(
+    checks: Checks, context: RequestContext, with_operations: bool, response: ShareGroupDescribeResponse
+) -> ShareGroupDescribeResponse:
+    """Leave out the groups with topics that the client may not describe."""
+    for index, group in enumerate(response.groups):
+        if group.error_code != ErrorCode.NONE:
+            continue
+        names = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
+        if names != checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names):
+            text = "The group has described topic(s) that the client is not authorized to describe."
+            response.groups[index] = undescribed_share_group(group.group_id, _TOPIC_REFUSED, text)
+        elif with_operations:
+            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
+    return response
+
+
+def _describe_offsets(
+    checks: Checks, handler: Handler, context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> Any:
+    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id)
+    make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+    results = [make(group_id=group.group_id, topics=[], error_code=_GROUP_REFUSED) for group in refused]
+    about_all = {group.group_id for group in kept if group.topics is None}
+    hidden: dict[str, list[Any]] = {}
+    for group in kept:
+        if group.topics is not None:
+            group.topics, unseen = checks.divide(
+                context, Operation.DESCRIBE, _TOPIC, group.topics, lambda topic: topic.topic_name
+            )
+            hidden.setdefault(group.group_id, []).extend(_undescribed(topic) for topic in unseen)
+
+    def complete(response: DescribeShareGroupOffsetsResponse) -> DescribeShareGroupOffsetsResponse:
+        for group in response.groups:
+            if group.error_code == ErrorCode.NONE and group.group_id in about_all:
+                names = {topic.topic_name for topic in group.topics}
+                allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names, is_probe=True)
+                group.topics = [topic for topic in group.topics if topic.topic_name in allowed]
+            unseen = hidden.pop(group.group_id, ())
+            if group.error_code == ErrorCode.NONE:
+                group.topics.extend(unseen)
+        response.groups.extend(results)
+        return response
+
+    if not kept and results:
+        return DescribeShareGroupOffsetsResponse(groups=results)
+    request.groups = kept
+    return after(handler(context, request), complete)
+
+
+def _undescribed(
+    topic: DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic,
+) -> DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic:
+    make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
+    return DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        topic_id=ZERO_UUID,
+        partitions=[
+            make(
+                partition_index=index,
+                start_offset=-1,
+                leader_epoch=0,
+                error_code=_TOPIC_REFUSED,
+                error_message=_TOPIC_REFUSED.message,
+            )
+            for index in topic.partitions
+        ],
+    )
+
+
+def _alter_offsets(
+    checks: Checks, handler: Handler, context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> Any:
+    if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
+        raise KafkaError(_GROUP_REFUSED)
+    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name)
+    make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
+    results = [
+        AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name,
+            topic_id=ZERO_UUID,
+            partitions=[
+                make(
+                    partition_index=each.partition_index,
+                    error_code=_TOPIC_REFUSED,
+                    error_message=_TOPIC_REFUSED.message,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+    return _with_results(handler, context, request, kept, results)
+
+
+def _delete_offsets(
+    checks: Checks, handler: Handler, context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> Any:
+    if not checks.authorization.may(context, Operation.DELETE, _GROUP, request.group_id):
+        raise KafkaError(_GROUP_REFUSED)
+    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name)
+    make = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
+    results = [
+        make(
+            topic_name=topic.topic_name,
+            topic_id=ZERO_UUID,
+            error_code=_TOPIC_REFUSED,
+            error_message=_TOPIC_REFUSED.message,
+        )
+        for topic in refused
+    ]
+    return _with_results(handler, context, request, kept, results)
+
+
+def _with_results(handler: Handler, context: RequestContext, request: Any, kept: list[Any], results: list[Any]) -> Any:
+    """Handle the topics that are kept. An error of the group comes first, even if no topic is left."""
+    request.topics = kept
+
+    def add(response: Any) -> Any:
+        if not response.error_code:
+            response.responses.extend(results)
+        return response
+
+    return after(handler(context, request), add)
+
+
+GUARDS: dict[str, Callable[..., Any]] = {
+    "ShareGroupHeartbeat": _heartbeat,
+    "ShareGroupDescribe": _describe,
+    "DescribeShareGroupOffsets": _describe_offsets,
+    "AlterShareGroupOffsets": _alter_offsets,
+    "DeleteShareGroupOffsets": _delete_offsets,
+}

@@ -1,0 +1,97 @@
+"""The acknowledgements of one request: taken at once, and awaited until they are stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
+from parley.broker.metrics import ShareGroupMetrics
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW, AcknowledgementBatch, acknowledged
+from parley.broker.share.leading import LedSharePartition, ShareKey
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+class Acknowledging:
+    """The acknowledgements of one request."""
+
+    def __init__(self, parts: ShareParts, context: RequestContext, group_id: str, member_id: str) -> None:
+        self._parts = parts
+        self._context = context
+        self._group_id = group_id
+        self._member_id = member_id
+        self._storing: dict[TopicPartition, asyncio.Future[None] | None] = {}
+        self._releasing: list[asyncio.Future[None]] = []
+        self.errors: dict[TopicPartition, KafkaError] = {}
+        """The partitions whose acknowledgements are refused, or could not be stored."""
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """The partitions with acknowledgements."""
+        return (*self._storing, *self.errors)
+
+    @property
+    def is_done(self) -> bool:
+        """True if nothing waits for the share coordinator."""
+        storing = (*self._storing.values(), *self._releasing)
+        return all(future is None or future.done() for future in storing)
+
+    def take(self, target: TopicPartition, batches: Sequence[Any], *, may_renew: bool) -> None:
+        """Take the acknowledgements of a partition, all or none."""
+        try:
+            checked = acknowledged(batches, may_renew=may_renew)
+            led = self._led(target)
+            self._storing[target] = led.acknowledge(self._member_id, checked)
+            _count(self._parts.share_partitions.metrics, checked)
+        except KafkaError as error:
+            self.errors[target] = error
+
+    def _led(self, target: TopicPartition) -> LedSharePartition:
+        self._parts.find(self._context, target)
+        led = self._parts.share_partitions.get(ShareKey(self._group_id, *target))
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No member has acquired records here.")
+        if not led.is_active:
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The share partition is being loaded.")
+        return led
+
+    def release(self, session: ShareSession) -> None:
+        """Release what the member of a session has acquired. The response does not name these partitions."""
+        self._releasing += filter(None, released(self._parts, session))
+
+    async def stored(self) -> None:
+        """Wait until everything is stored, or could not be."""
+        for target, future in self._storing.items():
+            if future is None:
+                continue
+            try:
+                await asyncio.shield(future)
+            except KafkaError as error:
+                self.errors[target] = error
+        self._storing = {target: None for target in self._storing if target not in self.errors}
+        for future in self._releasing:
+            with suppress(KafkaError):  # the leader has released the records all the same
+                await asyncio.shield(future)
+
+
+def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[None] | None]:
+    """Release what the member of a session has acquired. Returns what is being stored."""
+    storing = []
+    for target in session.partitions:
+        led = parts.share_partitions.get(ShareKey(session.key.group_id, *target))
+        if led is not None and led.is_active:
+            storing.append(led.release_member(session.key.member_id))
+    return storing
+
+
+def _count(metrics: ShareGroupMetrics, batches: Iterable[AcknowledgementBatch]) -> None:
+    for first, last, types in batches:
+        each = last - first + 1 if len(types) == 1 else 1
+        metrics.accepted += types.count(ACCEPT) * each
+        metrics.released += types.count(RELEASE) * each
+        metrics.rejected += types.count(REJECT) * each
+        metrics.renewed += types.count(RENEW) * each

@@ -1,0 +1,237 @@
+"""ShareFetch and ShareAcknowledge (KIP-932, KIP-1206, KIP-1222).
+
+Rules of this module:
+
+* Both need a share session, but for the ShareFetch that begins one. The request that ends it acknowledges first; what
+  the member still has is released.
+* Acknowledgements that come with a fetch are taken before it acquires. The response waits until they are stored.
+* A request that renews locks fetches nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from parley.broker.api.fetch.parts import UNLIMITED, FetchQuotas
+from parley.broker.api.share_fetch.acknowledging import Acknowledging, released
+from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.render import render
+from parley.broker.api.share_fetch.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    SessionKey,
+    ShareSession,
+    ShareSessions,
+    TopicPartition,
+)
+from parley.broker.api.share_fetch.waiting import WaitingShareFetch
+from parley.broker.logging.unexpected_errors import FailureLog
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.runtime.tasks import TaskSet
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.security.authorization import EVERYONE_MAY, Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.broker.share.share_partitions import SharePartitions
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.share_groups import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+_log = logging.getLogger(__name__)
+
+MEMBER_ID_MAX = 36
+"""The most characters of a member id, which is a UUID."""
+REFUSED_MAX_S = 5.0
+"""The longest wait of a client without room for its session, whatever it names: it would ask again at once."""
+
+
+class ShareFetchApi:
+    """Handlers of what members of share groups ask of the leaders of partitions."""
+
+    def __init__(
+        self,
+        share_partitions: SharePartitions,
+        partitions: HostedPartitions,
+        metadata: Metadata,
+        tasks: TaskSet,
+        *,
+        sessions_max: Callable[[], int],
+        is_offered: Callable[[], bool],
+        max_bytes: int,
+        threads: Threads = LOOP_THREADS,
+        authorization: Authorization = EVERYONE_MAY,
+        quotas: FetchQuotas = UNLIMITED,
+    ) -> None:
+        """``is_offered()`` is True if the cluster has share groups. ``sessions_max()`` bounds the share sessions."""
+        self._parts = ShareParts(
+            share_partitions=share_partitions,
+            partitions=partitions,
+            metadata=metadata,
+            authorization=authorization,
+            quotas=quotas,
+            tasks=tasks,
+            threads=threads,
+            max_bytes=max_bytes,
+            failures=FailureLog(_log),
+        )
+        self._is_offered = is_offered
+        self.sessions = ShareSessions(sessions_max, share_partitions.metrics, self._session_ended)
+
+    def routes(self) -> dict[int, Handler]:
+        """Return the handlers by API key."""
+        return {ShareFetchRequest.API_KEY: self.fetch, ShareAcknowledgeRequest.API_KEY: self.acknowledge}
+
+    def _session_ended(self, session: ShareSession, is_last: bool) -> None:
+        if is_last:
+            self._parts.share_partitions.forget_group(session.key.group_id)
+        else:
+            released(self._parts, session)
+
+    # --- ShareFetch ---
+
+    def fetch(self, context: RequestContext, request: ShareFetchRequest) -> Any:
+        """Acquire records for a member, and take its acknowledgements.
+
+        Raises KafkaError for the whole request: an error of the session, of the group's rights, INVALID_REQUEST.
+        """
+        key = self._key(context, request.group_id, request.member_id)
+        _check_renewal(request)
+        has_acknowledgements = any(
+            partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions
+        )
+        named = _named(
+            (topic.topic_id, (each.partition_index for each in topic.partitions)) for topic in request.topics
+        )
+        epoch = request.share_session_epoch
+        if epoch == INITIAL_EPOCH:
+            if has_acknowledgements:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request that begins a session acknowledges nothing.")
+            try:
+                session = self.sessions.begin(key, context, named)
+            except KafkaError as error:
+                if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+                    return _raised_later(error, request.max_wait_ms / 1000)
+                raise
+        else:
+            forgotten = _named((topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data)
+            session = self.sessions.resume(key, epoch, named, forgotten)
+        acknowledging = self._take(context, request, key, context.api_version >= 2 and request.is_renew_ack)
+        if epoch == FINAL_EPOCH:
+            acknowledging.release(session)
+            self.sessions.end(session)
+            return self._final(acknowledging, partial(self._rendered_end, context, session, acknowledging))
+        return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
+
+    def _rendered_end(
+        self, context: RequestContext, session: ShareSession, acknowledging: Acknowledging
+    ) -> ShareFetchResponse:
+        session.partitions.clear()
+        return render(self._parts, context, session, {}, acknowledging)
+
+    def _key(self, context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
+        if not self._is_offered():
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster has no share groups: share.version is 0.")
+        if group_id is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+        authorization = self._parts.authorization
+        if authorization.is_enforced and not authorization.may(context, Operation.READ, ResourceType.GROUP, group_id):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not member_id or len(member_id) > MEMBER_ID_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+        return SessionKey(group_id, member_id, context.principal)
+
+    def _take(
+        self,
+        context: RequestContext,
+        request: ShareFetchRequest | ShareAcknowledgeRequest,
+        key: SessionKey,
+        is_renewal: bool,
+    ) -> Acknowledging:
+        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
+        may_renew = is_renewal and self._parts.share_partitions.settings_of(key.group_id).may_renew
+        for topic in request.topics:
+            for each in topic.partitions:
+                if each.acknowledgement_batches:
+                    target = TopicPartition(topic.topic_id, each.partition_index)
+                    acknowledging.take(target, each.acknowledgement_batches, may_renew=may_renew)
+        return acknowledging
+
+    def _final(self, acknowledging: Acknowledging, rendered: Callable[[], Any]) -> Any:
+        if acknowledging.is_done:
+            return rendered()
+
+        async def later() -> Any:
+            await acknowledging.stored()
+            return rendered()
+
+        return later()
+
+    # --- ShareAcknowledge ---
+
+    def acknowledge(self, context: RequestContext, request: ShareAcknowledgeRequest) -> Any:
+        """Take the acknowledgements of a member.
+
+        Raises KafkaError for the whole request: an error of the session, of the group's rights, INVALID_REQUEST.
+        """
+        key = self._key(context, request.group_id, request.member_id)
+        epoch = request.share_session_epoch
+        if epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        session = self.sessions.resume(key, epoch)
+        acknowledging = self._take(context, request, key, context.api_version >= 2 and request.is_renew_ack)
+        if epoch == FINAL_EPOCH:
+            acknowledging.release(session)
+            self.sessions.end(session)
+        return self._final(acknowledging, partial(self._acknowledged, context, key.group_id, acknowledging))
+
+    def _acknowledged(
+        self, context: RequestContext, group_id: str, acknowledging: Acknowledging
+    ) -> ShareAcknowledgeResponse:
+        topics: dict[UUID, list[ShareAcknowledgeResponse.PartitionData]] = {}
+        leaders: list[int] = []
+        for target in acknowledging.partitions:
+            error = acknowledging.errors.get(target)
+            code = ErrorCode.NONE if error is None else error.code
+            leader, epoch = self._parts.leader_of(*target, code)
+            leaders.append(leader)
+            data = ShareAcknowledgeResponse.PartitionData(
+                partition_index=target.partition,
+                error_code=code,
+                error_message=None if error is None else str(error) or None,
+                current_leader=ShareAcknowledgeResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
+            )
+            topics.setdefault(target.topic_id, []).append(data)
+        make = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
+        return ShareAcknowledgeResponse(
+            acquisition_lock_timeout_ms=self._parts.share_partitions.settings_of(group_id).lock_duration_ms,
+            responses=[make(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()],
+            node_endpoints=self._parts.endpoints(context, ShareAcknowledgeResponse.NodeEndpoint, leaders),
+        )
+
+
+def _named(topics: Iterable[tuple[UUID, Iterable[int]]]) -> list[TopicPartition]:
+    return [TopicPartition(topic_id, index) for topic_id, indexes in topics for index in indexes]
+
+
+def _check_renewal(request: ShareFetchRequest) -> None:
+    if request.is_renew_ack and (request.max_wait_ms or request.min_bytes or request.max_bytes or request.max_records):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A request that renews locks fetches nothing: its maximum wait, bytes and records must be 0.",
+        )
+
+
+async def _raised_later(error: KafkaError, wait_s: float) -> ShareFetchResponse:
+    await asyncio.sleep(min(wait_s, REFUSED_MAX_S))
+    raise error

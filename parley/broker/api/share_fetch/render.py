@@ -1,0 +1,85 @@
+"""The response to a share fetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from parley.broker.api.share_fetch.acknowledging import Acknowledging
+from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.share.share_partition import Acquired
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.share_groups import ShareFetchResponse
+from parley.storage.log_reader import LogRead
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What a share fetch has found in one partition."""
+
+    read: LogRead | None = None
+    acquired: list[Acquired] = field(default_factory=list)
+    error: KafkaError | None = None
+    records: Any = None
+    """The batches, or the slice of the file that has them."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batches."""
+        return 0 if self.read is None or self.error is not None else self.read.size
+
+
+_NOTHING = Fetched()
+
+
+def render(
+    parts: ShareParts,
+    context: RequestContext,
+    session: ShareSession,
+    found: dict[TopicPartition, Fetched],
+    acknowledging: Acknowledging,
+) -> ShareFetchResponse:
+    """Return the response: the partitions with records, errors or acknowledgements, and those new in the session."""
+    new = [target for target, is_new in session.partitions.items() if is_new]
+    topics: dict[UUID, list[ShareFetchResponse.PartitionData]] = {}
+    leaders: list[int] = []
+    for target in dict.fromkeys((*found, *acknowledging.partitions, *new)):
+        refused = acknowledging.errors.get(target)
+        data = _partition_data(parts, target, found.get(target, _NOTHING), refused)
+        leaders.append(data.current_leader.leader_id)
+        topics.setdefault(target.topic_id, []).append(data)
+    for target in new:
+        session.partitions[target] = False
+    make = ShareFetchResponse.ShareFetchableTopicResponse
+    return ShareFetchResponse(
+        acquisition_lock_timeout_ms=parts.share_partitions.settings_of(session.key.group_id).lock_duration_ms,
+        responses=[make(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()],
+        node_endpoints=parts.endpoints(context, ShareFetchResponse.NodeEndpoint, leaders),
+    )
+
+
+def _partition_data(
+    parts: ShareParts, target: TopicPartition, fetched: Fetched, refused: KafkaError | None
+) -> ShareFetchResponse.PartitionData:
+    code = ErrorCode.NONE if fetched.error is None else fetched.error.code
+    acknowledge_code = ErrorCode.NONE if refused is None else refused.code
+    leader, epoch = parts.leader_of(*target, code or acknowledge_code)
+    acquired = ShareFetchResponse.AcquiredRecords
+    return ShareFetchResponse.PartitionData(
+        partition_index=target.partition,
+        error_code=code,
+        error_message=None if fetched.error is None else str(fetched.error) or None,
+        acknowledge_error_code=acknowledge_code,
+        acknowledge_error_message=None if refused is None else str(refused) or None,
+        current_leader=ShareFetchResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
+        records=fetched.records if fetched.records is not None and not code else b"",
+        acquired_records=[]
+        if code
+        else [
+            acquired(first_offset=first, last_offset=last, delivery_count=min(count, 32_767))
+            for first, last, count in fetched.acquired
+        ],
+    )

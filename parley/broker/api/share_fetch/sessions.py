@@ -1,0 +1,157 @@
+"""Share sessions: what each member of a share group fetches from this broker (KIP-932).
+
+Rules of this module:
+
+* Epoch 0 begins a session, a higher epoch continues it and must be the next one, -1 ends it. A session belongs to a
+  group, a member and a principal: no other principal can continue or end it.
+* A session ends with its connection, too. Its member's records are released then.
+* Clients choose how many partitions a session has. They are bounded: in one session, and in all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from parley.broker.metrics import ShareGroupMetrics
+from parley.broker.network.dispatch import ConnectedClient, RequestContext
+from parley.broker.security.principal import Principal
+from parley.protocol.errors import ErrorCode, KafkaError
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_EPOCH_MAX = 2**31 - 1
+PARTITIONS_MAX = 20_000
+"""Partitions in one session. A fetch looks at all of them without a pause."""
+ALL_PARTITIONS_MAX = 200_000
+"""Partitions in all sessions together."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition, as clients of share groups name it."""
+
+    topic_id: UUID
+    partition: int
+
+
+class SessionKey(NamedTuple):
+    """Names a session."""
+
+    group_id: str
+    member_id: str
+    owner: Principal
+
+
+class ShareSession:
+    """The partitions that one member fetches."""
+
+    __slots__ = ("client", "epoch", "key", "partitions")
+
+    def __init__(self, key: SessionKey, partitions: Iterable[TopicPartition], client: ConnectedClient) -> None:
+        self.key = key
+        self.client = client
+        self.epoch = INITIAL_EPOCH
+        """The epoch of the last request."""
+        self.partitions = dict.fromkeys(partitions, True)
+        """In the order in which the member named them; True until a response had the partition."""
+
+    def in_turn(self) -> list[TopicPartition]:
+        """Return the partitions, beginning with another one in each request, so that all get their turn."""
+        partitions = list(self.partitions)
+        first = self.epoch % len(partitions) if partitions else 0
+        return partitions[first:] + partitions[:first]
+
+
+class ShareSessions:
+    """The share sessions of one broker."""
+
+    def __init__(
+        self, most: Callable[[], int], metrics: ShareGroupMetrics, on_ended: Callable[[ShareSession, bool], None]
+    ) -> None:
+        """``most()`` is ``group.share.max.share.sessions``. ``on_ended`` is called when a session has ended because its
+        connection has; with True if it was the last one of its group, however it has ended."""
+        self._most = most
+        self._metrics = metrics
+        self._on_ended = on_ended
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._of_group: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
+        """Begin a session in place of the one before. Raises SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST."""
+        before = self._sessions.get(key)
+        if before is None and len(self._sessions) >= self._most():
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "This broker has no room for a share session.")
+        session = ShareSession(key, partitions, context.client)
+        if before is not None:
+            self._remove(before)
+        self._sessions[key] = session
+        self._metrics.sessions += 1
+        self._metrics.session_partitions += len(session.partitions)
+        self._of_group[key.group_id] = self._of_group.get(key.group_id, 0) + 1
+        context.client.on_disconnect[key] = lambda: self._disconnected(session)
+        self._check_size(session)
+        return session
+
+    def resume(
+        self,
+        key: SessionKey,
+        epoch: int,
+        added: Iterable[TopicPartition] = (),
+        forgotten: Iterable[TopicPartition] = (),
+    ) -> ShareSession:
+        """Return the session that a request continues, with the partitions that it adds and without those it forgets.
+
+        Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH or INVALID_REQUEST.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != (1 if session.epoch == _EPOCH_MAX else session.epoch + 1):
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        session.epoch = epoch
+        size = len(session.partitions)
+        for partition in added:
+            session.partitions.setdefault(partition, True)
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        grown = len(session.partitions) - size
+        self._metrics.session_partitions += grown
+        if grown > 0:
+            self._check_size(session)
+        return session
+
+    def _check_size(self, session: ShareSession) -> None:
+        if len(session.partitions) > PARTITIONS_MAX or self._metrics.session_partitions > ALL_PARTITIONS_MAX:
+            self.end(session)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The share sessions of this broker have too many partitions.")
+
+    def end(self, session: ShareSession) -> None:
+        """Forget a session. The caller has released its records."""
+        if self._remove(session):
+            self._on_ended(session, True)
+
+    def _disconnected(self, session: ShareSession) -> None:
+        if self._sessions.get(session.key) is session:
+            self._metrics.disconnected += 1
+            self._on_ended(session, False)
+            self.end(session)
+
+    def _remove(self, session: ShareSession) -> bool:
+        """Forget a session. Returns True if it was the last one of its group."""
+        if self._sessions.pop(session.key, None) is None:
+            return False
+        self._metrics.sessions -= 1
+        self._metrics.session_partitions -= len(session.partitions)
+        session.client.on_disconnect.pop(session.key, None)
+        group_id = session.key.group_id
+        self._of_group[group_id] -= 1
+        if self._of_group[group_id]:
+            return False
+        del self._of_group[group_id]
+        return True

@@ -1,0 +1,285 @@
+"""One share fetch: its looks at the partitions, its wait for records, its response.
+
+Rules of this module:
+
+* A look finds which partitions have available records, and where they are in the log. Records are acquired only when
+  there are ``min_bytes``, or the time is up, so a fetch that waits locks nothing.
+* Partitions share the bytes of the response equally. The first one differs from request to request.
+* A fetch waits for appended records, and for what other members release. Those that wait get their turn in the
+  order of their arrival.
+* What is not in memory is read in a thread, and acquired after that: others may have acquired it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, NamedTuple
+
+from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
+from parley.broker.api.share_fetch.acknowledging import Acknowledging
+from parley.broker.api.share_fetch.parts import ShareParts
+from parley.broker.api.share_fetch.reading import Headers, read_headers
+from parley.broker.api.share_fetch.render import Fetched, render
+from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.network.sending import FileSlice
+from parley.broker.runtime.purgatory import Delayed
+from parley.broker.share.leading import LeadingState, LedSharePartition
+from parley.broker.share.share_partition import Wanted
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages.share_groups import ShareFetchRequest
+from parley.storage.log_reader import LogRead
+
+LOOKS_MAX = 4
+"""How often a fetch looks again at once if it finds only batches without records for consumers."""
+
+
+class _Candidate(NamedTuple):
+    target: TopicPartition
+    led: LedSharePartition
+    offset: int
+
+
+class WaitingShareFetch(Delayed[Any]):
+    """One share fetch. It is a future of its response, and is in the purgatory only if it has to wait."""
+
+    def __init__(
+        self,
+        parts: ShareParts,
+        context: RequestContext,
+        request: ShareFetchRequest,
+        session: ShareSession,
+        acknowledging: Acknowledging,
+    ) -> None:
+        super().__init__()
+        self._parts = parts
+        self._context = context
+        self._request = request
+        self._session = session
+        self._acknowledging = acknowledging
+        self._settings = parts.share_partitions.settings_of(session.key.group_id)
+        self._max_bytes = min(request.max_bytes, parts.max_bytes)
+        self._changed = dict.fromkeys(session.in_turn())
+        self._targets: dict[LedSharePartition, TopicPartition] = {}
+        self._candidates: list[_Candidate] = []
+        self._found: dict[TopicPartition, Fetched] = {}
+        self._cold: list[LogRead] = []
+        self._acquired = 0
+        self._is_woken = False
+        self._needs_disk = False
+
+    @property
+    def _fetches_nothing(self) -> bool:
+        return self._request.max_records <= 0 or self._max_bytes <= 0 or self._request.is_renew_ack
+
+    def first_look(self) -> Any:
+        """Look at the partitions. Returns the response, the work that makes it, or this future if it has to wait."""
+        if self._fetches_nothing:
+            return self._respond()
+        if self._look() or not self._targets:
+            return self._respond()
+        if self._request.max_wait_ms <= 0:
+            self._acquire_all()
+            return self._respond()
+        self._parts.share_partitions.waiting.watch(self, self._targets, self._request.max_wait_ms / 1000)
+        return self
+
+    # --- Looking ---
+
+    def _look(self) -> bool:
+        """Look at the changed partitions, and acquire records if there are enough. Returns True if the response is due.
+
+        Partitions with too few bytes are looked at again.
+        """
+        for _ in range(LOOKS_MAX):
+            self._find_candidates()
+            if self._found:  # an error
+                self._acquire_all()
+                return True
+            if not self._candidates or self._located_bytes() < self._request.min_bytes:
+                return False
+            self._acquire_all()
+            if self._acquired or self._needs_disk:
+                return True
+            self._changed = dict.fromkeys(each.target for each in self._candidates)
+        return False
+
+    def _find_candidates(self) -> None:
+        """Find the partitions with records among those that have changed and those that had some before."""
+        targets = dict.fromkeys((*(each.target for each in self._candidates), *self._changed))
+        self._candidates, self._changed = [], {}
+        for target in targets:
+            if target in self._found:
+                continue
+            try:
+                candidate = self._candidate(target)
+                if candidate is not None:
+                    self._candidates.append(candidate)
+            except KafkaError as error:
+                self._found[target] = Fetched(error=error)
+
+    def _candidate(self, target: TopicPartition) -> _Candidate | None:
+        partition = self._parts.find(self._context, target)
+        led = self._parts.share_partitions.of(self._session.key.group_id, partition)
+        self._targets[led] = target
+        offset = led.next_offset() if led.is_active else None
+        if offset is None or offset >= partition.end_visible(self._settings.isolation):
+            return None
+        return _Candidate(target, led, offset)
+
+    def _located_bytes(self) -> int:
+        """Return how many bytes there are at least: at most ``min_bytes`` are looked for."""
+        found = 0
+        for _, led, offset in self._candidates:
+            if found >= self._request.min_bytes:
+                break
+            found += self._size(led, offset)
+        return found
+
+    def _size(self, led: LedSharePartition, offset: int) -> int:
+        try:
+            isolation, allowance = self._settings.isolation, self._allowance
+            read = led.partition.read(offset, allowance, isolation=isolation, min_one_batch=True, nowait=True)
+            return read.size
+        except (BlockingIOError, KafkaError):
+            return self._request.min_bytes  # the acquisition finds it out
+
+    @property
+    def _allowance(self) -> int:
+        """The bytes of one partition."""
+        return max(1, self._max_bytes // max(1, len(self._candidates)))
+
+    # --- Acquiring ---
+
+    def _acquire_all(self) -> None:
+        for candidate in self._candidates:
+            if self._acquired >= self._request.max_records:
+                return
+            try:
+                self._acquire(candidate, self._headers(candidate, nowait=True))
+            except BlockingIOError:
+                self._needs_disk = True
+            except KafkaError as error:
+                self._found[candidate.target] = Fetched(error=error)
+
+    def _headers(self, candidate: _Candidate, *, nowait: bool) -> Headers:
+        led = candidate.led
+        records = self._request.max_records + led.share.in_flight
+        isolation = self._settings.isolation
+        return read_headers(led.partition, candidate.offset, self._allowance, records, isolation, nowait=nowait)
+
+    def _acquire(self, candidate: _Candidate, headers: Headers) -> None:
+        request, led = self._request, candidate.led
+        if not led.is_active:
+            return
+        wanted = Wanted(request.max_records - self._acquired, request.share_acquire_mode == 1)
+        acquired = led.acquire(self._session.key.member_id, candidate.offset, headers.batches, wanted)
+        if not acquired:
+            return
+        self._acquired += sum(each.last - each.first + 1 for each in acquired)
+        part = headers.part(acquired)
+        led.partition.counters.bytes_out += part.size
+        self._found[candidate.target] = Fetched(part, headers.split(acquired, request.batch_size))
+
+    # --- Waiting ---
+
+    def on_change(self, key: Hashable, amount: int) -> bool:
+        assert isinstance(key, LedSharePartition)
+        if key.state is LeadingState.ENDED:
+            self._found[self._targets[key]] = Fetched(error=key.error)
+        self._changed[self._targets[key]] = None
+        if not self._is_woken:
+            self._is_woken = True
+            self.get_loop().call_soon(self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._is_woken = False
+        if self.done() or self._purgatory is None:
+            return
+        quotas = self._parts.quotas
+        if quotas.is_active:
+            quotas.time_step(self._context, self._look_now)
+        else:
+            self._look_now()
+
+    def _look_now(self) -> None:
+        try:
+            if self._look():
+                self._finish()
+        except Exception as error:
+            self.fail(error)
+
+    def expired(self) -> None:
+        try:
+            self._find_candidates()
+            self._acquire_all()
+            self._finish()
+        except Exception as error:
+            self.fail(error)
+
+    # --- Responding ---
+
+    def _finish(self) -> None:
+        response = self._respond()
+        if asyncio.iscoroutine(response):
+            self.complete(self._parts.tasks.start(response, name="share fetch"))
+        else:
+            self.complete(response)
+
+    def _respond(self) -> Any:
+        """Return the response, or the work that makes it if that needs the disk or the share coordinator."""
+        if self._needs_disk or not self._acknowledging.is_done or not self._load(nowait=True):
+            return self._respond_later()
+        return self._rendered()
+
+    def _rendered(self) -> Any:
+        if self._parts.quotas.is_active:
+            self._parts.quotas.record_fetch(self._context, sum(each.size for each in self._found.values()))
+        return render(self._parts, self._context, self._session, self._found, self._acknowledging)
+
+    async def _respond_later(self) -> Any:
+        if self._needs_disk:
+            await self._acquire_from_disk()
+        await self._acknowledging.stored()
+        if not self._load(nowait=True):
+            await self._in_thread(partial(self._load, nowait=False))
+        return self._rendered()
+
+    async def _acquire_from_disk(self) -> None:
+        for candidate in self._candidates:
+            if self._acquired >= self._request.max_records:
+                return
+            if candidate.target in self._found or not candidate.led.is_active:
+                continue
+            try:
+                self._acquire(candidate, await self._in_thread(partial(self._headers, candidate, nowait=False)))
+            except KafkaError as error:
+                self._found[candidate.target] = Fetched(error=error)
+
+    def _in_thread(self, work: Any) -> Any:
+        return asyncio.get_running_loop().run_in_executor(self._parts.threads.reads, work)
+
+    def _load(self, *, nowait: bool) -> bool:
+        """Bring the records into the response. Returns False if that must wait for the disk."""
+        for fetched in self._found.values():
+            read = fetched.read
+            if read is None or fetched.records is not None:
+                continue
+            if read.size < SENT_FROM_FILE_BYTES:
+                try:
+                    fetched.records = read.try_read() if nowait else read.read()
+                except BlockingIOError:
+                    return False
+                except KafkaError as error:
+                    fetched.error = error
+                continue
+            part = FileSlice(read.fd, read.position, read.size, read)
+            if nowait and not part.is_cached():
+                return False
+            if not nowait:
+                part.load()
+            fetched.records = [part]
+        return True

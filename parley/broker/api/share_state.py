@@ -1,0 +1,177 @@
+"""The requests of brokers to the share coordinator: the stored state of share partitions (KIP-932).
+
+The handlers translate between messages and ``parley.broker.coordinators.share_state``. Each share partition of a
+request has a result of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
+from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, StateBatch
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
+
+AT_ONCE: Final = 1_000
+"""Share partitions of a request that are submitted before the first of them is waited for."""
+
+
+class ShareStateApi:
+    """Handlers of the requests about the state of share partitions."""
+
+    def __init__(self, coordinator: ShareCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            InitializeShareGroupStateRequest.API_KEY: self.initialize,
+            ReadShareGroupStateRequest.API_KEY: self.read,
+            WriteShareGroupStateRequest.API_KEY: self.write,
+            DeleteShareGroupStateRequest.API_KEY: self.delete,
+            ReadShareGroupStateSummaryRequest.API_KEY: self.summarize,
+        }
+
+    async def initialize(
+        self, context: RequestContext, request: InitializeShareGroupStateRequest
+    ) -> InitializeShareGroupStateResponse:
+        """Begin the state of share partitions."""
+        make = InitializeShareGroupStateResponse.PartitionResult
+
+        async def initialized(
+            key: SharePartitionKey, asked: InitializeShareGroupStateRequest.PartitionData
+        ) -> InitializeShareGroupStateResponse.PartitionResult:
+            await self._coordinator.initialize(key, asked.state_epoch, asked.start_offset)
+            return make(partition=asked.partition)
+
+        topic = InitializeShareGroupStateResponse.InitializeStateResult
+        return InitializeShareGroupStateResponse(results=await _each(request, initialized, topic, make))
+
+    async def read(self, context: RequestContext, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
+        """Return the state of share partitions to the leader of their partitions."""
+        make = ReadShareGroupStateResponse.PartitionResult
+
+        async def found(
+            key: SharePartitionKey, asked: ReadShareGroupStateRequest.PartitionData
+        ) -> ReadShareGroupStateResponse.PartitionResult:
+            state = await self._coordinator.read(key, asked.leader_epoch)
+            return make(
+                partition=asked.partition,
+                state_epoch=state.state_epoch,
+                start_offset=state.start_offset,
+                state_batches=[ReadShareGroupStateResponse.StateBatch(**each._asdict()) for each in state.batches],
+            )
+
+        topic = ReadShareGroupStateResponse.ReadStateResult
+        failed = partial(make, state_epoch=0, start_offset=UNINITIALIZED_OFFSET, state_batches=[])
+        return ReadShareGroupStateResponse(results=await _each(request, found, topic, failed))
+
+    async def write(
+        self, context: RequestContext, request: WriteShareGroupStateRequest
+    ) -> WriteShareGroupStateResponse:
+        """Store what has changed in share partitions."""
+        make = WriteShareGroupStateResponse.PartitionResult
+
+        async def written(
+            key: SharePartitionKey, asked: WriteShareGroupStateRequest.PartitionData
+        ) -> WriteShareGroupStateResponse.PartitionResult:
+            batches = [
+                StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+                for each in asked.state_batches
+            ]
+            await self._coordinator.write(
+                key,
+                asked.leader_epoch,
+                asked.state_epoch,
+                asked.start_offset,
+                asked.delivery_complete_count,
+                batches,
+            )
+            return make(partition=asked.partition)
+
+        topic = WriteShareGroupStateResponse.WriteStateResult
+        return WriteShareGroupStateResponse(results=await _each(request, written, topic, make))
+
+    async def delete(
+        self, context: RequestContext, request: DeleteShareGroupStateRequest
+    ) -> DeleteShareGroupStateResponse:
+        """Forget the state of share partitions."""
+        make = DeleteShareGroupStateResponse.PartitionResult
+
+        async def deleted(
+            key: SharePartitionKey, asked: DeleteShareGroupStateRequest.PartitionData
+        ) -> DeleteShareGroupStateResponse.PartitionResult:
+            await self._coordinator.delete(key)
+            return make(partition=asked.partition)
+
+        topic = DeleteShareGroupStateResponse.DeleteStateResult
+        return DeleteShareGroupStateResponse(results=await _each(request, deleted, topic, make))
+
+    async def summarize(
+        self, context: RequestContext, request: ReadShareGroupStateSummaryRequest
+    ) -> ReadShareGroupStateSummaryResponse:
+        """Return the state of share partitions without their batches."""
+        make = ReadShareGroupStateSummaryResponse.PartitionResult
+
+        async def found(
+            key: SharePartitionKey, asked: ReadShareGroupStateSummaryRequest.PartitionData
+        ) -> ReadShareGroupStateSummaryResponse.PartitionResult:
+            summary = await self._coordinator.summarize(key)
+            return make(
+                partition=asked.partition,
+                state_epoch=summary.state_epoch,
+                leader_epoch=summary.leader_epoch,
+                start_offset=summary.start_offset,
+                delivery_complete_count=summary.delivery_complete_count,
+            )
+
+        topic = ReadShareGroupStateSummaryResponse.ReadStateSummaryResult
+        failed = partial(make, state_epoch=0, leader_epoch=0, start_offset=UNINITIALIZED_OFFSET)
+        return ReadShareGroupStateSummaryResponse(results=await _each(request, found, topic, failed))
+
+
+async def _each(
+    request: Any,
+    handle: Callable[[SharePartitionKey, Any], Awaitable[Any]],
+    topic_result: Callable[..., Any],
+    failed: Callable[..., Any],
+) -> list[Any]:
+    """Return the result of each share partition of a request, by topic. A request without a group has none.
+
+    If ``handle`` raises a KafkaError, the result is ``failed`` with the error.
+    """
+    if not request.group_id:
+        return []
+
+    async def result(topic_id: UUID, asked: Any) -> Any:
+        try:
+            return await handle(SharePartitionKey(request.group_id, topic_id, asked.partition), asked)
+        except KafkaError as error:
+            return failed(partition=asked.partition, error_code=error.code, error_message=str(error))
+
+    flat = [(topic.topic_id, each) for topic in request.topics for each in topic.partitions]
+    results: list[Any] = []
+    for begin in range(0, len(flat), AT_ONCE):
+        results += await asyncio.gather(*(result(*each) for each in flat[begin : begin + AT_ONCE]))
+    remaining = iter(results)
+    return [
+        topic_result(topic_id=topic.topic_id, partitions=[next(remaining) for _ in topic.partitions])
+        for topic in request.topics
+    ]

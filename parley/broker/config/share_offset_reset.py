@@ -1,0 +1,46 @@
+"""Where a share group begins in a partition that it has not consumed before: the values of ``share.auto.offset.reset``.
+
+They are ``latest``, ``earliest``, and ``by_duration:`` with an ISO 8601 duration, as Java's ``Duration`` reads it: the
+first record that is at most so old (KIP-1106).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LATEST: Final = "latest"
+EARLIEST: Final = "earliest"
+_BY_DURATION: Final = "by_duration:"
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<days>[+-]?\d{1,12})D)?"
+    r"(?:T(?=[+-]?\d)(?:(?P<hours>[+-]?\d{1,12})H)?(?:(?P<minutes>[+-]?\d{1,12})M)?"
+    r"(?:(?P<seconds>[+-]?\d{1,12})(?:[.,](?P<fraction>\d{1,9}))?S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def is_reset(text: str) -> bool:
+    """True if the text is a value of ``share.auto.offset.reset``."""
+    return text in (LATEST, EARLIEST) or age_ms(text) is not None
+
+
+def age_ms(text: str) -> int | None:
+    """Return how old the first record may be, in milliseconds; None if the text is no ``by_duration:`` value."""
+    if not text.startswith(_BY_DURATION):
+        return None
+    return _duration_ms(text.removeprefix(_BY_DURATION))
+
+
+def _duration_ms(text: str) -> int | None:
+    """Return a duration in milliseconds; None if it is malformed or negative."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    fraction_ms = int((found["fraction"] or "").ljust(3, "0")[:3])
+    if (found["seconds"] or "").startswith("-"):
+        fraction_ms = -fraction_ms
+    total_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction_ms
+    return total_ms if total_ms >= 0 else None

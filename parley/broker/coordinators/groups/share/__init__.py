@@ -1,0 +1,1 @@
+"""Share groups: members acquire single records of the same partitions (KIP-932)."""

@@ -1,0 +1,178 @@
+"""What one event changes in a share group: new values of members and epochs, with the records that say so.
+
+It changes nothing itself. It looks at the group through its own changes, as if they were made already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.consumer.topics import metadata_hash, topic_ids
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.share.share_group import (
+    NOTHING,
+    Assignment,
+    ShareGroup,
+    ShareMember,
+    Stored,
+    TopicPartitions,
+)
+from parley.broker.coordinators.groups.share.share_records import (
+    current_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    stored_record,
+    target_epoch_record,
+    target_record,
+)
+from parley.broker.coordinators.groups.share.simple_assignor import assign
+from parley.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+EPOCH_MAX: Final = (1 << 31) - 1
+
+
+class ShareGroupChange:
+    """A share group as one event changes it, with the timers and records that result."""
+
+    def __init__(self, shard: GroupShard, group: ShareGroup, now_ms: int) -> None:
+        self.shard = shard
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[KeyValue] = []
+        self.timers: dict[Hashable, Timer | None] = {}
+        self.then: Callable[[], None] | None = None
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self._members = dict(group.members)
+        self._targets: dict[str, Assignment] = {}
+        self._checked_metadata = False
+        self._begun: tuple[UUID, ...] = ()
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id
+
+    def decision(self, reply: T) -> Decision[T]:
+        """Return all of it as a decision."""
+        return Decision(
+            reply,
+            self.records,
+            is_divisible=True,
+            timers=self.timers,
+            change=self._apply if self._checked_metadata or self._begun or self.epoch != self.group.epoch else None,
+            then=self.then,
+        )
+
+    def _apply(self) -> None:
+        group = self.shard.share_group(self.group_id)
+        if group is None:
+            return
+        if self._checked_metadata:
+            group.metadata_checked = True
+        group.initializing_since_ms.update(dict.fromkeys(self._begun, self.now_ms))
+        if group.epoch != self.group.epoch or self.records:
+            _log.debug("share group changed", extra={"group": self.group_id, "epoch": group.epoch})
+
+    # --- Members ---
+
+    def put_member(self, member: ShareMember) -> None:
+        """Add a member, or replace what is known of it."""
+        self._members[member.member_id] = member
+        self.records.append(member_record(self.group_id, member))
+
+    def put_progress(self, member: ShareMember) -> None:
+        """Replace what a member has."""
+        self._members[member.member_id] = member
+        self.records.append(current_record(self.group_id, member))
+
+    def remove(self, member: ShareMember) -> None:
+        """Remove a member, and begin another epoch."""
+        del self._members[member.member_id]
+        self.records += member_tombstones(self.group_id, member.member_id)
+        self.timers["share-session", self.group_id, member.member_id] = None
+        self._bump(metadata_hash(self.shard.image(), self.subscribed_topics()))
+
+    def subscribed_topics(self) -> set[str]:
+        """Return the names of all topics that a member subscribes to."""
+        return {name for member in self._members.values() for name in member.topics}
+
+    def target_of(self, member_id: str) -> Assignment:
+        """Return a member's target assignment."""
+        return self._targets.get(member_id, self.group.targets.get(member_id, NOTHING))
+
+    # --- Epochs ---
+
+    def check_metadata(self, *, bump: bool) -> bool:
+        """Begin another epoch if ``bump``, or if the topics that members subscribe to have changed. Return True
+        if so."""
+        found = metadata_hash(self.shard.image(), self.subscribed_topics())
+        self._checked_metadata = True
+        if bump or found != self.group.metadata_hash:
+            self._bump(found)
+            return True
+        return False
+
+    def _bump(self, found_hash: int) -> None:
+        if self.epoch >= EPOCH_MAX:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
+        self.epoch += 1
+        self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
+
+    # --- The target assignment ---
+
+    def update_target(self) -> None:
+        """Decide the target assignment if the group has another epoch than it.
+
+        That waits until ``share.assignment.interval.ms`` after the last one; in the meantime the last one holds.
+        """
+        if self.epoch <= self.target_epoch:
+            return
+        interval_ms = self.shard.share_settings(self.group_id).assignment_interval_ms
+        passed_ms = self.now_ms - self.group.target_since_ms
+        if 0 <= passed_ms < interval_ms:  # below 0: the previous coordinator has a clock that is ahead
+            event = partial(assignment_due, self.group_id)
+            self.timers["share-assign", self.group_id] = Timer(interval_ms - passed_ms, event)
+            return
+        decided = self._assigned()
+        for member_id, target in decided.items():
+            if self.group.targets.get(member_id) != target:
+                self.records.append(target_record(self.group_id, member_id, target))
+        self._targets = dict(decided)
+        self.records.append(target_epoch_record(self.group_id, self.epoch, self.now_ms))
+        self.target_epoch = self.epoch
+
+    def _assigned(self) -> Mapping[str, Assignment]:
+        image = self.shard.image()
+        subscriptions = {each.member_id: topic_ids(image, each.topics) for each in self._members.values()}
+        assignable = {topic_id: sorted(each.partitions) for topic_id, each in self.group.stored.initialized.items()}
+        return assign(subscriptions, assignable, self.group.targets)
+
+    # --- Stored share partitions ---
+
+    def put_stored(self, stored: Stored) -> None:
+        """Replace which share partitions are stored."""
+        self.records.append(stored_record(self.group_id, stored))
+
+    def note_begun(self, topics: Mapping[UUID, TopicPartitions]) -> None:
+        """Note that the initialization of topics has begun."""
+        self._begun = tuple(topics)
+
+
+def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
+    """Decide the target assignment of a group, now that enough time has passed since the last one."""
+    group = shard.share_group(group_id)
+    if group is None or not group.members:
+        return Decision(None)
+    change = ShareGroupChange(shard, group, now_ms)
+    change.update_target()
+    return change.decision(None)

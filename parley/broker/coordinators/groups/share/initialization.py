@@ -1,0 +1,239 @@
+"""The share partitions of a group that are stored: when they are initialized, deleted and forgotten.
+
+Each step has two decisions. The first writes what is going to happen; then the persister does it; then the second
+decision writes that it is done. If the coordinator dies in between, the next one begins again: the share coordinator
+takes the same request twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.share.group_change import ShareGroupChange
+from parley.broker.coordinators.groups.share.share_group import (
+    NOTHING,
+    ShareGroup,
+    Stored,
+    TopicPartitions,
+    joined,
+    without,
+)
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.errors import ErrorCode, KafkaError
+
+RETRY_MS: Final = 30_000
+"""After how long an initialization is begun again, as in Kafka. It may have been lost with a coordinator."""
+
+
+def is_assignment_pending(group: ShareGroup) -> bool:
+    """True if a topic of the group has initialized partitions that no member has."""
+    if not group.members or not group.stored.initialized:
+        return False
+    assigned: dict[UUID, set[int]] = {}
+    for target in group.targets.values():
+        for topic_id, partitions in target.items():
+            assigned.setdefault(topic_id, set()).update(partitions)
+    return any(
+        each.name in group.subscribers and assigned.get(topic_id, set()) != set(each.partitions)
+        for topic_id, each in group.stored.initialized.items()
+    )
+
+
+def begin_initialization(change: ShareGroupChange) -> None:
+    """Begin to initialize the partitions that members subscribe to and that are not stored yet."""
+    missing = _missing(change)
+    if not missing:
+        return
+    _put_initializing(change, missing)
+    change.then = partial(change.shard.initialize_share_partitions, change.group_id, change.epoch, missing)
+
+
+def _missing(change: ShareGroupChange) -> dict[UUID, TopicPartitions]:
+    image, group, missing = change.shard.image(), change.group, {}
+    for name in sorted(change.subscribed_topics()):
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        all_partitions = frozenset(range(len(topic.partitions)))
+        known = _known(group, topic.topic_id, change.now_ms)
+        if len(known) < len(all_partitions):
+            missing[topic.topic_id] = TopicPartitions(name, all_partitions - known)
+    return missing
+
+
+def _known(group: ShareGroup, topic_id: UUID, now_ms: int) -> frozenset[int]:
+    """Return the partitions of a topic that are initialized, or being initialized not long ago."""
+    initialized = group.stored.initialized.get(topic_id)
+    initializing = group.stored.initializing.get(topic_id)
+    known = frozenset[int]() if initialized is None else initialized.partitions
+    since_ms = group.initializing_since_ms.get(topic_id)
+    if initializing is not None and since_ms is not None and now_ms - since_ms < RETRY_MS:
+        known |= initializing.partitions
+    return known
+
+
+def end_initialization(
+    group_id: str, done: Mapping[UUID, TopicPartitions], shard: GroupShard, now_ms: int
+) -> Decision[None]:
+    """Store that partitions are initialized."""
+    group = shard.share_group(group_id)
+    if group is None or not done:
+        return Decision(None)
+    change = ShareGroupChange(shard, group, now_ms)
+    stored = group.stored
+    change.put_stored(
+        replace(
+            stored,
+            initializing=without(stored.initializing, done),
+            initialized=joined(stored.initialized, done),
+        )
+    )
+    return change.decision(None)
+
+
+def abandon_initialization(
+    group_id: str, failed: Mapping[UUID, TopicPartitions], shard: GroupShard, now_ms: int
+) -> Decision[None]:
+    """Store that partitions are not initialized after all: the next heartbeat begins again."""
+    group = shard.share_group(group_id)
+    if group is None or not group.stored.initializing or not failed:
+        return Decision(None)
+    change = ShareGroupChange(shard, group, now_ms)
+    change.put_stored(replace(group.stored, initializing=without(group.stored.initializing, failed)))
+    return change.decision(None)
+
+
+# --- Alteration ---
+
+
+class Alteration(NamedTuple):
+    """The partitions whose offsets are altered, and the epoch of their state."""
+
+    epoch: int
+    topics: Mapping[UUID, TopicPartitions]
+
+
+def begin_alteration(
+    group_id: str, wanted: Mapping[str, Collection[int]], shard: GroupShard, now_ms: int
+) -> Decision[Alteration]:
+    """Store that share partitions start again. The reply has those that exist. Creates the group if it does not exist.
+
+    Raises GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP.
+    """
+    known = shard.groups.get(group_id)
+    group = ShareGroup(group_id) if known is None else known.share
+    if group is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+    if group.members:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    topics: dict[UUID, TopicPartitions] = {}
+    for name, indexes in wanted.items():
+        topic = shard.image().topics.get(name)
+        if topic is not None:
+            existing = frozenset(index for index in indexes if 0 <= index < len(topic.partitions))
+            topics[topic.topic_id] = TopicPartitions(name, existing)
+    change = ShareGroupChange(shard, group, now_ms)
+    if topics:
+        _put_initializing(change, topics)
+    return change.decision(Alteration(group.epoch, topics))
+
+
+def _put_initializing(change: ShareGroupChange, topics: Mapping[UUID, TopicPartitions]) -> None:
+    stored = change.group.stored
+    deleting = {topic_id: name for topic_id, name in stored.deleting.items() if topic_id not in topics}
+    change.put_stored(replace(stored, initializing=joined(stored.initializing, topics), deleting=deleting))
+    change.note_begun(topics)
+
+
+# --- Deletion ---
+
+
+def begin_deletion(
+    group: ShareGroup, image: MetadataImage, shard: GroupShard, now_ms: int
+) -> Decision[dict[UUID, TopicPartitions]]:
+    """Store that the state of all share partitions of a group is deleted. The reply has the partitions.
+
+    A deletion that did not succeed before is tried again.
+    """
+    stored = group.stored
+    if not group.has_stored_record:
+        return Decision({})
+    gone = joined(joined(stored.initialized, stored.initializing), _all_of(stored.deleting, image))
+    change = ShareGroupChange(shard, group, now_ms)
+    change.put_stored(Stored(NOTHING, NOTHING, {topic_id: each.name for topic_id, each in gone.items()}))
+    return change.decision(gone)
+
+
+def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, TopicPartitions]:
+    """Return all partitions of those topics that still exist."""
+    found = {}
+    for topic_id in deleting:
+        name = image.topic_names.get(topic_id)
+        if name is not None:
+            found[topic_id] = TopicPartitions(name, frozenset(range(len(image.topics[name].partitions))))
+    return found
+
+
+def begin_topic_deletion(
+    group: ShareGroup, names: Iterable[str], shard: GroupShard, now_ms: int
+) -> Decision[dict[str, tuple[UUID, TopicPartitions]]]:
+    """Store that the state of topics is deleted. The reply has those topics that have any, by name."""
+    image, stored = shard.image(), group.stored
+    gone: dict[str, tuple[UUID, TopicPartitions]] = {}
+    initialized, deleting = dict(stored.initialized), dict(stored.deleting)
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        topic_id = topic.topic_id
+        known = initialized.pop(topic_id, None) or _all_of(deleting, image).get(topic_id)
+        if known is not None:
+            gone[name] = topic_id, known
+            deleting[topic_id] = name
+    if not gone:
+        return Decision(gone)
+    change = ShareGroupChange(shard, group, now_ms)
+    change.put_stored(replace(stored, initialized=initialized, deleting=deleting))
+    return change.decision(gone)
+
+
+def end_topic_deletion(group_id: str, done: Iterable[UUID], shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Store that the state of topics is deleted."""
+    group = shard.share_group(group_id)
+    gone = set(done)
+    if group is None or not gone:
+        return Decision(None)
+    left = {topic_id: name for topic_id, name in group.stored.deleting.items() if topic_id not in gone}
+    change = ShareGroupChange(shard, group, now_ms)
+    change.put_stored(replace(group.stored, deleting=left))
+    return change.decision(None)
+
+
+def forget_deleted_topics(shard: GroupShard, now_ms: int) -> Decision[None]:
+    """Forget topics that no longer exist. The share coordinator forgets their share partitions by itself."""
+    names = shard.image().topic_names
+    records = []
+    for known in shard.groups.values():
+        group = known.share
+        if group is None:
+            continue
+        stored = group.stored
+        topics = {*stored.initializing, *stored.initialized, *stored.deleting}
+        if topics <= names.keys():
+            continue
+        change = ShareGroupChange(shard, group, now_ms)
+        change.put_stored(
+            Stored(
+                {topic_id: each for topic_id, each in stored.initializing.items() if topic_id in names},
+                {topic_id: each for topic_id, each in stored.initialized.items() if topic_id in names},
+                {topic_id: each for topic_id, each in stored.deleting.items() if topic_id in names},
+            )
+        )
+        records += change.records
+    return Decision(None, records, is_divisible=True)

@@ -1,0 +1,157 @@
+"""A share group as its records say: its epochs, members, target assignment, and which share partitions are stored.
+
+Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``).
+
+A partition is assigned only after its state was *initialized* at the share coordinator. Until then it is
+*initializing*. The state of a topic that is *deleting* was to be deleted, which is tried again if it did not succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+Assignment = Mapping[UUID, frozenset[int]]
+"""Partitions by topic id."""
+
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+FIRST_EPOCH: Final = 1
+"""The epoch of a group without records. A member in epoch 0 would be one that joins."""
+
+
+class ShareGroupState(Enum):
+    """The states, with the names that ShareGroupDescribe and ListGroups return."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember:
+    """A member of a share group. It has all partitions of its target as soon as it is in the target's epoch."""
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    """The names that it subscribes to, in ascending order, each once."""
+    epoch: int = 0
+    previous_epoch: int = 0
+    """A member that did not get its last response still has this one."""
+    assigned: Assignment = field(default_factory=lambda: NOTHING)
+
+
+class TopicPartitions(NamedTuple):
+    """Share partitions of one topic."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Which share partitions of a group have state at the share coordinator, by topic id."""
+
+    initializing: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
+    initialized: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
+    deleting: Mapping[UUID, str] = field(default_factory=lambda: NOTHING)
+    """The names of topics by id."""
+
+
+NOTHING_STORED: Final = Stored()
+
+
+@dataclass(slots=True, eq=False)
+class ShareGroup:
+    """A share group."""
+
+    group_id: str
+    epoch: int = FIRST_EPOCH
+    metadata_hash: int = 0
+    """Of the topics that the members subscribe to. Another hash means another target assignment."""
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    target_epoch: int = FIRST_EPOCH
+    target_since_ms: int = 0
+    """When the target assignment was decided; 0 if it never was."""
+    targets: dict[str, Assignment] = field(default_factory=dict)
+    stored: Stored = NOTHING_STORED
+    has_stored_record: bool = False
+    """True if the log has a record of ``stored``."""
+    subscribers: dict[str, int] = field(default_factory=dict)
+    """How many members subscribe to a topic."""
+    metadata_checked: bool = False
+    """True if ``metadata_hash`` is that of the current topics. Not stored: a loaded group checks again."""
+    initializing_since_ms: dict[UUID, int] = field(default_factory=dict)
+    """When the initialization of a topic was begun last. Not stored: a loaded group begins again."""
+
+    def state(self) -> ShareGroupState:
+        """Return the state."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    # --- Records ---
+
+    def put_member(
+        self, member_id: str, rack_id: str | None, client_id: str, client_host: str, topics: tuple[str, ...]
+    ) -> None:
+        """Add a member, or replace what is known of it."""
+        known = self.members.get(member_id, ShareMember(member_id))
+        self._count(known.topics, -1)
+        self._count(topics, 1)
+        self.members[member_id] = replace(
+            known, rack_id=rack_id, client_id=client_id, client_host=client_host, topics=topics
+        )
+
+    def remove_member(self, member_id: str) -> None:
+        """Remove a member."""
+        known = self.members.pop(member_id, None)
+        if known is not None:
+            self._count(known.topics, -1)
+
+    def put_progress(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
+        """Replace what a member has. The record of the member may follow: compaction can exchange them."""
+        known = self.members.get(member_id, ShareMember(member_id))
+        self.members[member_id] = replace(known, epoch=epoch, previous_epoch=previous_epoch, assigned=assigned)
+
+    def remove_progress(self, member_id: str) -> None:
+        """Forget what a member has."""
+        if member_id in self.members:
+            self.put_progress(member_id, 0, 0, NOTHING)
+
+    def _count(self, topics: tuple[str, ...], change: int) -> None:
+        for name in topics:
+            left = self.subscribers.get(name, 0) + change
+            if left:
+                self.subscribers[name] = left
+            else:
+                del self.subscribers[name]
+
+
+def joined(
+    first: Mapping[UUID, TopicPartitions], second: Mapping[UUID, TopicPartitions]
+) -> dict[UUID, TopicPartitions]:
+    """Return the partitions of both."""
+    result = dict(first)
+    for topic_id, added in second.items():
+        known = result.get(topic_id)
+        result[topic_id] = added if known is None else known._replace(partitions=known.partitions | added.partitions)
+    return result
+
+
+def without(
+    topics: Mapping[UUID, TopicPartitions], removed: Mapping[UUID, TopicPartitions]
+) -> dict[UUID, TopicPartitions]:
+    """Return the partitions of ``topics`` that are not in ``removed``."""
+    result = {}
+    for topic_id, known in topics.items():
+        gone = removed.get(topic_id)
+        left = known.partitions if gone is None else known.partitions - gone.partitions
+        if left:
+            result[topic_id] = known._replace(partitions=left)
+    return result

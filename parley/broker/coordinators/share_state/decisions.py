@@ -1,0 +1,157 @@
+"""The decisions of the share coordinator: initialize, read, write, delete and summarize a share partition.
+
+A share partition is read and written only after it was initialized. Its first record is a snapshot; then come updates,
+and another snapshot after ``share.coordinator.snapshot.update.records.per.snapshot`` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from parley.broker.coordinators.decision import Decision, KeyValue
+from parley.broker.coordinators.share_state.batches import combined
+from parley.broker.coordinators.share_state.persister import (
+    UNINITIALIZED_OFFSET,
+    UNKNOWN_COUNT,
+    DeliveryState,
+    ShareState,
+    ShareStateSummary,
+    StateBatch,
+)
+from parley.broker.coordinators.share_state.records import snapshot_record, tombstone, update_record
+from parley.broker.coordinators.share_state.shard import ShareStateShard
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.protocol.errors import ErrorCode, KafkaError
+
+_NO_CHECK: Final = -1
+"""The epoch of requests that are not fenced."""
+
+_STORABLE: Final = frozenset(DeliveryState)
+
+
+def initialize(
+    key: SharePartitionKey, state_epoch: int, start_offset: int, shard: ShareStateShard, now_ms: int
+) -> Decision[None]:
+    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH."""
+    known = shard.states.get(key)
+    if known is not None:
+        _check_state_epoch(known, state_epoch)
+    state = StoredState(
+        snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
+        state_epoch=state_epoch,
+        leader_epoch=0,
+        start_offset=start_offset,
+        delivery_complete_count=UNKNOWN_COUNT if start_offset == UNINITIALIZED_OFFSET else 0,
+        created_ms=now_ms,
+        written_ms=now_ms,
+    )
+    return Decision(None, [snapshot_record(key, state)])
+
+
+def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[ShareState]:
+    """Return the state, and fence earlier leaders. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH."""
+    known = _initialized(key, "Read", shard)
+    _check_leader_epoch(known, leader_epoch)
+    state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)
+    if leader_epoch in (_NO_CHECK, known.fenced_below):
+        return Decision(state)
+    led = replace(known, leader_epoch=leader_epoch)
+    return Decision(state, [_changed(key, known, led, (), shard, now_ms)])
+
+
+def write(
+    key: SharePartitionKey,
+    leader_epoch: int,
+    state_epoch: int,
+    start_offset: int,
+    delivery_complete_count: int,
+    batches: Sequence[StateBatch],
+    shard: ShareStateShard,
+    now_ms: int,
+) -> Decision[None]:
+    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH."""
+    known = _initialized(key, "Write", shard)
+    _check_leader_epoch(known, leader_epoch)
+    _check_state_epoch(known, state_epoch)
+    _check_batches(batches)
+    changed = replace(
+        known,
+        start_offset=known.start_offset if start_offset == UNINITIALIZED_OFFSET else start_offset,
+        delivery_complete_count=delivery_complete_count,
+    )
+    return Decision(None, [_changed(key, known, changed, batches, shard, now_ms)])
+
+
+def delete(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[None]:
+    """Forget a share partition."""
+    return Decision(None, [tombstone(key)] if key in shard.states else ())
+
+
+def summarize(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[ShareStateSummary]:
+    """Return the state without its batches."""
+    known = shard.states.get(key)
+    if known is None:
+        return Decision(ShareStateSummary(0, UNINITIALIZED_OFFSET, UNKNOWN_COUNT, 0))
+    return Decision(
+        ShareStateSummary(known.state_epoch, known.start_offset, known.delivery_complete_count, known.leader_epoch)
+    )
+
+
+def _changed(
+    key: SharePartitionKey,
+    known: StoredState,
+    changed: StoredState,
+    batches: Sequence[StateBatch],
+    shard: ShareStateShard,
+    now_ms: int,
+) -> KeyValue:
+    """Return the record of a change: an update, or from time to time the whole state."""
+    if known.updates < shard.config().share_coordinator_snapshot_update_records_per_snapshot:
+        return update_record(
+            key,
+            known.snapshot_epoch,
+            changed.leader_epoch,
+            changed.start_offset,
+            changed.delivery_complete_count,
+            combined((), batches, changed.start_offset),
+        )
+    snapshot = replace(
+        changed,
+        snapshot_epoch=known.snapshot_epoch + 1,
+        batches=combined(known.batches, batches, changed.start_offset),
+        created_ms=now_ms,
+        written_ms=now_ms,
+    )
+    return snapshot_record(key, snapshot)
+
+
+# --- Checks ---
+
+
+def _initialized(key: SharePartitionKey, operation: str, shard: ShareStateShard) -> StoredState:
+    known = shard.states.get(key)
+    if known is None:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{operation} operation on uninitialized share partition not allowed."
+        )
+    return known
+
+
+def _check_leader_epoch(known: StoredState, leader_epoch: int) -> None:
+    if leader_epoch != _NO_CHECK and known.fenced_below > leader_epoch:
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def _check_state_epoch(known: StoredState, state_epoch: int) -> None:
+    if state_epoch != _NO_CHECK and known.state_epoch > state_epoch:
+        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+
+
+def _check_batches(batches: Sequence[StateBatch]) -> None:
+    """Raise INVALID_REQUEST for batches that no leader writes: a later read could not make sense of them."""
+    for batch in batches:
+        is_range = 0 <= batch.first_offset <= batch.last_offset
+        if not is_range or batch.delivery_state not in _STORABLE or batch.delivery_count < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A state batch is malformed: {tuple(batch)}.")

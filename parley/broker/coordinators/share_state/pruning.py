@@ -1,0 +1,59 @@
+"""Periodic work of the share coordinator: the log of a shard must not grow for ever.
+
+Records before the oldest of the last snapshots are superseded, and deleted. A share partition that has not changed for
+``share.coordinator.cold.partition.snapshot.interval.ms`` is stored again, or its old snapshot would keep the log from
+beginning later. If none has changed, nothing is stored: the log does not grow then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.share_state.records import snapshot_record, tombstone
+from parley.broker.coordinators.share_state.shard import ShareStateShard
+
+PRUNE: Final = "prune"
+STORE_COLD: Final = "store-cold"
+"""The keys of the timers."""
+
+
+def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:
+    """Delete what is superseded, and set the timer again."""
+    interval_ms = shard.config().share_coordinator_state_topic_prune_interval_ms
+    timers: dict[Hashable, Timer | None] = {PRUNE: Timer(interval_ms, prune)}
+    before = shard.superseded_before
+    if before <= 0:
+        return Decision(None, timers=timers)
+    return Decision(None, timers=timers, then=partial(shard.delete_before, shard.partition, before))
+
+
+def store_cold(shard: ShareStateShard, now_ms: int) -> Decision[None]:
+    """Store share partitions again that have not changed for long, unless none has changed."""
+    interval_ms = shard.config().share_coordinator_cold_partition_snapshot_interval_ms
+    timers: dict[Hashable, Timer | None] = {STORE_COLD: Timer(interval_ms, store_cold)}
+    if all(state.created_ms != state.written_ms for state in shard.states.values()):
+        return Decision(None, timers=timers)
+    records: list[KeyValue] = [
+        snapshot_record(key, replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now_ms))
+        for key, state in shard.states.items()
+        if now_ms - state.written_ms >= interval_ms
+    ]
+    return Decision(None, records, is_divisible=True, timers=timers)
+
+
+def forget_deleted(shard: ShareStateShard, now_ms: int) -> Decision[None]:
+    """Delete the share partitions of topics that no longer exist."""
+    names = shard.image().topic_names
+    records: list[KeyValue] = [tombstone(key) for key in shard.states if key.topic_id not in names]
+    return Decision(None, records, is_divisible=True)
+
+
+PERIODIC: Final[Mapping[str, Callable[[ShareStateShard, int], Decision[None]]]] = MappingProxyType(
+    {PRUNE: prune, STORE_COLD: store_cold}
+)
+"""The events that begin when a shard is loaded."""

@@ -1,0 +1,62 @@
+"""A share partition, a partition as one share group sees it, and what the share coordinator stores of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from parley.broker.coordinators.share_state.persister import StateBatch
+from parley.protocol.errors import ErrorCode, KafkaError
+
+_UUID_CHARACTERS = 22
+
+
+class SharePartitionKey(NamedTuple):
+    """A partition as one share group sees it."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+    @property
+    def text(self) -> str:
+        """The key by which a share coordinator is found, in Kafka's form."""
+        topic = base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
+        return f"{self.group_id}:{topic}:{self.partition}"
+
+
+def parse_key(text: str) -> SharePartitionKey:
+    """Return the share partition that a key names. A group id may contain colons. Raises INVALID_REQUEST."""
+    head, _, partition = text.rpartition(":")
+    group_id, _, topic = head.rpartition(":")
+    try:
+        if not group_id.strip() or len(topic) != _UUID_CHARACTERS:
+            raise ValueError(text)
+        topic_id = UUID(bytes=base64.b64decode(topic + "==", altchars=b"-_", validate=True))
+        return SharePartitionKey(group_id, topic_id, int(partition))
+    except (ValueError, binascii.Error) as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The key of a share coordinator has the form group:topic id:partition."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What is stored of a share partition, and how."""
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    created_ms: int
+    written_ms: int
+    """When the last snapshot was written; later than ``created_ms`` if it only repeated the previous one."""
+    batches: tuple[StateBatch, ...] = ()
+    updates: int = 0
+    """Updates since the last snapshot."""
+    fenced_below: int = -1
+    """The highest leader epoch ever seen: leaders of earlier epochs are refused."""

@@ -1,0 +1,71 @@
+"""Metrics of share partitions, at the brokers that lead their partitions (KIP-932)."""
+
+from __future__ import annotations
+
+from parley.broker.metrics.instruments import Histogram, Instruments, counter, gauge, seconds_histogram
+
+_GROUPS = "kafka.server:type=ShareGroupMetrics,name={}"
+_SESSIONS = "kafka.server:type=ShareSessionCache,name={}"
+
+
+class ShareGroupMetrics(Instruments, title="Share groups"):
+    """What the members of all share groups acquire and acknowledge at this broker."""
+
+    partitions: int = gauge("parley_share_partitions", "Share partitions that this broker leads.")
+    in_flight: int = gauge(
+        "parley_share_in_flight_records",
+        "Records between the first that is not final and the last that was acquired, of all share partitions.",
+        "kafka.server:type=SharePartitionMetrics,name=InFlightMessageCount",
+    )
+    in_flight_batches: int = gauge(
+        "parley_share_in_flight_batches",
+        "Groups of neighbouring records in flight with the same state. Each takes some hundred bytes of memory.",
+        "kafka.server:type=SharePartitionMetrics,name=InFlightBatchCount",
+    )
+    acquired: int = counter("parley_share_acquired_records", "Records that members have acquired.")
+    accepted: int = counter(
+        "parley_share_accepted_records",
+        "Acknowledgements of records that were processed.",
+        _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Accept"),
+    )
+    released: int = counter(
+        "parley_share_released_records",
+        "Acknowledgements of records that members give back.",
+        _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Release"),
+    )
+    rejected: int = counter(
+        "parley_share_rejected_records",
+        "Acknowledgements of records that cannot be processed.",
+        _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Reject"),
+    )
+    renewed: int = counter(
+        "parley_share_renewed_records",
+        "Acknowledgements that renew the lock of a record.",
+        _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Renew"),
+    )
+    lock_timeouts: int = counter(
+        "parley_share_lock_timeouts",
+        "Records whose lock has ended before a member acknowledged them.",
+        "kafka.server:type=SharePartitionMetrics,name=AcquisitionLockTimeoutPerSec",
+    )
+    load_time: Histogram = seconds_histogram(
+        "parley_share_partition_load_seconds",
+        "The time that it took to load a share partition.",
+        _GROUPS.format("PartitionLoadTimeMs"),
+    )
+    sessions: int = gauge("parley_share_sessions", "Share sessions.", _SESSIONS.format("ShareSessionsCount"))
+    session_partitions: int = gauge(
+        "parley_share_session_partitions",
+        "Partitions in all share sessions together.",
+        _SESSIONS.format("SharePartitionsCount"),
+    )
+    disconnected: int = counter(
+        "parley_share_session_evictions",
+        "Share sessions that ended because their connection did.",
+        _SESSIONS.format("ShareSessionEvictionsPerSec"),
+    )
+    waiting: int = gauge(
+        "parley_share_waiting_fetches",
+        "Share fetches that wait for records.",
+        "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=ShareFetch",
+    )

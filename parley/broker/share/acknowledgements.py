@@ -1,0 +1,73 @@
+"""Acknowledgements of a member: what a request may say (KIP-932, KIP-1222).
+
+A batch names neighbouring records. It has one type for all of them, or a type for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
+
+from parley.protocol.errors import ErrorCode, KafkaError
+
+GAP: Final = 0
+"""There is no record at the offset, or none for consumers."""
+ACCEPT: Final = 1
+RELEASE: Final = 2
+REJECT: Final = 3
+RENEW: Final = 4
+
+
+class AcknowledgementBatch(NamedTuple):
+    """Neighbouring records, both ends included, and their types: a single one for all, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+    def runs(self, first: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the records from ``first`` on that have the same type: the first, the last, the type."""
+        if len(self.types) == 1:
+            yield max(first, self.first), self.last, self.types[0]
+            return
+        skipped = max(0, first - self.first)
+        offset = self.first + skipped
+        for kind, run in groupby(self.types[skipped:]):
+            size = sum(1 for _ in run)
+            yield offset, offset + size - 1, kind
+            offset += size
+
+
+class _Encoded(Protocol):
+    """An acknowledgement batch of ShareFetch or ShareAcknowledge."""
+
+    first_offset: int
+    last_offset: int
+    acknowledge_types: list[int]
+
+
+def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[AcknowledgementBatch]:
+    """Return the acknowledgements of one partition.
+
+    Raises INVALID_REQUEST if they are reversed, overlap, or have other types or more or fewer than they should have.
+    """
+    previous_last = -1
+    checked = []
+    for batch in batches:
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        if first > last:
+            raise _invalid("The first offset of an acknowledgement is behind the last one.")
+        if first <= previous_last:
+            raise _invalid("Acknowledgements overlap, or are not in the order of offsets.")
+        if not types or (len(types) > 1 and len(types) != last - first + 1):
+            raise _invalid("An acknowledgement has neither one type nor one for each offset.")
+        if min(types) < GAP or max(types) > (RENEW if may_renew else REJECT):
+            raise _invalid("The type of an acknowledgement is invalid.")
+        previous_last = last
+        checked.append(AcknowledgementBatch(first, last, types))
+    return checked
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, text)

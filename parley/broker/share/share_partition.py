@@ -1,0 +1,438 @@
+"""The state of a share partition: which records of its window are available, acquired or final (KIP-932).
+
+Rules of this module, which does no I/O (docs/groups.md, "How a share partition works"):
+
+* The *window* begins at the first record that is not final, and ends behind the last record that was ever acquired. It
+  has at most ``max_record_locks`` records; while it is full, only released records are delivered.
+* What a member acknowledges holds when it has been stored. Until then the records stay acquired. If it cannot be
+  stored they remain the member's, until their lock ends.
+* A lock that ends, or a record that does not exist, changes the state at once, and is stored with the next write.
+* Writes do not overlap: ``begin_write`` returns everything that has changed, ``end_write`` the outcome.
+* A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half of that on,
+  records are delivered in ever smaller parts, the last time alone: a bad record does not take others with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from parley.broker.coordinators.share_state.persister import ShareState, StateBatch
+from parley.broker.share.acknowledgements import ACCEPT, RELEASE, RENEW, AcknowledgementBatch
+from parley.broker.share.record_states import ACQUIRED, ARCHIVED, AVAILABLE, RecordEvent, RecordState, after
+from parley.broker.share.spans import Outcome, Span, Spans
+from parley.protocol.errors import ErrorCode, KafkaError
+
+THROTTLED_DELIVERIES_MIN: Final = 2
+"""Records are delivered together at least this often."""
+
+
+class LogBatch(NamedTuple):
+    """A batch of the log: its offsets, both ends included."""
+
+    first: int
+    last: int
+    is_dead: bool = False
+    """True if no consumer gets its records: a control batch, or a batch of an aborted transaction."""
+
+
+class Limits(NamedTuple):
+    """The limits of a share group."""
+
+    max_record_locks: int
+    delivery_count_limit: int
+
+    @property
+    def together_max(self) -> int:
+        """How often records are delivered together before they are delivered in parts."""
+        return max(THROTTLED_DELIVERIES_MIN, -(-self.delivery_count_limit // 2))
+
+
+class Wanted(NamedTuple):
+    """What a fetch may acquire."""
+
+    max_records: int
+    is_exact: bool
+    """False if the batch that reaches ``max_records`` may be acquired as a whole (``share_acquire_mode`` 0)."""
+
+
+class Acquired(NamedTuple):
+    """Neighbouring records that a member has acquired, both ends included."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What must be stored, and the records whose acknowledgement depends on it."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+    pending: tuple[tuple[int, int], ...]
+
+
+class SharePartition:
+    """The window of one share group in one partition."""
+
+    def __init__(self, state: ShareState, start_offset: int) -> None:
+        """``start_offset`` is where the group begins if ``state`` does not say so. Raises ValueError."""
+        self._spans = Spans()
+        self.start_offset = start_offset
+        """The first record that is not final, or ``end_offset``."""
+        self.end_offset = start_offset
+        """The record after the last one that was acquired."""
+        self._has_available = bool(state.batches)
+        self._has_changed = state.start_offset != start_offset
+        self._must_store_all = False
+        for batch in state.batches:
+            self._take_stored(batch)
+        self._advance()
+
+    def _take_stored(self, batch: StateBatch) -> None:
+        first = max(batch.first_offset, self.end_offset)
+        if batch.last_offset < first:
+            return
+        if first > self.end_offset:
+            self._append(Span(self.end_offset, first - 1, AVAILABLE, batch_size=first - self.end_offset))
+        state, size = RecordState(batch.delivery_state), batch.last_offset - first + 1
+        self._append(Span(first, batch.last_offset, state, batch.delivery_count, batch_size=size))
+
+    def _append(self, span: Span) -> None:
+        self._spans.append(span)
+        self.end_offset = span.last + 1
+
+    def _advance(self) -> None:
+        """Begin the window at the first record that is not final."""
+        while (head := self._spans.head) is not None and head.state.is_final:
+            self._spans.drop_head()
+            self.start_offset = head.last + 1
+            self._has_changed = True
+        if self._spans.head is None:
+            self.start_offset = self.end_offset
+
+    def log_start_moved(self, offset: int) -> None:
+        """Forget the records before the log's start. Acknowledgements of them are accepted without effect."""
+        if offset > self.start_offset:
+            self._spans.drop_before(offset)
+            self.start_offset, self.end_offset = offset, max(offset, self.end_offset)
+            self._has_changed = True
+            self._advance()
+
+    # --- What is there ---
+
+    @property
+    def spans(self) -> Iterable[Span]:
+        """The records of the window."""
+        return self._spans
+
+    @property
+    def in_flight(self) -> int:
+        """The number of records in the window."""
+        return self.end_offset - self.start_offset
+
+    @property
+    def in_flight_batches(self) -> int:
+        """The number of groups of neighbouring records with the same state."""
+        return len(self._spans)
+
+    def next_offset(self, limits: Limits) -> int | None:
+        """Return the first record that can be acquired, or the end of the window. None if the window is full."""
+        if self._has_available:
+            for span in self._spans:
+                if span.state is AVAILABLE:
+                    return span.first
+            self._has_available = False
+        return self.end_offset if self.in_flight < limits.max_record_locks else None
+
+    # --- Acquisition ---
+
+    def acquire(
+        self,
+        member: str,
+        offset: int,
+        batches: Sequence[LogBatch],
+        wanted: Wanted,
+        limits: Limits,
+        lock_until: float,
+    ) -> list[Acquired]:
+        """Acquire available records for a member, out of the ``batches`` that the log has from ``offset`` on.
+
+        Offsets without a batch, and those of dead batches, are archived: compaction has removed their records.
+        """
+        acquired: list[Acquired] = []
+        taken, cursor, known_end = 0, max(offset, self.start_offset), self.end_offset
+        for batch in batches:
+            if batch.last < cursor:
+                continue
+            self._archive(cursor, batch.first - 1)
+            cursor = max(cursor, batch.first)
+            if batch.is_dead:
+                self._archive(cursor, batch.last)
+            else:
+                room = wanted.max_records - taken if wanted.is_exact else batch.last - cursor + 1
+                found, is_full = self._acquire_in(member, cursor, batch.last, room, bool(taken), limits, lock_until)
+                acquired += found
+                taken += sum(each.last - each.first + 1 for each in found)
+                if is_full or taken >= wanted.max_records:
+                    break
+            cursor = batch.last + 1
+        self._note_batch(known_end)
+        self._advance()
+        return _joined(acquired)
+
+    def _note_batch(self, first: int) -> None:
+        """Let the new records, from ``first`` on, be one batch."""
+        size = self.end_offset - first
+        if size > 0:
+            self._spans.change(first, self.end_offset - 1, lambda span: span._replace(batch_size=size))
+
+    def _archive(self, first: int, last: int) -> None:
+        """Archive available records, and offsets behind the window: there are no records for consumers."""
+        if first > last:
+            return
+
+        def archived(span: Span) -> Span:
+            if span.state is not AVAILABLE:
+                return span
+            self._has_changed = True
+            return Span(
+                span.first, span.last, after(AVAILABLE, RecordEvent.ARCHIVE), span.delivery_count, is_stored=False
+            )
+
+        self._spans.change(first, last, archived)
+        if last >= self.end_offset:
+            self._has_changed = True
+            self._append(Span(self.end_offset, last, ARCHIVED, is_stored=False))
+
+    def _acquire_in(
+        self, member: str, first: int, last: int, room: int, has_some: bool, limits: Limits, lock_until: float
+    ) -> tuple[list[Acquired], bool]:
+        """Acquire up to ``room`` records of a batch. Returns them, and True if the response must have no more."""
+        acquired: list[Acquired] = []
+        for span in self._spans.within(first, last):
+            if span.state is not AVAILABLE or room <= 0:
+                continue
+            if span.delivery_count >= limits.delivery_count_limit:
+                self._archive(span.first, span.last)
+                continue
+            together, is_alone = _portion(span, limits)
+            if is_alone and (has_some or acquired):
+                return acquired, True
+            size = min(together, room)
+            acquired.append(self._acquire(span._replace(last=span.first + size - 1), member, lock_until))
+            room -= size
+            if is_alone:
+                return acquired, True
+        return self._acquire_new(member, last, room, limits, lock_until, acquired)
+
+    def _acquire_new(
+        self, member: str, last: int, room: int, limits: Limits, lock_until: float, acquired: list[Acquired]
+    ) -> tuple[list[Acquired], bool]:
+        """Acquire records behind the window, which then has them; True if the window is full."""
+        if last < self.end_offset:
+            return acquired, False
+        size = min(last - self.end_offset + 1, room, limits.max_record_locks - self.in_flight)
+        if size <= 0:
+            return acquired, True
+        new = Span(self.end_offset, self.end_offset + size - 1, ACQUIRED, 1, member, lock_until)
+        self._append(new)
+        return [*acquired, Acquired(new.first, new.last, 1)], new.last < last
+
+    def _acquire(self, span: Span, member: str, lock_until: float) -> Acquired:
+        def acquired(part: Span) -> Span:
+            return part._replace(
+                state=after(part.state, RecordEvent.ACQUIRE),
+                delivery_count=part.delivery_count + 1,
+                member=member,
+                lock_until=lock_until,
+                batch_size=part.batch_size or span.size,
+            )
+
+        self._spans.change(span.first, span.last, acquired)
+        return Acquired(span.first, span.last, span.delivery_count + 1)
+
+    # --- Acknowledgement ---
+
+    def acknowledge(
+        self, member: str, batches: Sequence[AcknowledgementBatch], limits: Limits, lock_until: float
+    ) -> bool:
+        """Take the acknowledgements of a member, all or none. Returns True if they hold only when they are stored.
+
+        Records before the window are ignored. Raises INVALID_RECORD_STATE if the member has not acquired a record, or
+        has acknowledged it already, and INVALID_REQUEST if the offsets are behind the window.
+        """
+        for batch in batches:
+            self._check_acquired(member, batch)
+        needs_write = False
+        for batch in batches:
+            for first, last, kind in batch.runs(self.start_offset):
+                if kind == RENEW:
+                    self._spans.change(first, last, lambda span: span._replace(lock_until=lock_until))
+                else:
+                    self._spans.change(first, last, _acknowledging(kind, limits))
+                    needs_write = True
+        self._has_changed = self._has_changed or needs_write
+        return needs_write
+
+    def _check_acquired(self, member: str, batch: AcknowledgementBatch) -> None:
+        if batch.last < self.start_offset:
+            return
+        if self._spans.head is None:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE, "The batch cannot be acknowledged: no records are acquired."
+            )
+        if batch.last >= self.end_offset:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The batch cannot be acknowledged: its offsets are past acquired records."
+            )
+        for span in self._spans.within(batch.first, batch.last):
+            if span.state is not ACQUIRED or span.pending is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE, "The batch cannot be acknowledged: records are not acquired."
+                )
+            if span.member != member:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE, "The batch cannot be acknowledged: another member has acquired it."
+                )
+
+    def release_member(self, member: str) -> bool:
+        """Release the records of a member that leaves. Returns True if that holds only when it is stored.
+
+        The delivery does not count: the member may not have seen the records.
+        """
+        return self._change_acquired(
+            lambda span: span.member == member,
+            lambda span: span._replace(pending=Outcome(AVAILABLE, span.delivery_count - 1)),
+        )
+
+    def end_locks(self, now: float, limits: Limits) -> int:
+        """Release the records whose lock has ended. Returns how many there were."""
+        ended = 0
+
+        def released(span: Span) -> Span:
+            nonlocal ended
+            ended += span.size
+            return _settled(span, _released(span, limits))._replace(is_stored=False)
+
+        if self._change_acquired(lambda span: span.lock_until <= now, released):
+            self._has_available = True
+            self._advance()
+        return ended
+
+    def _change_acquired(self, is_meant: Callable[[Span], bool], change: Callable[[Span], Span]) -> bool:
+        meant = [span for span in self._spans if span.state is ACQUIRED and span.pending is None and is_meant(span)]
+        for span in meant:
+            self._spans.change(span.first, span.last, change)
+        self._has_changed = self._has_changed or bool(meant)
+        return bool(meant)
+
+    def next_lock_end(self) -> float | None:
+        """Return when the next lock ends; None if no record is acquired, or all are being stored."""
+        return min(
+            (span.lock_until for span in self._spans if span.state is ACQUIRED and span.pending is None), default=None
+        )
+
+    # --- Storing ---
+
+    @property
+    def has_changed(self) -> bool:
+        """True if something must be stored."""
+        return self._has_changed
+
+    def begin_write(self) -> Write:
+        """Return what must be stored, with all acknowledgements so far. ``end_write`` must follow before the next."""
+        start, complete = self.start_offset, 0
+        batches: list[StateBatch] = []
+        pending: list[tuple[int, int]] = []
+        for span in self._spans:
+            state, count = span.pending or (span.state, span.delivery_count)
+            if span.pending is not None:
+                pending.append((span.first, span.last))
+            if state.is_final and start == span.first:
+                start = span.last + 1
+                continue
+            if state.is_final:
+                complete += span.size
+            if span.pending is None and span.is_stored and not self._must_store_all:
+                continue
+            if state is ACQUIRED:
+                state, count = AVAILABLE, count - 1
+            if count or state is not AVAILABLE or self._must_store_all:
+                _add(batches, StateBatch(span.first, span.last, state, count))
+        self._mark_stored()
+        return Write(start, complete, tuple(batches), tuple(pending))
+
+    def _mark_stored(self) -> None:
+        for span in [span for span in self._spans if not span.is_stored]:
+            self._spans.change(span.first, span.last, lambda each: each._replace(is_stored=True))
+        self._has_changed = self._must_store_all = False
+
+    def end_write(self, write: Write, *, is_stored: bool) -> None:
+        """Let the acknowledgements of a write hold, or undo them. After a failure the next write has everything: it is
+        not known what was stored."""
+        for first, last in write.pending:
+            self._spans.change(first, last, _hold if is_stored else _undo)
+        if not is_stored:
+            self._has_changed = self._must_store_all = True
+        has_changed = self._has_changed
+        self._has_available = True
+        self._advance()
+        self._has_changed = has_changed
+
+
+def _joined(acquired: list[Acquired]) -> list[Acquired]:
+    """Join neighbouring records with the same delivery count."""
+    joined: list[Acquired] = []
+    for each in acquired:
+        if joined and (joined[-1].last + 1, joined[-1].delivery_count) == (each.first, each.delivery_count):
+            each = each._replace(first=joined.pop().first)
+        joined.append(each)
+    return joined
+
+
+def _portion(span: Span, limits: Limits) -> tuple[int, bool]:
+    """Return how many of the records are delivered together, and True if no others may be delivered with them."""
+    together_max, limit = limits.together_max, limits.delivery_count_limit
+    if span.delivery_count < together_max:
+        return span.size, False
+    if span.delivery_count >= limit - 1 and limit > THROTTLED_DELIVERIES_MIN:
+        return 1, True
+    return min(span.size, max(1, span.batch_size >> (span.delivery_count - together_max + 1))), True
+
+
+def _acknowledging(kind: int, limits: Limits) -> Callable[[Span], Span]:
+    def pending(span: Span) -> Span:
+        if kind == RELEASE:
+            return span._replace(pending=_released(span, limits))
+        event = RecordEvent.ACCEPT if kind == ACCEPT else RecordEvent.ARCHIVE
+        return span._replace(pending=Outcome(after(span.state, event), span.delivery_count))
+
+    return pending
+
+
+def _released(span: Span, limits: Limits) -> Outcome:
+    is_spent = span.delivery_count >= limits.delivery_count_limit
+    return Outcome(after(span.state, RecordEvent.ARCHIVE if is_spent else RecordEvent.RELEASE), span.delivery_count)
+
+
+def _settled(span: Span, outcome: Outcome) -> Span:
+    return Span(span.first, span.last, outcome.state, outcome.delivery_count, batch_size=span.batch_size)
+
+
+def _hold(span: Span) -> Span:
+    return span if span.pending is None else _settled(span, span.pending)
+
+
+def _undo(span: Span) -> Span:
+    return span._replace(pending=None)
+
+
+def _add(batches: list[StateBatch], batch: StateBatch) -> None:
+    """Add what must be stored of the next records, joined with the records before if these have the same state."""
+    if batches and batches[-1].last_offset == batch.first_offset - 1 and batches[-1][2:] == batch[2:]:
+        batch = batch._replace(first_offset=batches.pop().first_offset)
+    batches.append(batch)

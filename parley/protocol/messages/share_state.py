@@ -1,0 +1,244 @@
+"""The stored state of share partitions: what brokers ask the share coordinator (KIP-932).
+
+A share partition is a partition as one share group sees it. Delivery states are 0 available, 2 acknowledged, 4
+archived.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i32, i64
+
+
+class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="0+"):
+    """Begin the state of share partitions, in place of what was stored before."""
+
+    class InitializeStateData(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[InitializeShareGroupStateRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition: i32
+        state_epoch: i32
+        start_offset: i64  # -1: the group has none yet
+
+    group_id: str
+    topics: list[InitializeStateData]
+
+
+class InitializeShareGroupStateResponse(Response, key=83, versions="0", flexible="0+"):
+    """The outcome for each partition."""
+
+    class InitializeStateResult(Struct):
+        """The outcome for one topic."""
+
+        topic_id: UUID
+        partitions: list[InitializeShareGroupStateResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    results: list[InitializeStateResult]
+
+
+class ReadShareGroupStateRequest(Request, key=84, versions="0", flexible="0+"):
+    """Request the state of share partitions, as the leader of the partitions."""
+
+    class ReadStateData(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ReadShareGroupStateRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition: i32
+        leader_epoch: i32
+
+    group_id: str
+    topics: list[ReadStateData]
+
+
+class ReadShareGroupStateResponse(Response, key=84, versions="0", flexible="0+"):
+    """The state of share partitions."""
+
+    class ReadStateResult(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ReadShareGroupStateResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The state of one partition."""
+
+        partition: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        state_epoch: i32
+        start_offset: i64  # -1: the group has none yet
+        state_batches: list[ReadShareGroupStateResponse.StateBatch]
+
+    class StateBatch(Struct):
+        """Neighbouring records with the same state, both ends included."""
+
+        first_offset: i64
+        last_offset: i64
+        delivery_state: i8
+        delivery_count: i16
+
+    results: list[ReadStateResult]
+
+
+class WriteShareGroupStateRequest(Request, key=85, versions="0-1", flexible="0+"):
+    """Store what has changed in the state of share partitions.
+
+    Versions:
+        1: delivery_complete_count (KIP-1226).
+    """
+
+    class WriteStateData(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[WriteShareGroupStateRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition: i32
+        state_epoch: i32
+        leader_epoch: i32
+        start_offset: i64  # -1: unchanged
+        delivery_complete_count: i32 = field("1+", default=-1, ignorable=True)  # final records from start_offset on
+        state_batches: list[WriteShareGroupStateRequest.StateBatch]
+
+    class StateBatch(Struct):
+        """Neighbouring records with the same state, both ends included."""
+
+        first_offset: i64
+        last_offset: i64
+        delivery_state: i8
+        delivery_count: i16
+
+    group_id: str
+    topics: list[WriteStateData]
+
+
+class WriteShareGroupStateResponse(Response, key=85, versions="0-1", flexible="0+"):
+    """The outcome for each partition.
+
+    Versions:
+        1: same layout; the request has delivery_complete_count (KIP-1226).
+    """
+
+    class WriteStateResult(Struct):
+        """The outcome for one topic."""
+
+        topic_id: UUID
+        partitions: list[WriteShareGroupStateResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    results: list[WriteStateResult]
+
+
+class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+"):
+    """Forget the state of share partitions."""
+
+    class DeleteStateData(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[DeleteShareGroupStateRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition: i32
+
+    group_id: str
+    topics: list[DeleteStateData]
+
+
+class DeleteShareGroupStateResponse(Response, key=86, versions="0", flexible="0+"):
+    """The outcome for each partition."""
+
+    class DeleteStateResult(Struct):
+        """The outcome for one topic."""
+
+        topic_id: UUID
+        partitions: list[DeleteShareGroupStateResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    results: list[DeleteStateResult]
+
+
+class ReadShareGroupStateSummaryRequest(Request, key=87, versions="0-1", flexible="0+"):
+    """Request the state of share partitions without their batches.
+
+    Versions:
+        1: the response has delivery_complete_count (KIP-1226).
+    """
+
+    class ReadStateSummaryData(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ReadShareGroupStateSummaryRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition: i32
+        leader_epoch: i32
+
+    group_id: str
+    topics: list[ReadStateSummaryData]
+
+
+class ReadShareGroupStateSummaryResponse(Response, key=87, versions="0-1", flexible="0+"):
+    """The state of share partitions without their batches.
+
+    Versions:
+        1: delivery_complete_count (KIP-1226).
+    """
+
+    class ReadStateSummaryResult(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ReadShareGroupStateSummaryResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The state of one partition."""
+
+        partition: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        state_epoch: i32
+        leader_epoch: i32
+        start_offset: i64
+        delivery_complete_count: i32 = field("1+", default=-1, ignorable=True)
+
+    results: list[ReadStateSummaryResult]

@@ -1,0 +1,121 @@
+"""Messages stored in ``__consumer_offsets`` for share groups (KIP-932).
+
+A key's version is the kind of record: 10 a member, 11 a group, 12 the epoch of the target assignment, 13 a member's
+target assignment, 14 a member's current assignment, 15 which share partitions have stored state.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import Data, Struct, field, i8, i32, i64
+
+
+class ShareGroupMemberMetadataKey(Data, versions="10"):
+    """Key of a member."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
+    """A member and its subscription."""
+
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+
+
+class ShareGroupMetadataKey(Data, versions="11"):
+    """Key of a group."""
+
+    group_id: str
+
+
+class ShareGroupMetadataValue(Data, versions="0", flexible="0+"):
+    """The epoch of a group."""
+
+    epoch: i32
+    metadata_hash: i64  # of the topics that its members subscribe to
+
+
+class ShareGroupTargetAssignmentMetadataKey(Data, versions="12"):
+    """Key of the epoch of a group's target assignment."""
+
+    group_id: str
+
+
+class ShareGroupTargetAssignmentMetadataValue(Data, versions="0", flexible="0+"):
+    """The epoch of a group's target assignment."""
+
+    assignment_epoch: i32
+    assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)  # ms; when it was decided
+
+
+class ShareGroupTargetAssignmentMemberKey(Data, versions="13"):
+    """Key of a member's target assignment."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"):
+    """The partitions that a member is to have."""
+
+    class TopicPartition(Struct):
+        """Partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    topic_partitions: list[TopicPartition]
+
+
+class ShareGroupCurrentMemberAssignmentKey(Data, versions="14"):
+    """Key of a member's current assignment."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
+    """The partitions that a member has."""
+
+    class TopicPartitions(Struct):
+        """Partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    member_epoch: i32
+    previous_member_epoch: i32
+    state: i8
+    assigned_partitions: list[TopicPartitions]
+
+
+class ShareGroupStatePartitionMetadataKey(Data, versions="15"):
+    """Key of what is known of the stored state of a group's share partitions."""
+
+    group_id: str
+
+
+class ShareGroupStatePartitionMetadataValue(Data, versions="0", flexible="0+"):
+    """The share partitions whose state is stored, is about to be, or is being deleted."""
+
+    class TopicPartitionsInfo(Struct):
+        """Partitions of one topic."""
+
+        topic_id: UUID
+        topic_name: str
+        partitions: list[i32]
+
+    class TopicInfo(Struct):
+        """One topic."""
+
+        topic_id: UUID
+        topic_name: str
+
+    initializing_topics: list[TopicPartitionsInfo]
+    initialized_topics: list[TopicPartitionsInfo]
+    deleting_topics: list[TopicInfo]

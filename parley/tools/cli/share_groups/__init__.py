@@ -1,0 +1,194 @@
+"""``parley share-groups``: list, describe, reset and delete share groups, as kafka-share-groups does.
+
+One intended difference: the exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    one_action,
+    required,
+)
+from parley.tools.cli.groups.partition_selection import parse_selection
+from parley.tools.cli.invocation import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+T = TypeVar("T")
+
+_ALL = "*"
+
+app = App(
+    "List, describe, reset and delete share groups (KIP-932).\n\n"
+    "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` needs `--dry-run` "
+    "or `--execute`; the group must not have members.",
+    examples=[
+        ("parley share-groups --list --state", "all share groups with their states"),
+        ("parley share-groups --describe --group jobs", "where the group continues, and its lag"),
+        (
+            "parley share-groups --reset-offsets --group jobs --topic work --to-earliest --execute",
+            "deliver the records of the topic again",
+        ),
+        ("parley share-groups --delete --group jobs", "delete the group and its offsets"),
+    ],
+    optional_values={"--state": _ALL},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    list_: Annotated[bool, typer.Option("--list", help="List the share groups.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show share groups.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")] = False
+    delete_offsets: Annotated[
+        bool, typer.Option("--delete-offsets", help="Delete the offsets of a group for some topics.")
+    ] = False
+    reset_offsets: Annotated[
+        bool, typer.Option("--reset-offsets", help="Set the offsets of a group without members.")
+    ] = False
+    group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All share groups.")] = False
+    topic: Annotated[
+        list[str], typer.Option("--topic", help="A topic, or some of its partitions as topic:0,1; repeatable.")
+    ] = field(default_factory=list)
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics the group has offsets for.")] = False
+    members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
+    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
+    state: Annotated[
+        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+    ] = ""
+    verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset of the partition.")] = (
+        False
+    )
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the partition.")] = False
+    to_datetime: Annotated[
+        str,
+        typer.Option("--to-datetime", help="Reset to a time: YYYY-MM-DDThh:mm:ss.sss, UTC unless it has an offset."),
+    ] = ""
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Carry out the reset.")] = False
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def share_groups(options: Options) -> None:
+    action = one_action(
+        list=options.list_,
+        describe=options.describe,
+        delete=options.delete,
+        delete_offsets=options.delete_offsets,
+        reset_offsets=options.reset_offsets,
+    )
+    _check_together(options, action)
+    _ACTIONS[action](options)
+
+
+def _check_together(options: Options, action: str) -> None:
+    """Raise ``CommandError`` for options that cannot be combined."""
+    for needed, names in _ONLY_WITH.items():
+        for name in names if action not in needed else ():
+            if getattr(options, name):
+                raise CommandError(f"--{name.replace('_', '-')} needs --{needed[0].replace('_', '-')}.")
+    if action in ("describe", "delete") and bool(options.group) == options.all_groups:
+        raise CommandError("Name either --group or --all-groups.")
+    if action in ("delete_offsets", "reset_offsets") and len(options.group) != 1:
+        raise CommandError(f"--{action.replace('_', '-')} takes one --group, not {len(options.group)}.")
+    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
+        raise CommandError("Use one of --members, --offsets and --state.")
+
+
+def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
+
+
+def _named(options: Options) -> list[str] | None:
+    return None if options.all_groups else options.group
+
+
+def _list(options: Options) -> None:
+    from parley.tools.cli.share_groups import describing, tables
+
+    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
+    found = _at_cluster(options, lambda client: describing.list_share_groups(client, states))
+    tables.show_list(found, with_state=bool(options.state), as_json=options.json_output)
+
+
+def _describe(options: Options) -> None:
+    from parley.tools.cli.share_groups import describing, tables
+
+    view = "members" if options.members else "state" if options.state else "offsets"
+    found = _at_cluster(
+        options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
+    )
+    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
+        raise typer.Exit(FAILED)
+
+
+def _delete(options: Options) -> None:
+    from parley.tools.cli.share_groups import changing
+
+    done = _at_cluster(
+        options, lambda client: changing.delete_groups(client, _named(options), timeout_ms=options.timeout)
+    )
+    changing.show_deleted(done, as_json=options.json_output)
+
+
+def _delete_offsets(options: Options) -> None:
+    from parley.tools.cli.share_groups import changing
+
+    topics = required(options.topic, "--topic", "delete_offsets")
+    (name,) = options.group
+    outcomes = _at_cluster(
+        options, lambda client: changing.delete_offsets(client, name, topics, timeout_ms=options.timeout)
+    )
+    changing.show_topics(outcomes, as_json=options.json_output)
+
+
+def _reset_offsets(options: Options) -> None:
+    from parley.tools.cli.groups import reset
+    from parley.tools.cli.share_groups import changing
+
+    if options.execute == options.dry_run:
+        raise CommandError("--reset-offsets takes --dry-run or --execute.")
+    if bool(options.topic) == options.all_topics:
+        raise CommandError("Name either --topic or --all-topics.")
+    targets = ("to_earliest", "to_latest", "to_datetime")
+    target = reset.target(**{name: getattr(options, name) for name in targets})
+    plan = reset.Plan(target, tuple(options.group), parse_selection(options.topic), options.execute, options.timeout)
+    result = _at_cluster(options, lambda client: changing.reset(client, plan))
+    reset.show([result], as_csv=False, as_json=options.json_output)
+
+
+_ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
+    "list": _list,
+    "describe": _describe,
+    "delete": _delete,
+    "delete_offsets": _delete_offsets,
+    "reset_offsets": _reset_offsets,
+}
+_ONLY_WITH: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+    ("describe",): ("members", "offsets", "verbose"),
+    ("describe", "list"): ("state",),
+    ("reset_offsets",): ("execute", "dry_run", "all_topics", "to_earliest", "to_latest", "to_datetime"),
+    ("reset_offsets", "delete_offsets"): ("topic",),
+}
+"""The actions of which each of these options needs one."""

@@ -1,0 +1,356 @@
+"""ShareFetch and ShareAcknowledge at the leader: sessions, acquisition, acknowledgements, waits, failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from parley.broker.replication.partition import Isolation
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.broker.share.acknowledgements import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from parley.broker.share.share_partition import Limits
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import headers
+from tests.broker.api.authorization.test_guards import AllBut
+from tests.broker.api.bench import OTHER
+from tests.broker.share.members import GROUP, LOCK_S, ShareBench
+from tests.support.virtual_time import run
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_records_are_delivered_once_each(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        for _ in range(3):
+            bench.write("t", 10)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        first = await one.fetch(max_wait_ms=1000, max_records=15)
+        data = first.responses[0].partitions[0]
+        assert [(each.first_offset, each.last_offset) for each in data.acquired_records] == [(0, 19)]
+        sent = [each.base_offset for _, each in headers(cast(bytes, data.records))]
+        assert sent == [0, 10], "batches without acquired records are not sent"
+        assert first.acquisition_lock_timeout_ms == LOCK_S * 1000
+        assert await two.acquired() == [(20, 29, 1)]
+        assert await one.acquired((0, 19, [ACCEPT])) == []
+        assert await two.acknowledge((20, 29, [ACCEPT])) == 0
+        assert bench.persister.start[GROUP, topic, 0] == 30
+
+    run(scenario())
+
+
+def test_released_records_go_to_others_and_rejected_ones_to_none(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 6)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 5, 1)]
+        types = [ACCEPT, RELEASE, REJECT, RELEASE, RELEASE, GAP]
+        assert await one.acknowledge((0, 5, types)) == 0
+        assert await two.acquired() == [(1, 1, 2), (3, 4, 2)]
+        assert await two.acknowledge((1, 1, [ACCEPT]), (3, 4, [ACCEPT])) == 0
+        assert bench.persister.start[GROUP, topic, 0] == 6
+
+    run(scenario())
+
+
+def test_a_fetch_waits_for_appended_and_for_released_records(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        waiting = one.begin_fetch(max_wait_ms=60_000)
+        while bench.share.waiting.waiting == 0 or not all(led.is_active for led in bench.share):
+            await bench.idle()
+        bench.write("t", 2)
+        response = await waiting
+        assert [each.last_offset for each in response.responses[0].partitions[0].acquired_records] == [1]
+        waiting = two.begin_fetch(max_wait_ms=60_000)
+        await bench.idle()
+        assert not waiting.done()
+        assert await one.acknowledge((0, 0, [ACCEPT]), (1, 1, [RELEASE])) == 0
+        response = await waiting
+        data = response.responses[0].partitions[0].acquired_records
+        assert [(each.first_offset, each.last_offset, each.delivery_count) for each in data] == [(1, 1, 2)]
+
+    run(scenario())
+
+
+def test_a_lock_ends_unless_it_is_renewed(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        assert await two.acquired(max_wait_ms=20_000) == []
+        assert await one.acknowledge((2, 3, [RENEW]), is_renew_ack=True) == 0
+        assert await two.acquired(max_wait_ms=60_000) == [(0, 1, 2)]
+        assert bench.share.metrics.lock_timeouts == 2
+        assert await one.acknowledge((2, 3, [ACCEPT])) == 0
+        assert await one.acknowledge((0, 0, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
+
+    run(scenario())
+
+
+def test_records_that_fail_are_delivered_apart_and_at_last_archived(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 8)
+        one = bench.member("one", topic)
+        sizes = [[] for _ in range(6)]  # type: list[list[int]]
+        acquired = await one.acquired(max_wait_ms=1000)
+        while acquired:
+            sizes[acquired[0][2]].append(sum(last - first + 1 for first, last, _ in acquired))
+            assert await one.acknowledge(*((first, last, [RELEASE]) for first, last, _ in acquired)) == 0
+            acquired = await one.acquired()
+        assert sizes[1:] == [[8], [8], [8], [4, 4], [1] * 8]
+        assert bench.persister.start[GROUP, topic, 0] == 8
+
+    run(scenario())
+
+
+def test_the_window_and_the_record_limit_are_kept(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        bench.settings = replace(bench.settings, limits=Limits(10, 5))
+        topic = await bench.create("t")
+        for _ in range(4):
+            bench.write("t", 4)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000, max_records=3, share_acquire_mode=1) == [(0, 2, 1)]
+        assert await two.acquired(max_records=100) == [(3, 9, 1)], "the window has ten records"
+        assert await two.acquired() == []
+        assert await one.acknowledge((0, 2, [ACCEPT])) == 0
+        assert await one.acquired(max_records=1) == [(10, 11, 1)], "the rest of the batch is acquired with its record"
+
+    run(scenario())
+
+
+def test_what_a_member_leaves_is_free_again_and_does_not_count_as_delivered(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one, two, three = (bench.member(name, topic) for name in ("one", "two", "three"))
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        assert await two.acquired() == []
+        assert await one.acknowledge((0, 0, [ACCEPT]), epoch=-1) == 0
+        assert await two.acquired() == [(1, 3, 1)]
+        with pytest.raises(KafkaError) as error:
+            await one.acknowledge((1, 1, [ACCEPT]), epoch=1)
+        assert error.value.code is ErrorCode.SHARE_SESSION_NOT_FOUND
+        assert await three.acquired() == []
+        two.disconnect()
+        assert await three.acquired(max_wait_ms=1000) == [(1, 3, 1)]
+        assert bench.share.metrics.disconnected == 1
+        three.disconnect()
+        while list(bench.share):
+            await bench.idle()
+        assert len(bench.api.sessions) == 0, "nothing stays of a group without members"
+
+    run(scenario())
+
+
+def test_sessions_follow_their_epochs(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        bench.sessions_max = 1
+        topic = await bench.create("t")
+        one, two = bench.member("one", topic), bench.member("two", topic)
+
+        async def code(**request: int) -> ErrorCode:
+            with pytest.raises(KafkaError) as error:
+                await one.fetch(**request)
+            return error.value.code
+
+        assert await code(epoch=1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+        await one.fetch(epoch=0)
+        assert await code(epoch=3) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        with pytest.raises(KafkaError) as full:
+            await two.fetch(max_wait_ms=500)
+        assert full.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        with pytest.raises(KafkaError) as zero:
+            await one.acknowledge((0, 0, [ACCEPT]), epoch=0)
+        assert zero.value.code is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        assert await code(epoch=1, is_renew_ack=True) is ErrorCode.INVALID_REQUEST
+        await one.fetch(epoch=0)
+        await one.fetch(epoch=-1)
+        assert await code(epoch=-1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "acknowledged",
+    [
+        [(5, 3, [ACCEPT])],
+        [(0, 3, [ACCEPT]), (3, 4, [ACCEPT])],
+        [(0, 3, [ACCEPT, ACCEPT])],
+        [(0, 3, [])],
+        [(0, 3, [5])],
+        [(0, 3, [-1])],
+        [(0, 3, [RENEW])],
+        [(0, 2**62, [ACCEPT])],
+        [(0, 999_999, [RELEASE] * 1_000_000)],
+        [(10, 20, [ACCEPT])],
+    ],
+)
+def test_acknowledgements_that_make_no_sense_are_refused(
+    directory: Path, acknowledged: list[tuple[int, int, list[int]]]
+) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 10)
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 9, 1)]
+        assert await one.acknowledge(*acknowledged) == ErrorCode.INVALID_REQUEST
+        assert await one.acknowledge((0, 9, [ACCEPT])) == 0, "none of them was taken"
+        assert await one.acknowledge((0, 9, [ACCEPT])) == 0, "records before the window are ignored"
+
+    run(scenario())
+
+
+def test_records_of_other_members_cannot_be_acknowledged(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 5)
+        bench.write("t", 5)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000, max_records=5) == [(0, 4, 1)]
+        assert await two.acquired() == [(5, 9, 1)]
+        assert await one.acknowledge((0, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
+        assert await one.acquired((0, 4, [RELEASE])) == []
+        assert await one.acquired() == [(0, 4, 2)]
+
+    run(scenario())
+
+
+def test_what_cannot_be_stored_does_not_hold(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        while bench.persister.writes == 0:
+            await bench.idle()
+        bench.persister.refuse = KafkaError(ErrorCode.NOT_COORDINATOR)
+        assert await one.acknowledge((0, 3, [RELEASE])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await two.acquired() == []
+        bench.persister.refuse = None
+        assert await one.acknowledge((0, 3, [ACCEPT])) == 0
+        assert bench.persister.start[GROUP, topic, 0] == 4
+
+    run(scenario())
+
+
+def test_a_new_leader_delivers_what_was_not_acknowledged(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 10)
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 9, 1)]
+        assert await one.acknowledge((3, 4, [ACCEPT]), (5, 5, [RELEASE])) == 0
+        waiting = one.begin_fetch(max_wait_ms=60_000)  # record 5 again
+        assert (await waiting).responses[0].partitions[0].acquired_records[0].delivery_count == 2
+        waiting = one.begin_fetch(max_wait_ms=60_000)
+        await bench.idle()
+        bench.alter("t", leader=OTHER)
+        data = (await waiting).responses[0].partitions[0]
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert data.current_leader.leader_id == OTHER
+        assert await one.acknowledge((0, 0, [ACCEPT])) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        bench.alter("t", leader=1)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
+
+    run(scenario())
+
+
+def test_aborted_and_control_records_are_passed_over(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        bench.settings = replace(bench.settings, isolation=Isolation.READ_COMMITTED)
+        topic = await bench.create("t")
+        bench.write_in_transaction("t", count=3)
+        bench.end_transaction("t", committed=False)
+        bench.write_in_transaction("t", epoch=1, count=2)
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=100) == [], "open transactions are not read"
+        bench.end_transaction("t", epoch=1)
+        assert await one.acquired(max_wait_ms=1000) == [(4, 5, 1)]
+        assert await one.acknowledge((4, 5, [ACCEPT])) == 0
+        assert await one.acquired(max_wait_ms=100) == []
+        assert bench.persister.start[GROUP, topic, 0] == 7, "the marker is passed over, too"
+
+    run(scenario())
+
+
+def test_deleted_records_are_no_longer_delivered(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 5)
+        bench.write("t", 5)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000, max_records=5) == [(0, 4, 1)]
+        bench.partition("t").delete_before(5)
+        assert await two.acquired() == [(5, 9, 1)]
+        assert await one.acknowledge((0, 4, [ACCEPT])) == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", 5), ("by_duration:PT1H", 0)])
+def test_a_new_group_begins_where_its_configuration_says(directory: Path, reset: str, first: int) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        bench.settings = replace(bench.settings, offset_reset=reset)
+        topic = await bench.create("t")
+        bench.write("t", 5)
+        one = bench.member("one", topic)
+        waiting = one.begin_fetch(max_wait_ms=60_000)
+        while not all(led.is_active for led in bench.share) or bench.persister.writes == 0:
+            await bench.idle()
+        assert bench.persister.start[GROUP, topic, 0] == first, "it is stored at once"
+        bench.write("t", 5)
+        response = await waiting
+        assert response.responses[0].partitions[0].acquired_records[0].first_offset == first
+
+    run(scenario())
+
+
+def test_members_need_the_right_to_read_the_group_and_the_topic(directory: Path) -> None:
+    async def scenario() -> None:
+        may_not_group = Authorization(AllBut((ResourceType.GROUP, Operation.READ)), None)
+        bench = ShareBench(directory, may_not_group)
+        topic = await bench.create("t")
+        for request in (bench.member("one", topic).fetch(), bench.member("one", topic).acknowledge(epoch=1)):
+            with pytest.raises(KafkaError) as error:
+                await request
+            assert error.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+        may_not_topic = Authorization(AllBut((ResourceType.TOPIC, Operation.READ)), None)
+        (directory / "other").mkdir()
+        bench = ShareBench(directory / "other", may_not_topic)
+        topic = await bench.create("t")
+        one = bench.member("one", topic)
+        data = (await one.fetch()).responses[0].partitions[0]
+        assert data.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await one.acknowledge((0, 0, [ACCEPT])) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(scenario())

@@ -1,0 +1,113 @@
+"""The Java client's share consumers on a cluster whose brokers are killed (KIP-932)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import JavaServer, java_command
+from tests.support.kafka_tools import output_of_tool
+from tests.system.clusters import POLL_S, WAIT_SECONDS, ClusterOfProcesses
+from tests.system.conftest import watched
+
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+
+CONSUMER = "org.apache.kafka.tools.VerifiableShareConsumer"
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+PARTITIONS = 3
+SETTINGS = {
+    "offsets.topic.replication.factor": "3",
+    "share.coordinator.state.topic.num.partitions": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    "group.share.record.lock.duration.ms": "5000",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "min.insync.replicas": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    cluster = ClusterOfProcesses(tmp_path_factory.mktemp("share-consumers"), overrides=SETTINGS)
+    with cluster.running(), watched(*cluster.brokers.values()):
+        yield cluster
+
+
+class Member:
+    """A share consumer that acknowledges what it gets, and names each acknowledged offset."""
+
+    def __init__(self, cluster: ClusterOfProcesses, folder: Path, group: str, topic: str) -> None:
+        folder.mkdir()
+        words = ("--bootstrap-server", cluster.bootstrap_servers, "--group-id", group, "--topic", topic)
+        flags = ("--acknowledgement-mode", "sync", "--offset-reset-strategy", "earliest")
+        self._process = JavaServer(java_command(CONSUMER, *words, *flags), cwd=folder)
+
+    def acknowledged(self) -> Counter[tuple[int, int]]:
+        """How often the leader has confirmed the acknowledgement of each record (partition, offset)."""
+        found: Counter[tuple[int, int]] = Counter()
+        for line in tuple(self._process.lines):
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("name") == "offsets_acknowledged" and event["success"]:
+                found.update((each["partition"], offset) for each in event["partitions"] for offset in each["offsets"])
+        return found
+
+    def kill(self) -> list[str]:
+        self._process.kill()
+        return self._process.lines
+
+
+def produce(cluster: ClusterOfProcesses, topic: str, numbers: Sequence[int]) -> None:
+    """Send one record for each number, to all partitions in turn."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+    for number in numbers:
+        producer.produce(topic, str(number), partition=number % PARTITIONS)
+        producer.poll(0)
+    assert producer.flush(WAIT_SECONDS) == 0
+
+
+def until_acknowledged(members: Sequence[Member], count: int) -> Counter[tuple[int, int]]:
+    """Wait until the members have acknowledged so many different records."""
+    deadline = time.monotonic() + 2 * WAIT_SECONDS
+    while True:
+        found = sum((member.acknowledged() for member in members), Counter[tuple[int, int]]())
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records are acknowledged"
+        time.sleep(POLL_S)
+
+
+def test_acknowledged_records_are_not_delivered_again_after_kills(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path
+) -> None:
+    """Every record is acknowledged once, although leaders and share coordinators die."""
+    topic, group = cluster.create_topic(new_name(), PARTITIONS), new_name("group")
+    members = [Member(cluster, tmp_path / str(number), group, topic) for number in range(2)]
+    try:
+        sent = 0
+        for number, broker in cluster.brokers.items():
+            produce(cluster, topic, range(sent, sent + 600))
+            sent += 600
+            until_acknowledged(members, sent - 300)
+            broker.kill()
+            produce(cluster, topic, range(sent, sent + 300))
+            sent += 300
+            found = until_acknowledged(members, sent)
+            assert set(found.values()) == {1}, f"broker {number} was killed: {found.most_common(3)}"
+            cluster.start_all()
+            cluster.wait_until_in_sync()
+    finally:
+        lines = [line for member in members for line in member.kill()]
+    assert not [line for line in lines if "ERROR" in line]
+    described = output_of_tool(
+        SHARE_GROUPS, "--bootstrap-server", cluster.bootstrap_servers, "--describe", "--group", group, "--offsets"
+    )
+    rows = [line.split() for line in described.splitlines() if line.startswith(group)]
+    assert sorted(row[2:] for row in rows) == [
+        [str(index), str(sent // PARTITIONS), "0"] for index in range(PARTITIONS)
+    ]
