@@ -165,7 +165,7 @@ async def _handled(handler: Handler, context: RequestContext, request: Any) -> M
 
 
 def _replace_not_controller(response: Any, error: KafkaError) -> None:
-    """Put another error wherever a response has NOT_CONTROLLER."""
+    """Replace NOT_CONTROLLER by another error wherever a response has it."""
     if isinstance(response, list):
         for element in response:
             _replace_not_controller(element, error)

@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions: the topics, the leaders of their partitions, and the addresses of the brokers.
+"""Metadata: the topics, the leaders of their partitions, and the addresses of the brokers.
 
 Responses come from the broker's metadata image, with one exception: this broker is not named as the leader of a
 partition until it has opened the log, because a client that connected at once would be refused. Brokers are listed with
@@ -18,7 +18,6 @@ from parley.broker.api.outages import Outages
 from parley.broker.api.requested_names import SLICE, in_slices
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -29,8 +28,6 @@ from parley.broker.security.resources import ResourceType
 from parley.protocol.codec import EncodedArray, encode_element
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -41,9 +38,6 @@ T = TypeVar("T")
 
 TOPIC_IDS_SINCE = 12
 """The first version of Metadata in which a client can name a topic by its id."""
-PARTITIONS_PER_RESPONSE_MAX = 2000
-"""The most partitions in one DescribeTopicPartitions response, whatever the client asks for (KIP-966)."""
-
 OPENED_MAX_S = 0.5
 """How long a request waits at most for the logs of new partitions.
 
@@ -108,7 +102,7 @@ ALL_OPEN: Final = _AllOpen()
 
 
 class MetadataApi:
-    """Handlers of Metadata and DescribeTopicPartitions."""
+    """Handler of Metadata."""
 
     def __init__(
         self,
@@ -131,10 +125,7 @@ class MetadataApi:
         self._encoded = EncodedTopics(_encoded_topic, bytes_max=encoded_bytes_max)
 
     def routes(self) -> dict[int, Handler]:
-        return {
-            MetadataRequest.API_KEY: self.metadata,
-            DescribeTopicPartitionsRequest.API_KEY: self.describe_topic_partitions,
-        }
+        return {MetadataRequest.API_KEY: self.metadata}
 
     def metadata(
         self, context: RequestContext, request: MetadataRequest
@@ -209,7 +200,7 @@ class MetadataApi:
         Returns those it may not create, and for how many milliseconds the client is throttled for the others.
         """
         image, may = self._metadata.image, self._authorization
-        absent = [name for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
+        absent = [name for name in dict.fromkeys(names) if name not in image.topics and is_legal_topic_name(name)]
         if not absent:
             return set(), 0
         visible = may.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, absent, is_probe=True)
@@ -262,50 +253,16 @@ class MetadataApi:
             if topic is not None:
                 return shown.encoded(topic)
             return failed(
-                name, ZERO_UUID, self._outages.absent if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+                name,
+                ZERO_UUID,
+                self._outages.absent if is_legal_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
 
         return described
 
-    async def describe_topic_partitions(
-        self, context: RequestContext, request: DescribeTopicPartitionsRequest
-    ) -> DescribeTopicPartitionsResponse:
-        """Describe topics page by page, sorted by name (KIP-966)."""
-        await self._logs.opened(OPENED_MAX_S)
-        image = self._metadata.image
-        asked = {topic.name for topic in request.topics} or set(image.topics)
-        visible = self._authorization.allowed(
-            context, Operation.DESCRIBE, ResourceType.TOPIC, asked, is_probe=not request.topics
-        )
-        names = sorted(visible)
-        first_partition = 0
-        if request.cursor is not None:
-            names = [name for name in names if name >= request.cursor.topic_name]
-            if names and names[0] == request.cursor.topic_name:
-                first_partition = max(0, request.cursor.partition_index)
-        room = min(max(1, request.response_partition_limit), PARTITIONS_PER_RESPONSE_MAX)
-        view = ListenerView(image, context.listener, lacks_log=self._logs.lacks_log)
-        operations = self._topic_operations(context)
-        answer = DescribeTopicPartitionsResponse(topics=[])
-        for name in names:
-            if room <= 0:
-                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
-                break
-            described = _described_topic(image, view, name, first_partition, room, operations)
-            answer.topics.append(described)
-            room -= max(1, len(described.partitions))  # an unknown topic takes up room in the response, too
-            reached = first_partition + len(described.partitions)
-            first_partition = 0
-            if described.error_code == ErrorCode.NONE and reached < len(image.topics[name].partitions):
-                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=reached)
-                break
-        if request.topics:
-            refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            answer.topics += [_undescribed_topic(name, refused) for name in sorted(asked - visible)]
-        return answer
 
-
-def _is_legal(name: str) -> bool:
+def is_legal_topic_name(name: str) -> bool:
+    """Return True if a topic may have this name."""
     try:
         check_topic_name(name)
     except KafkaError:
@@ -363,10 +320,6 @@ def _filled(
     return response
 
 
-def _error_of_missing(name: str) -> ErrorCode:
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
 def _encoded_topic(
     version: int, view: ListenerView, topic: TopicImage, *, operations: _OperationsOf = _not_asked
 ) -> bytes:
@@ -376,7 +329,7 @@ def _encoded_topic(
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
-            _partition(MetadataResponse.MetadataResponsePartition, view, topic.name, index, state)
+            described_partition(MetadataResponse.MetadataResponsePartition, view, topic.name, index, state)
             for index, state in enumerate(topic.partitions)
         ],
         topic_authorized_operations=operations(topic.name),
@@ -384,8 +337,8 @@ def _encoded_topic(
     return encode_element(MetadataResponse, version, described)
 
 
-def _partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:
-    """A partition of either response: both have these fields."""
+def described_partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:
+    """Return a partition of a Metadata or DescribeTopicPartitions response: both have these fields."""
     leader, error = view.leader(topic, index, state)
     return make(
         error_code=error,
@@ -396,41 +349,3 @@ def _partition(make: Callable[..., P], view: ListenerView, topic: str, index: in
         isr_nodes=list(state.isr),
         offline_replicas=view.offline(state),
     )
-
-
-def _described_topic(
-    image: MetadataImage, view: ListenerView, name: str, first_partition: int, room: int, operations: _OperationsOf
-) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
-    topic = image.topics.get(name)
-    if topic is None:
-        return _undescribed_topic(name, _error_of_missing(name))
-    states = topic.partitions[first_partition : first_partition + room]
-    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=name,
-        topic_id=topic.topic_id,
-        is_internal=name in INTERNAL_TOPICS,
-        partitions=[
-            _described_partition(view, name, index, state) for index, state in enumerate(states, start=first_partition)
-        ],
-        topic_authorized_operations=operations(name),
-    )
-
-
-def _undescribed_topic(
-    name: str, code: ErrorCode
-) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_id=ZERO_UUID, partitions=[]
-    )
-
-
-def _described_partition(
-    view: ListenerView, topic: str, index: int, state: PartitionState
-) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
-    make = partial(
-        DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition,
-        eligible_leader_replicas=list(state.elr),
-        last_known_elr=list(state.last_known_elr),
-    )
-    return _partition(make, view, topic, index, state)

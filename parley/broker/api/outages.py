@@ -65,7 +65,7 @@ class Outages:
 
     @property
     def may_be_unsettled(self) -> bool:
-        """True if there are other brokers, so that ``settled`` may have to wait."""
+        """True if the metadata has other brokers, fenced ones included: then ``settled`` must be awaited."""
         return len(self._metadata.image.brokers) > 1
 
     async def settled(self) -> None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from parley.broker.api.leader_errors import (
     MOVED,
@@ -26,6 +26,15 @@ from parley.broker.api.leader_errors import (
     endpoints_of,
     never_superseded,
     withheld,
+)
+from parley.broker.api.produce_preparation import (
+    LEGACY_ON_LOOP_BYTES,
+    OFF_LOOP_BYTES,
+    may_be_costly,
+    prepare_records,
+    records_of,
+    rules_and_bounds,
+    rules_of,
 )
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.api.requested_names import more_than_once, named_twice
@@ -41,26 +50,14 @@ from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
-from parley.protocol.records.batch_header import TimestampType, is_compressed, is_legacy
-from parley.protocol.records.compression import Compression
+from parley.protocol.records.batch_header import is_compressed, is_legacy
 from parley.protocol.records.errors import DecompressedTooLarge
-from parley.protocol.records.produce_validation import Prepared, ProduceRules, RecordErrors, prepare
-from parley.protocol.schema import Buffer
+from parley.protocol.records.produce_validation import Prepared, RecordErrors
 from parley.storage.log import Log
-from parley.storage.log_append import LOG_APPEND_TIME
-from parley.storage.log_config import LogConfig
-from parley.storage.shortage import no_memory, reserve_for
+from parley.storage.shortage import reserve_for
 
 _log = logging.getLogger(__name__)
 
-OFF_LOOP_BYTES = 256 << 10
-"""Records of this size or more are prepared in a thread if that means decompressing or compressing them."""
-DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
-"""Smaller records are decompressed on the loop up to this size, within some milliseconds; if there is more, a thread
-prepares them from the start. (Using a thread for every batch of 64 KiB would double the CPU time.)"""
-LEGACY_ON_LOOP_BYTES = 16 << 10
-"""Messages of the old formats are converted on the loop below this size, within some milliseconds. A megabyte of them
-takes 0.2 seconds."""
 TURN_S = 0.01
 """How long one request prepares records on the loop, and how long it appends before the loop serves other clients."""
 ALL_REPLICAS = -1
@@ -72,15 +69,8 @@ _INVALID = (
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
-_CODECS = {
-    "none": Compression.NONE,
-    "uncompressed": Compression.NONE,
-    "gzip": Compression.GZIP,
-    "snappy": Compression.SNAPPY,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
-}
-"""The values of ``compression.type`` besides "producer"."""
+LEADERS_SINCE = 10
+"""The first version whose responses name the current leaders (KIP-951)."""
 ADMIN_CLIENT = "__admin_client"
 """The client id that may write internal topics, as in Kafka."""
 
@@ -90,6 +80,8 @@ _NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
 
 MaybeResponse = ProduceResponse | None
 """None for ``acks=0``."""
+_Pending = MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]
+"""A response, one that waits for replicas, or work that returns either."""
 Ready = dict[int, Prepared | Exception]
 """id() of a partition's data -> its prepared records, or why they could not be prepared."""
 Verified = dict[int, Verification]
@@ -150,9 +142,7 @@ class ProduceApi:
         """Return the handlers by API key."""
         return {ProduceRequest.API_KEY: self.produce}
 
-    def produce(
-        self, context: RequestContext, request: ProduceRequest
-    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+    def produce(self, context: RequestContext, request: ProduceRequest) -> _Pending:
         """Append every partition's records, and respond as ``acks`` requires."""
         ready = _named_twice(request)
         if request.transactional_id is not None:
@@ -179,7 +169,7 @@ class ProduceApi:
 
     def _verify_and_produce(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
-    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+    ) -> _Pending:
         """Have the transaction coordinator verify the batches that may begin a transaction, then append everything."""
         transactional_id = request.transactional_id or ""
         outcomes = self._transactions.verify_at_once(transactional_id, unverified, context.api_version)
@@ -193,12 +183,9 @@ class ProduceApi:
         """Wait for the verification, then append everything."""
         transactional_id = request.transactional_id or ""
         outcomes = await self._transactions.verify(transactional_id, unverified, context.api_version)
-        response = self._produce(context, request, ready, _verified(outcomes, ready))
-        return await response if asyncio.iscoroutine(response) else response
+        return await _completed(self._produce(context, request, ready, _verified(outcomes, ready)))
 
-    def _produce(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
-    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+    def _produce(self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified) -> _Pending:
         """Prepare and append every partition's records."""
         turn_ends = self._monotonic() + TURN_S
         costly = {
@@ -229,7 +216,7 @@ class ProduceApi:
         records = records_of(data)
         try:
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
-            _, rules, bounded = _rules(partition)
+            _, rules, bounded = rules_and_bounds(partition)
             size, is_packed = len(records or b""), is_compressed(records)
             if is_legacy(records) and (is_packed or size >= LEGACY_ON_LOOP_BYTES):
                 return False
@@ -237,7 +224,7 @@ class ProduceApi:
                 return rules.compression is None and not is_packed
             if self._monotonic() > turn_ends:
                 return False
-            ready[id(data)] = _prepared(records, bounded, self._wall_ms(), context.api_version)
+            ready[id(data)] = prepare_records(records, bounded, self._wall_ms(), context.api_version)
         except DecompressedTooLarge:
             return False
         except Exception as error:
@@ -260,15 +247,14 @@ class ProduceApi:
                     )
                 except Exception as error:
                     ready[id(data)] = error
-        response = self._append_all(context, request, ready, verified)
-        return await response if asyncio.iscoroutine(response) else response
+        return await _completed(self._append_all(context, request, ready, verified))
 
     def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
-        return _prepared(records_of(data), rules_of(partition), self._wall_ms(), context.api_version)
+        return prepare_records(records_of(data), rules_of(partition), self._wall_ms(), context.api_version)
 
     def _append_all(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
-    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+    ) -> _Pending:
         """Append the records that are ``ready``; prepare and append the others."""
         append = _Append(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
         response = ProduceResponse(responses=[])
@@ -310,12 +296,11 @@ class ProduceApi:
         while not is_done:
             await asyncio.sleep(0)
             is_done = self._append_some(appends)
-        answer = self._appended(context, request, response, append)
-        return await answer if asyncio.iscoroutine(answer) else answer
+        return await _completed(self._appended(context, request, response, append))
 
     def _appended(
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
-    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+    ) -> _Pending:
         if append.to_flush:
             return self._respond_flushed(context, request, response, append)
         return self._respond(context, request, response, append.waiting)
@@ -337,15 +322,14 @@ class ProduceApi:
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, waiting: Waiting
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         if waiting:
-            delayed = DelayedProduce(response, waiting)
+            delayed = DelayedProduce(response, waiting, partial(self._name_leaders, context))
             self._purgatory.watch(delayed, waiting, max(0, request.timeout_ms) / 1000)
             delayed.check_all()
             return delayed
         if request.acks == 0:
             _disconnect_on_error(response)
             return None
-        if context.api_version >= 10:
-            self._name_leaders(context, response)
+        self._name_leaders(context, response)
         return response
 
     def _append(
@@ -359,7 +343,7 @@ class ProduceApi:
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
             prepared = append.prepared(data)
             if prepared is None:
-                prepared = _prepared(records_of(data), rules_of(partition), append.now_ms, context.api_version)
+                prepared = prepare_records(records_of(data), rules_of(partition), append.now_ms, context.api_version)
             header = prepared.header
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
@@ -440,34 +424,34 @@ class ProduceApi:
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
             ]
-        if error.code in MOVED and context.api_version >= 10:
-            image = self._metadata.image
-            name = topic.name or image.topic_names.get(topic.topic_id, "")
-            leader, epoch = current_leader(image, name, data.index)
-            outcome.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         return outcome
 
     def _name_leaders(self, context: RequestContext, response: ProduceResponse) -> None:
-        """Add the addresses of the leaders that the outcomes name."""
-        leaders = [
-            outcome.current_leader.leader_id
-            for topic in response.responses
-            for outcome in topic.partition_responses
-            if outcome.error_code in MOVED
-        ]
+        """Name the leader of each partition that this broker does not lead, and its address (KIP-951)."""
+        if context.api_version < LEADERS_SINCE:
+            return
+        image, leaders = self._metadata.image, []
+        for topic in response.responses:
+            for outcome in topic.partition_responses:
+                if outcome.error_code in MOVED:
+                    name = topic.name or image.topic_names.get(topic.topic_id, "")
+                    leader, epoch = current_leader(image, name, outcome.index)
+                    outcome.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+                    leaders.append(leader)
         if leaders:
-            response.node_endpoints = endpoints_of(
-                self._metadata.image, leaders, context.listener, ProduceResponse.NodeEndpoint
-            )
+            response.node_endpoints = endpoints_of(image, leaders, context.listener, ProduceResponse.NodeEndpoint)
 
 
 class DelayedProduce(Delayed[ProduceResponse]):
     """Waits until the ISR of each partition has the appended records."""
 
-    def __init__(self, response: ProduceResponse, waiting: Waiting) -> None:
+    def __init__(
+        self, response: ProduceResponse, waiting: Waiting, name_leaders: Callable[[ProduceResponse], None]
+    ) -> None:
         super().__init__()
         self._response = response
         self._waiting = waiting
+        self._name_leaders = name_leaders
 
     def check_all(self) -> None:
         """Check every partition: its replicas may have caught up before the watch began."""
@@ -485,13 +469,22 @@ class DelayedProduce(Delayed[ProduceResponse]):
             del self._waiting[key]
             _settle(outcome, code)
             if not self._waiting:
-                self.complete(self._response)
+                self._respond()
         return True
 
     def expired(self) -> None:
         for _, outcome in self._waiting.values():
             _settle(outcome, ErrorCode.REQUEST_TIMED_OUT)
+        self._respond()
+
+    def _respond(self) -> None:
+        self._name_leaders(self._response)
         self.complete(self._response)
+
+
+async def _completed(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
+    """Wait for a response, except for one that waits for replicas: that needs no task."""
+    return await response if asyncio.iscoroutine(response) else response
 
 
 def _settle(outcome: _Outcome, code: ErrorCode) -> None:
@@ -506,19 +499,6 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
             if outcome.error_code:
                 name = ErrorCode(outcome.error_code).name
                 raise Disconnect(f"{name} for {topic.name or topic.topic_id}-{outcome.index}, produced with acks=0")
-
-
-def _prepared(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
-    """Return ``prepare(...)``. Raises KafkaError, KAFKA_STORAGE_ERROR if the records need more memory than there is."""
-    try:
-        return prepare(records, rules, now_ms=now_ms, version=version)
-    except MemoryError as error:  # nothing has been done yet
-        raise no_memory("checking the records") from error
-
-
-def records_of(data: _Data) -> Buffer | None:
-    """Return the records of a decoded request, which are one buffer."""
-    return cast("Buffer | None", data.records)
 
 
 def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -> Verified:
@@ -539,47 +519,3 @@ def _named_twice(request: ProduceRequest) -> Ready:
         return {}
     twice = named_twice(partition for partition, _ in everything)
     return {id(data): more_than_once("partition") for partition, data in everything if partition in twice}
-
-
-def may_be_costly(records: Any) -> bool:
-    """Return True if preparing the records may take long: they are compressed, large, or of an old format."""
-    return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records) or is_legacy(records))
-
-
-def rules_of(partition: Partition) -> ProduceRules:
-    """Return the validation rules of the partition's topic."""
-    return _rules(partition)[1]
-
-
-def _rules(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
-    """Return the partition's configuration, its rules, and the rules for preparing records on the loop."""
-    config = partition.log.config
-    known = partition.produce_rules
-    if known is None or known[0] is not config:
-        rules = produce_rules(config)
-        bounded = replace(rules, decompressed_bytes_max=min(rules.decompressed_bytes_max, DECOMPRESSED_ON_LOOP_BYTES))
-        known = partition.produce_rules = (config, rules, bounded)
-    return known
-
-
-def produce_rules(config: LogConfig) -> ProduceRules:
-    """Return the validation rules of a topic with this configuration."""
-    compression = level = None
-    if config.compression_type != "producer":
-        compression = _CODECS[config.compression_type]
-        level = {
-            Compression.GZIP: config.compression_gzip_level,
-            Compression.LZ4: config.compression_lz4_level,
-            Compression.ZSTD: config.compression_zstd_level,
-        }.get(compression)
-    return ProduceRules(
-        max_message_bytes=config.max_message_bytes,
-        timestamp_type=(
-            TimestampType.APPEND if config.message_timestamp_type == LOG_APPEND_TIME else TimestampType.CREATE
-        ),
-        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-        compression=compression,
-        compression_level=level,
-        require_keys=config.compact,
-    )

@@ -82,7 +82,10 @@ class Refusals:
                 del self._of[refusal.host]
 
     def _most(self, host: str) -> OrderedDict[_Place, None]:
-        """The batches of the host that must give up memory. If ``host`` has more than its share, it is that one."""
+        """Return the batches of the host that must give up memory.
+
+        That is ``host`` if it has more than its share, and otherwise the host with the most.
+        """
         sent = self._of[host]
         return sent if len(sent) * len(self._of) > len(self._last) else max(self._of.values(), key=len)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from parley.broker.api.requested_names import more_than_once, named_twice
+from parley.broker.api.requested_names import in_slices, more_than_once, named_twice
 from parley.broker.config.describe import describe_topic
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
@@ -118,20 +118,27 @@ class TopicsApi:
         responses, names = [], []
         # The ids of topics named by id: by the time of the decision the name may belong to another topic.
         ids: dict[str, UUID] = {}
-        for name, topic_id in dict.fromkeys(asked):
+
+        def look_up(each: tuple[str | None, UUID]) -> None:
+            name, topic_id = each
             try:
                 names.append(self._name_to_delete(name, topic_id, twice))
                 if name is None:
                     ids[names[-1]] = topic_id
             except KafkaError as error:
                 responses.append(_deleted(name, topic_id, TopicOutcome(name or "", error=error)))
+
+        await in_slices(look_up, dict.fromkeys(asked))
         try:
             outcomes = await self._administration.delete_topics(names, ids, charge=quota.charge)
         except KafkaError as error:
             outcomes = [TopicOutcome(name, error=error) for name in names]
-        for outcome in outcomes:
+
+        def described(outcome: TopicOutcome) -> DeleteTopicsResponse.DeletableTopicResult:
             topic_id = outcome.topic.topic_id if outcome.topic else ids.get(outcome.name, ZERO_UUID)
-            responses.append(_deleted(outcome.name, topic_id, outcome))
+            return _deleted(outcome.name, topic_id, outcome)
+
+        responses += await in_slices(described, outcomes)
         return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms(), responses=responses)
 
     def _name_to_delete(self, name: str | None, topic_id: UUID, twice: set[str]) -> str:

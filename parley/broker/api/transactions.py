@@ -200,7 +200,7 @@ class TransactionsApi:
     def end_transaction(
         self, context: RequestContext, request: EndTxnRequest
     ) -> EndTxnResponse | Coroutine[Any, Any, EndTxnResponse]:
-        """Commit or abort a transaction. The outcome is stored when the client gets the response."""
+        """Commit or abort a transaction. Responds once the outcome is stored."""
         return at_once(self._end_transaction(context, request))
 
     async def _end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:

@@ -126,10 +126,11 @@ class Controller:
         """Carry out a decision; return its result once its changes are durable and applied on this broker.
 
         Duties of the controller itself pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S``
-        for a store that does not respond.
+        for room in the queue, and for a store that does not respond.
 
         Raises NOT_CONTROLLER if this broker is not the controller or ceases to be, REQUEST_TIMED_OUT if the store does
-        not respond (in both cases the change may have been made), and whatever ``decide`` raises.
+        not respond (in both cases the change may have been made) or the queue stays full, and whatever ``decide``
+        raises.
         """
         if not self.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -138,7 +139,13 @@ class Controller:
         if not waits_for_store:
             request.patience = loop.call_later(STORE_PATIENCE_S, self._withdraw_if_store_is_silent, request)
         try:
-            await self._queue.put(request)
+            try:
+                async with asyncio.timeout(None if waits_for_store else STORE_PATIENCE_S):
+                    await self._queue.put(request)
+            except TimeoutError:
+                request.withdraw(
+                    KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller has too many requests: retry.")
+                )
             self._refuse_all_if_idle()  # the term may have ended while the request waited for room
             result: T = await request.reply
         finally:

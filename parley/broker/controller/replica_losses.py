@@ -39,7 +39,7 @@ def conditions(
 ) -> ConditionOf | None:
     """Return the conditions of a broker's replicas; None if all are unharmed.
 
-    ``known`` is the registration before, ``joined`` the one that begins. Without a report, each replica counts as
+    ``known`` is the previous registration, ``joined`` the one that begins. Without a report, each replica counts as
     suspect that is neither certainly unharmed nor certainly lost.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):

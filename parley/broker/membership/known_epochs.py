@@ -54,7 +54,7 @@ class KnownEpochs:
     """The highest leader epoch of any partition. Nothing may have been written in it, so that no log knows it."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
-        """Return the higher of both, field by field."""
+        """Return the higher value of each field."""
         return KnownEpochs(
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),

@@ -1,13 +1,13 @@
-"""A hosted partition with a damaged log, and what the healing is doing with it.
+"""A hosted partition with a damaged log, and the state of its healing.
 
 The states::
 
-    FOUND          the damage is known; the healing has not turned to it yet
+    FOUND          the damage is known, and no attempt has been made yet
     HANDING_OVER   the controller is asked to elect another leader
     FETCHING       the damaged ranges are fetched from other replicas and put in place
-    WAITING        some ranges are left: the other replicas are asked again later
-    HEALED         the log has no damage any more (final)
-    LEFT           this broker hosts the partition no longer, or has lost its log (final)
+    WAITING        some ranges are still damaged: the other replicas are asked again later
+    HEALED         the log is whole again (final)
+    LEFT           this broker no longer hosts the partition, or has lost its log (final)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HAND_OVER_PAUSE_S = 60.0
 
 
 class HealState(IntEnum):
-    """What the healing is doing with a partition."""
+    """The state of a partition's healing."""
 
     FOUND = 0
     HANDING_OVER = 1
@@ -54,7 +54,7 @@ _STEPS: dict[tuple[HealState, HealEvent], HealState] = {
     (_S.FOUND, _E.FETCH): _S.FETCHING,
     (_S.HANDING_OVER, _E.FETCH): _S.FETCHING,
     (_S.FETCHING, _E.HEAL): _S.HEALED,
-    (_S.FETCHING, _E.FAIL): _S.WAITING,
+    **{(state, _E.FAIL): _S.WAITING for state in (_S.FOUND, _S.HANDING_OVER, _S.FETCHING, _S.WAITING)},
     (_S.WAITING, _E.HAND_OVER): _S.HANDING_OVER,
     (_S.WAITING, _E.FETCH): _S.FETCHING,
     **{(state, _E.LEAVE): _S.LEFT for state in (_S.FOUND, _S.HANDING_OVER, _S.FETCHING, _S.WAITING)},
@@ -68,7 +68,7 @@ class DamagedPartition:
         self.partition = partition
         self.state = HealState.FOUND
         self.failures = 0
-        """How often in a row the other replicas did not have all records."""
+        """How often in a row an attempt to heal the log has failed."""
         self.reports = GrowingInterval(monotonic)
         """Times the log lines about damage that no other replica can heal."""
         self.interruptions = GrowingInterval(monotonic)

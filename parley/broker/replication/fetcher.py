@@ -156,23 +156,31 @@ class Fetcher:
             self._throttle()
             if not self._session:
                 await self._wakeup.wait()
-                continue
-            if self._parts.epoch() < 0:  # until this broker is registered, another one may have its id
+            elif self._parts.epoch() < 0:  # until this broker is registered, another one may have its id
                 await self._pause(RETRY_FIRST_S)
-                continue
-            try:
-                response = await self._fetch()
-            except KafkaError as error:
-                await self._request_failed(error.code, str(error))
-                continue
-            self._session.take_response(response)
-            if response.error_code:
-                if response.error_code not in SESSION_ENDED:
-                    await self._request_failed(response.error_code, ErrorCode(response.error_code).name)
-                continue
-            self._request_succeeded()
-            await self._take_all(response)
-            self._start_over_where_needed()
+            else:
+                try:
+                    await self._fetch_and_take()
+                except Exception as error:  # a fetcher that ended would leave its partitions behind for ever
+                    now_s = asyncio.get_running_loop().time()
+                    self._unexpected.report("fetching from a leader failed", error, now_s, leader=self.leader)
+                    await self._back_off_all()
+
+    async def _fetch_and_take(self) -> None:
+        """Send one request, and act on its response."""
+        try:
+            response = await self._fetch()
+        except KafkaError as error:
+            await self._request_failed(error.code, str(error))
+            return
+        self._session.take_response(response)
+        if response.error_code:
+            if response.error_code not in SESSION_ENDED:
+                await self._request_failed(response.error_code, ErrorCode(response.error_code).name)
+            return
+        self._request_succeeded()
+        await self._take_all(response)
+        self._start_over_where_needed()
 
     async def _fetch(self) -> FetchResponse:
         config = self._parts.config()
@@ -200,14 +208,18 @@ class Fetcher:
         self._failures = 0
 
     async def _request_failed(self, code: int, reason: str) -> None:
-        """Pause before the next request. The pause ends early if there is news of the leader."""
-        self._session.restart()
-        self._failures += 1
+        """Log that a request has failed, and pause before the next one."""
         if code not in self._unreachable:
             self._unreachable[code] = GrowingInterval(asyncio.get_running_loop().time)
         if self._unreachable[code].is_due():
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
             _log.warning("a leader does not respond; it is tried again until another is elected", extra=facts)
+        await self._back_off_all()
+
+    async def _back_off_all(self) -> None:
+        """Pause before the next request. The pause ends early if there is news of the leader."""
+        self._session.restart()
+        self._failures += 1
         await self._pause(self._back_off_s(self._failures))
 
     async def _pause(self, seconds: float) -> None:
@@ -264,10 +276,14 @@ class Fetcher:
         except KafkaError as error:
             self._back_off(followed, str(error))
         except Exception as error:
-            now_s = asyncio.get_running_loop().time()
-            self._unexpected.report("following a partition failed", error, now_s, **followed.facts)
-            self._back_off(followed, "UNKNOWN_SERVER_ERROR", is_expected=True)
+            self._failed_unexpectedly(followed, error)
         return 0
+
+    def _failed_unexpectedly(self, followed: FollowedPartition, error: Exception) -> None:
+        """Log an unexpected error, and fetch the partition again later."""
+        now_s = asyncio.get_running_loop().time()
+        self._unexpected.report("following a partition failed", error, now_s, **followed.facts)
+        self._back_off(followed, "UNKNOWN_SERVER_ERROR", is_expected=True)
 
     def _append(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
         partition = followed.partition
@@ -297,6 +313,8 @@ class Fetcher:
             await self._parts.partitions.flush(followed.partition)
         except KafkaError as error:
             self._back_off(followed, str(error))
+        except Exception as error:
+            self._failed_unexpectedly(followed, error)
 
     # --- Partitions that are left out of the requests ---
 
@@ -317,7 +335,7 @@ class Fetcher:
 
     def _back_off(self, followed: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
         """Leave a partition that has failed out of the requests for a while."""
-        if followed.state is FollowState.LEFT:
+        if followed.state in (FollowState.LEFT, FollowState.SUPERSEDED):
             return
         self._leave_out(followed, FollowEvent.FAIL)
         followed.failure = reason
@@ -391,6 +409,8 @@ class Fetcher:
             self._back_off(followed, str(error), is_expected=True)
         except KafkaError as error:
             self._back_off(followed, str(error))
+        except Exception as error:
+            self._failed_unexpectedly(followed, error)
         else:
             self._fetch_again(followed)
 
@@ -409,6 +429,8 @@ class Fetcher:
                 await self._truncate(followed, step)
         except KafkaError as error:
             self._back_off(followed, str(error))
+        except Exception as error:
+            self._failed_unexpectedly(followed, error)
 
     async def _ask_offset(self, followed: FollowedPartition, timestamp: int) -> int:
         asked = ListOffsetsRequest.ListOffsetsPartition(

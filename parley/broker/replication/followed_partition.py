@@ -9,7 +9,7 @@ The states::
     BACKING_OFF    something failed: it is fetched again later
     THROTTLED      the replication throttle is exhausted: it is fetched again later (KIP-73)
     SUPERSEDED     its leader or epoch has changed: the new metadata assigns it, to this fetcher or another
-    LEFT           this fetcher follows it no longer (final)
+    LEFT           this fetcher no longer follows it (final)
 """
 
 from __future__ import annotations

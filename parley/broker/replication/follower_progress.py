@@ -66,7 +66,7 @@ class FollowerProgress:
         self._clock = clock
 
     def session_ended(self) -> None:
-        """Note that the session no longer names the partition: its fetches say nothing about the follower any more."""
+        """Note that the session no longer names the partition: its fetches no longer show how far the follower is."""
         self._caught_up_s = self.last_caught_up_s
         self._clock = FetchClock()
 

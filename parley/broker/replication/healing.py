@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.changes import BrokerRegistered, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -115,9 +116,10 @@ class Healing:
         self._monotonic = monotonic
         self._damaged: dict[Partition, DamagedPartition] = {}
         self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._failures = FailureLog(_log)
 
     def watch(self, partition: Partition) -> None:
-        """Heal the log of a partition, which has just been opened, if it is damaged now or later."""
+        """Heal the log of a partition, which has just been opened or truncated, if it is damaged now or later."""
         loop = asyncio.get_running_loop()
 
         def found(damage: DamagedRange) -> None:  # in any thread
@@ -125,6 +127,8 @@ class Healing:
                 loop.call_soon_threadsafe(self._begin, partition)
 
         partition.log.on_damage = found
+        if partition in self._damaged:
+            self._damaged[partition].wakeup.set()  # the damage may be gone: the replica has started over
         self._begin(partition)
 
     def _begin(self, partition: Partition) -> None:
@@ -142,7 +146,12 @@ class Healing:
         try:
             while True:
                 damaged.wakeup.clear()
-                await self._attempt(damaged)
+                try:
+                    await self._attempt(damaged)
+                except Exception as error:
+                    self._failures.report("healing a log failed", error, self._monotonic(), **damaged.facts)
+                    damaged.step(HealEvent.FAIL)
+                    damaged.failures += 1
                 if damaged.state is not HealState.WAITING:
                     return
                 await damaged.until_retry()
@@ -167,7 +176,7 @@ class Healing:
             damaged.step(HealEvent.HEAL)
             return
         starts_over = any(each.is_compacted_otherwise for each in refused) and self._may_start_over(partition)
-        partition.before_start_over = partial(self._leave_in_sync, partition) if starts_over else None
+        partition.before_start_over = partial(self._leave_isr_and_elr, partition) if starts_over else None
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
         if interrupted and damaged.interruptions.is_due():
@@ -207,7 +216,7 @@ class Healing:
         min_isr = min(partition.log.config.min_insync_replicas, len(state.replicas))
         return state.leader in others and len(others) >= min_isr
 
-    async def _leave_in_sync(self, partition: Partition) -> None:
+    async def _leave_isr_and_elr(self, partition: Partition) -> None:
         """Ask the controller to take this replica out of the ISR and the ELR, and wait for the metadata to say so.
 
         The controller is asked even if the replica is outside of both: its leader may be about to add it. The fetcher

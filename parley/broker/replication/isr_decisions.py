@@ -35,7 +35,7 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
     return broker is not None and not broker.fenced and fetched_with_epoch in (NO_EPOCH, broker.epoch)
 
 
-def has_arrived(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
+def may_join_isr(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
     """Return True if a follower has all that it needs to join the ISR, and would not leave it again at once."""
     return (
         progress.has_fetched
@@ -63,7 +63,7 @@ def wanted_isr(
         replica
         for replica, progress in view.followers.items()
         if replica not in isr
-        and has_arrived(view, progress, now_s, lag_max_s)
+        and may_join_isr(view, progress, now_s, lag_max_s)
         and is_eligible(brokers.get(replica), progress.broker_epoch)
     ]
     return isr if len(staying) == len(isr) and not joining else (*staying, *joining)

@@ -6,7 +6,7 @@ Rules of this module:
   watermark. As to a follower, it tells up to which offset compaction has removed tombstones, if that is above the
   offset of the fetch. Both brokers must know the same leader epoch, so a replica that has not heard of a new leader is
   refused.
-* Every batch is checked before it may be put in place: its checksum, that it continues the batch before it, and that
+* Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that
   its leader epoch is the one that this replica's leader-epoch cache has for its offset. So a replica whose log has
   diverged from this one heals nothing.
 """
@@ -98,9 +98,10 @@ def checked_batches(
 
     Raises ``CorruptRecord`` if there is none, or one of them does not belong into a log with these leader epochs.
     """
-    expected, end = offset, 0
+    expected, end, is_past_range = offset, 0, False
     for at, header in headers(data):
         if header.base_offset > last_offset:
+            is_past_range = True
             break
         verify_crc(data, at, header)
         if header.base_offset < expected or (header.base_offset > expected and not has_gaps):
@@ -114,6 +115,6 @@ def checked_batches(
                 f"this replica in {epoch}"
             )
         expected, end = header.next_offset, at + header.size_bytes
-    if not end and not has_gaps:
+    if not end and not (has_gaps and is_past_range):
         raise CorruptRecord(f"it has no whole batch at offset {offset}")
     return FetchedBatches(memoryview(data)[:end], expected if end else last_offset + 1)

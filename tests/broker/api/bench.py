@@ -44,6 +44,9 @@ class Logs:
         self.may_open: asyncio.Event | None = None
         """What is waited for before a log is opened."""
 
+    async def note_new_logs(self) -> None:
+        """Nothing: these logs have files at once."""
+
     async def get_or_create(
         self, topic: str, partition: int, *, topic_id: UUID, config: LogConfig, is_new: bool = True
     ) -> Log:

@@ -10,6 +10,7 @@ import pytest
 from parley.broker.api.describe_cluster import DescribeClusterApi
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.api.outages import Outages
+from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, Endpoint, PartitionState
@@ -73,7 +74,7 @@ async def test_partitions_tell_why_their_leader_cannot_be_used(version: int, els
 
 async def test_pages_of_partitions_tell_the_same() -> None:
     metadata = Metadata(image())
-    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
+    api = TopicPartitionsApi(metadata, Outages(metadata, lambda broker: None, lambda: True))
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)
     answer = await api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked]))
     (topic,) = answer.topics

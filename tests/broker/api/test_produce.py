@@ -232,6 +232,17 @@ async def test_min_insync_replicas(bench: ProduceBench) -> None:
     assert accepted.base_offset == 1, "only acks=all asks for replicas"
 
 
+async def test_a_producer_that_waits_learns_of_the_new_leader(bench: ProduceBench) -> None:
+    topic_id = await bench.create("t", replicas=(BROKER, OTHER))
+    waiting = bench.begin((topic_id, 0, batch()), acks=-1, version=13)
+    bench.alter("t", leader=OTHER)
+    response = await waiting
+    (outcome,) = outcomes(response)
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert (outcome.current_leader.leader_id, outcome.current_leader.leader_epoch) == (OTHER, 1)
+    assert [node.node_id for node in response.node_endpoints] == [OTHER]
+
+
 async def test_several_partitions_are_answered_together(bench: ProduceBench) -> None:
     await bench.create("alone")
     await bench.create("t", 2, replicas=(BROKER, OTHER))
@@ -373,7 +384,7 @@ async def test_records_without_memory_to_check_them_may_be_sent_again(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("parley.broker.api.produce.prepare", failing)
+        patch.setattr("parley.broker.api.produce_preparation.prepare", failing)
         (outcome,) = await bench.produce(("t", 0, data))
     assert outcome.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "which producers repeat"
     assert MEMORY.lost_work is None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.controller import ELECTION, Controller
+from parley.broker.controller.controller import ELECTION, STORE_PATIENCE_S, Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
@@ -199,6 +199,27 @@ async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_s
             assert error.code is ErrorCode.REQUEST_TIMED_OUT
             assert error.message.startswith("The coordination store (memory) does not respond: disconnected.")
         assert "t" not in metadata.image.topics
+
+
+def test_a_change_for_which_the_queue_has_no_room_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.broker.controller.controller.QUEUE_MAX", 1)
+
+    async def story() -> None:
+        async with in_office(is_store_frozen=lambda: True) as (controller, _, backend):  # the others wait for the store
+            backend.disconnect()
+            ahead = [asyncio.ensure_future(controller.submit(count_up))]
+            await asyncio.sleep(0.5)  # it is being written, and the next one has left the queue
+            ahead += [asyncio.ensure_future(controller.submit(count_up)) for _ in range(3)]
+            refused, _ = await asyncio.wait(ahead, timeout=STORE_PATIENCE_S + 1)
+            errors = [each.exception() for each in refused]
+            assert [str(error) for error in errors] == [
+                "REQUEST_TIMED_OUT: The controller has too many requests: retry."
+            ]
+            for each in ahead:
+                each.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    run(story())
 
 
 @virtual

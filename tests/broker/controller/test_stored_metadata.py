@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.stored_metadata import (
+    ACLS,
     BROKERS,
     DELETED_TOPICS,
     PARTITIONS,
@@ -17,6 +18,7 @@ from parley.broker.controller.stored_metadata import (
     writes_for,
 )
 from parley.broker.metadata.changes import (
+    AclBucketReplaced,
     BrokerRegistered,
     Change,
     PartitionChanged,
@@ -111,3 +113,8 @@ def test_a_topic_created_and_deleted_by_the_same_changes_leaves_nothing() -> Non
         (f"{DELETED_TOPICS}ids", False),
         (TOPICS + TOPIC, False),
     ]
+
+
+def test_an_empty_bucket_of_acls_is_deleted() -> None:
+    writes, _ = written(MetadataImage("c"), AclBucketReplaced(3, frozenset()))
+    assert writes == {f"{ACLS}0003": None}

@@ -24,7 +24,7 @@ from parley.broker.replication.follower_decisions import (
     truncation_offset,
 )
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
-from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, has_arrived, is_eligible, wanted_isr
+from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, is_eligible, may_join_isr, wanted_isr
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
@@ -193,7 +193,7 @@ BROKERS = {i: broker(i) for i in (1, 2, 3)}
 def test_a_follower_with_the_log_of_the_epochs_start_joins() -> None:
     for offset, arrived in ((9, False), (10, False), (14, False), (15, True), (20, True)):
         followers = {2: follower(20, 0.0), 3: follower(offset, 0.0, leader_end=offset)}
-        assert has_arrived(view(followers), followers[3], 0.0, LAG_MAX_S) is arrived
+        assert may_join_isr(view(followers), followers[3], 0.0, LAG_MAX_S) is arrived
         assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == ((1, 2, 3) if arrived else (1, 2))
 
 

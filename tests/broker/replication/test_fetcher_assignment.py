@@ -15,6 +15,7 @@ import pytest
 from parley.broker.metrics import FetcherMetrics, Metrics
 from parley.broker.metrics.registry import Sample
 from parley.broker.replication.fetcher import Fetcher
+from parley.broker.replication.follower_decisions import step_for_range
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
@@ -319,6 +320,67 @@ async def test_a_partition_that_fails_stops_no_other(tmp_path: Path, monkeypatch
         assert cluster[2].log("bad").log_end_offset == 0
         failing = False
         await agreed(cluster, "bad", 3)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "said"),
+    [
+        (Log, "truncate_to", "following a partition failed"),
+        (Fetcher, "_start_over_where_needed", "fetching from a leader failed"),
+    ],
+)
+async def test_a_follower_goes_on_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, of: Any, name: str, said: str
+) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[1].stop()
+        await cluster[2].fetchers.close()
+        cluster[2].log("t").append_as_leader(batch(b"never committed"), leader_epoch=0, now_ms=now_ms())
+        await cluster[2].stop()
+        real, failures = getattr(of, name), iter([True])
+
+        def failing(*arguments: Any) -> Any:
+            if next(failures, False):
+                raise ValueError("a bug")
+            return real(*arguments)
+
+        monkeypatch.setattr(of, name, failing)
+        await cluster.start(1)
+        cluster.alter("t", leader=1)
+        write(cluster[1].partition("t"), b"b")
+        await cluster.start(2)
+        assert await agreed(cluster, "t", 2) == [b"a", b"b"]
+        assert not next(failures, False)
+        assert [record.exc_info is not None for record in caplog.records if record.getMessage() == said] == [True]
+
+
+async def test_a_follower_outside_of_its_leaders_log_goes_on_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = iter([True])
+
+    def failing(*arguments: int) -> Any:
+        if next(failures, False):
+            raise ValueError("a bug")
+        return step_for_range(*arguments)
+
+    monkeypatch.setattr("parley.broker.replication.fetcher.step_for_range", failing)
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[2].stop()
+        cluster.alter("t", isr=(1,))
+        for number in range(5):
+            write(cluster[1].partition("t"), b"%d" % number)
+        cluster[1].log("t").advance_log_start(4)
+        await cluster.start(2)
+        await eventually(lambda: cluster[2].log("t").log_end_offset == 6)
+        assert values_of(cluster[2].log("t")) == [b"3", b"4"]
+        assert [r.getMessage() for r in caplog.records].count("following a partition failed") == 1
 
 
 async def test_partitions_that_fail_together_are_one_line(

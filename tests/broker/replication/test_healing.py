@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from parley.broker.logging import growing_interval
+from parley.broker.replication import damaged_partition
 from parley.broker.replication.partition import Isolation, Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
@@ -209,6 +210,28 @@ async def test_a_failure_of_this_broker_is_not_taken_for_a_missing_copy(
         await whole(node)
 
 
+async def test_healing_goes_on_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = Log.mend, iter([True])
+
+    def mend(log: Log, damage: DamagedRange) -> Mending:
+        if next(failures, False):
+            raise ValueError("a bug")
+        return real(log, damage)
+
+    monkeypatch.setattr(Log, "mend", mend)
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        await cluster[2].stop()
+        flip(segment_files(cluster[2])[1], 1000)
+        await cluster.start(2)
+        await verify(cluster[2].log("t"))
+        await whole(cluster[2])
+        said = [record for record in caplog.records if record.getMessage() == "healing a log failed"]
+        assert [record.exc_info is not None for record in said] == [True]
+
+
 async def test_a_range_that_cannot_be_replaced_does_not_keep_the_others_from_being_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,9 +314,11 @@ async def compacted_otherwise(cluster: Nodes, replicas: list[int], config: LogCo
 
 
 async def test_a_follower_that_was_compacted_otherwise_fetches_its_log_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leader has removed tombstones that the follower needs for values that it still has."""
+    monkeypatch.setattr(damaged_partition, "RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr(damaged_partition, "RETRY_MAX_S", 3600.0)
     async with nodes(tmp_path, 2) as cluster:
         expected = await compacted_otherwise(cluster, [1, 2], COMPACTED)
         node = cluster[2]
@@ -306,6 +331,7 @@ async def test_a_follower_that_was_compacted_otherwise_fetches_its_log_again(
         assert table(node.log("t")) == expected
         assert node.log("t").tombstones_removed_up_to == 60
         assert node.fetchers.truncations.metrics.started_over == 1
+        await eventually(lambda: not node.healing._damaged and not node.partition("t").unhealed)
         assert any("a replica starts over: its log is damaged" in record.getMessage() for record in caplog.records)
 
 
@@ -414,7 +440,7 @@ async def test_a_member_of_a_small_isr_keeps_its_damaged_log(tmp_path: Path) -> 
         assert set(cluster.state("t").isr) == {1, 2}
 
         # The ISR was larger when the healing decided to start over.
-        node.partition("t").before_start_over = partial(node.healing._leave_in_sync, node.partition("t"))
+        node.partition("t").before_start_over = partial(node.healing._leave_isr_and_elr, node.partition("t"))
         await eventually(lambda: node.partition("t").before_start_over is None)
         assert node.log("t").damage == (damage,)
         assert set(cluster.state("t").isr) == {1, 2}

@@ -18,6 +18,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage.checkpoints import INT64_MAX
+from parley.storage.damage import DamagedRange
 from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
 from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
@@ -226,6 +227,24 @@ async def test_fetched_records_are_flushed_first_only_if_flush_messages_says_so(
             build([Record(0, 1, None, b"v", ())], base_offset=2), high_watermark=0, log_start_offset=0
         )
         assert partition.must_flush_fetched is (topic == "flushed"), "also beyond the bound"
+
+
+async def test_the_high_watermark_of_a_follower_never_goes_back(bench: Bench) -> None:
+    await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
+    partition = bench.partition("t")
+    partition.append_fetched(batch(), high_watermark=1, log_start_offset=0)
+    partition.append_fetched(None, high_watermark=0, log_start_offset=0)
+    assert partition.log.high_watermark == 1
+
+
+@pytest.mark.parametrize(("damaged", "is_inside"), [((2, 8), True), ((3, 5), True), ((1, 5), False), ((3, 9), False)])
+async def test_a_range_without_a_copy_may_lie_inside_one_that_no_replica_could_give(
+    bench: Bench, damaged: tuple[int, int], is_inside: bool
+) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    partition = bench.partition("t")
+    partition.unhealed = (DamagedRange(2, 8, "altered"),)
+    assert partition.has_no_copy(DamagedRange(*damaged, "altered")) is is_inside
 
 
 class Watching(Delayed[None]):

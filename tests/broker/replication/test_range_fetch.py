@@ -77,6 +77,11 @@ def test_a_compacted_range_may_have_gaps(epochs: LeaderEpochCache) -> None:
     assert (nothing.next_offset, bytes(nothing.data)) == (20, b"")
 
 
+def test_a_compacted_range_is_not_empty_because_its_first_batch_is_cut_off(epochs: LeaderEpochCache) -> None:
+    with pytest.raises(CorruptRecord, match="no whole batch"):
+        checked_batches(batch(10, 5)[:-1], 10, 19, epochs, has_gaps=True)
+
+
 class Source:
     """Responds to fetches with one partition."""
 

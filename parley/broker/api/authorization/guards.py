@@ -17,16 +17,18 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, Final
 
-from parley.broker.api.authorization import groups, records, topics, transactions
-from parley.broker.api.authorization.elements import Checks
+from parley.broker.api.authorization import groups, records, share_groups, topics, transactions
+from parley.broker.api.authorization.elements import Checks, refusal
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.network.peers import is_broker
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.requirements import OPEN_TO_ALL, WHOLE_CLUSTER, Requirement
+from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages import APIS
+from parley.protocol.messages.fetch import FetchRequest
 
 Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
 """Checks a request, and calls the handler with what is left of it."""
@@ -37,6 +39,8 @@ CHECKED_BY_HANDLERS: Final = frozenset(
     _KEYS[name]
     for name in (
         "Metadata",
+        "ShareFetch",
+        "ShareAcknowledge",
         "DescribeTopicPartitions",
         "DescribeCluster",
         "CreateDelegationToken",
@@ -50,13 +54,25 @@ _FAMILIES: tuple[Mapping[str, Callable[..., Any]], ...] = (
     records.GUARDS,
     topics.GUARDS,
     groups.GUARDS,
+    share_groups.GUARDS,
     transactions.GUARDS,
 )
 BETWEEN_BROKERS: Final = frozenset(
     _KEYS[name]
-    for name in ("FetchMetadata", "StoreDelegationToken", "HandOverLeadership", "ReportOfflineReplicas", "Envelope")
+    for name in (
+        "FetchMetadata",
+        "StoreDelegationToken",
+        "HandOverLeadership",
+        "ReportOfflineReplicas",
+        "Envelope",
+        "AlterPartition",
+        "AssignReplicasToDirs",
+        "ControlledShutdown",
+        "GetReplicaLogInfo",
+    )
 )
-"""APIs that nothing but a broker uses."""
+"""APIs that nothing but a broker uses. Kafka's brokers do not serve the last four to clients, either."""
+_FETCH: Final = _KEYS["Fetch"]
 
 FROM_BROKERS: Final = frozenset({_KEYS["CreateTopics"], _KEYS["ListOffsets"]})
 """APIs that brokers use for themselves: to create topics that clients name, and as followers."""
@@ -79,12 +95,25 @@ def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadat
 def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
     """Return the handlers; those of APIs that only brokers use serve only the listeners that brokers use.
 
-    The metadata that brokers fetch has the keys of all SCRAM users. This holds without an authorizer, too.
+    So do the fetches of followers, which decide about the high watermark. The metadata that brokers fetch has the keys
+    of all SCRAM users. This holds without an authorizer, too.
     """
     return {
-        key: partial(_on_listeners, listeners, handler) if key in BETWEEN_BROKERS else handler
+        key: partial(_on_listeners, listeners, handler)
+        if key in BETWEEN_BROKERS
+        else partial(_fetch_on_listeners, listeners, handler)
+        if key == _FETCH
+        else handler
         for key, handler in routes.items()
     }
+
+
+def _fetch_on_listeners(
+    listeners: Container[str], handler: Handler, context: RequestContext, request: FetchRequest
+) -> Any:
+    if not records.is_of_follower(request) or context.listener in listeners:
+        return handler(context, request)
+    return records.refused_fetch(request)
 
 
 def _on_listeners(listeners: Container[str], handler: Handler, context: RequestContext, request: Any) -> Any:
@@ -116,7 +145,8 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
 def _on_cluster(row: Requirement, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
     if checks.authorization.may_on_cluster(context, row.operation):
         return handler(context, request)
-    return refuse(context, request, KafkaError(row.error))
+    text = refusal(context, row.operation, ResourceType.CLUSTER)
+    return refuse(context, request, KafkaError(row.error, text))
 
 
 def _refuse_unknown(context: RequestContext, request: Any) -> Any:

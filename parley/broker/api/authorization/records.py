@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import isawaitable
+from operator import attrgetter
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, with_refused
+from parley.broker.api.authorization.elements import Checks, refusal, with_refused
 from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -85,11 +87,20 @@ def _refused_topic(topic: ProduceRequest.TopicProduceData, code: ErrorCode) -> P
     )
 
 
+def is_of_follower(request: FetchRequest) -> bool:
+    """True if the client calls itself a follower."""
+    return max(request.replica_id, request.replica_state.replica_id) >= 0
+
+
 def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: FetchRequest) -> Any:
     """Refuse clients that pose as followers. The topics of consumers are checked where they are looked up."""
-    replica_id = max(request.replica_id, request.replica_state.replica_id)
-    if replica_id < 0 or checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
+    if not is_of_follower(request) or checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
         return handler(context, request)
+    return refused_fetch(request)
+
+
+def refused_fetch(request: FetchRequest) -> FetchResponse:
+    """Return the response to a client that poses as a follower."""
     return FetchResponse(
         responses=[
             FetchResponse.FetchableTopicResponse(
@@ -107,63 +118,63 @@ def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: F
     )
 
 
+def _by_topic(
+    checks: Checks,
+    handler: Handler,
+    context: RequestContext,
+    request: Any,
+    operation: Operation,
+    refused_topic: Callable[[Any], Any],
+    name_of: Callable[[Any], str] = attrgetter("name"),
+) -> Any:
+    """Refuse the topics that the client may not perform the operation on; ``refused_topic`` returns their results."""
+    kept, refused = checks.divide(context, operation, _TOPIC, request.topics, name_of)
+    return with_refused(handler, context, request, "topics", kept, list(map(refused_topic, refused)), "topics")
+
+
 def _list_offsets(checks: Checks, handler: Handler, context: RequestContext, request: ListOffsetsRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _TOPIC, request.topics, lambda topic: topic.name)
     make = ListOffsetsResponse.ListOffsetsPartitionResponse
-    results = [
-        ListOffsetsResponse.ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=[make(partition_index=p.partition_index, error_code=_REFUSED) for p in topic.partitions],
-        )
-        for topic in refused
-    ]
-    return with_refused(handler, context, request, "topics", kept, results, "topics")
+
+    def refused_topic(topic: ListOffsetsRequest.ListOffsetsTopic) -> ListOffsetsResponse.ListOffsetsTopicResponse:
+        partitions = [make(partition_index=p.partition_index, error_code=_REFUSED) for p in topic.partitions]
+        return ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions)
+
+    return _by_topic(checks, handler, context, request, Operation.DESCRIBE, refused_topic)
 
 
 def _epoch_ends(checks: Checks, handler: Handler, context: RequestContext, request: OffsetForLeaderEpochRequest) -> Any:
     if checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION, is_probe=True):
         return handler(context, request)
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _TOPIC, request.topics, lambda topic: topic.topic)
-    make = OffsetForLeaderEpochResponse.EpochEndOffset
-    results = [
-        OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
-            topic=topic.topic,
-            partitions=[make(partition=each.partition, error_code=_REFUSED) for each in topic.partitions],
-        )
-        for topic in refused
-    ]
-    return with_refused(handler, context, request, "topics", kept, results, "topics")
+    make, result = OffsetForLeaderEpochResponse.EpochEndOffset, OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+
+    def refused_topic(topic: OffsetForLeaderEpochRequest.OffsetForLeaderTopic) -> Any:
+        partitions = [make(partition=each.partition, error_code=_REFUSED) for each in topic.partitions]
+        return result(topic=topic.topic, partitions=partitions)
+
+    return _by_topic(checks, handler, context, request, Operation.DESCRIBE, refused_topic, attrgetter("topic"))
 
 
 def _delete_records(checks: Checks, handler: Handler, context: RequestContext, request: DeleteRecordsRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DELETE, _TOPIC, request.topics, lambda topic: topic.name)
-    make = DeleteRecordsResponse.DeleteRecordsPartitionResult
-    results = [
-        DeleteRecordsResponse.DeleteRecordsTopicResult(
-            name=topic.name,
-            partitions=[
-                make(partition_index=p.partition_index, low_watermark=-1, error_code=_REFUSED) for p in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-    return with_refused(handler, context, request, "topics", kept, results, "topics")
+    make = partial(DeleteRecordsResponse.DeleteRecordsPartitionResult, low_watermark=-1, error_code=_REFUSED)
+
+    def refused_topic(topic: DeleteRecordsRequest.DeleteRecordsTopic) -> DeleteRecordsResponse.DeleteRecordsTopicResult:
+        partitions = [make(partition_index=each.partition_index) for each in topic.partitions]
+        return DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=partitions)
+
+    return _by_topic(checks, handler, context, request, Operation.DELETE, refused_topic)
 
 
 def _producers(checks: Checks, handler: Handler, context: RequestContext, request: DescribeProducersRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name)
-    make = DescribeProducersResponse.PartitionResponse
-    results = [
-        DescribeProducersResponse.TopicResponse(
-            name=topic.name,
-            partitions=[
-                make(partition_index=index, error_code=_REFUSED, error_message=_REFUSED.message, active_producers=[])
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in refused
-    ]
-    return with_refused(handler, context, request, "topics", kept, results, "topics")
+    make = partial(DescribeProducersResponse.PartitionResponse, error_code=_REFUSED)
+
+    def refused_topic(topic: DescribeProducersRequest.TopicRequest) -> DescribeProducersResponse.TopicResponse:
+        text = refusal(context, Operation.READ, _TOPIC, topic.name)
+        partitions = [
+            make(partition_index=index, error_message=text, active_producers=[]) for index in topic.partition_indexes
+        ]
+        return DescribeProducersResponse.TopicResponse(name=topic.name, partitions=partitions)
+
+    return _by_topic(checks, handler, context, request, Operation.READ, refused_topic)
 
 
 GUARDS: dict[str, Callable[..., Any]] = {

@@ -29,6 +29,18 @@ from parley.protocol.messages.log_dirs import (
 )
 from parley.protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from parley.protocol.messages.scram import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
+from parley.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
 from parley.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -195,6 +207,28 @@ def _refused_log_dirs(context: RequestContext, request: DescribeLogDirsRequest, 
     return DescribeLogDirsResponse(error_code=error.code, results=[])
 
 
+def _refused_share_partitions(
+    response: Callable[..., Response],
+    topic_result: Callable[..., Struct],
+    result: Callable[..., Struct],
+    context: RequestContext,
+    request: Any,
+    error: KafkaError,
+) -> Response:
+    return response(
+        results=[
+            topic_result(
+                topic_id=topic.topic_id,
+                partitions=[
+                    result(partition=each.partition, error_code=error.code, error_message=error.message)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 _WITH_ELEMENTS: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError], Response]]] = {
     CreateTopicsRequest: _refused_topics,
     DeleteTopicsRequest: _refused_deletions,
@@ -213,5 +247,35 @@ _WITH_ELEMENTS: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError]
     AlterClientQuotasRequest: _refused_quotas,
     AlterReplicaLogDirsRequest: _refused_moves,
     DescribeLogDirsRequest: _refused_log_dirs,
+    InitializeShareGroupStateRequest: partial(
+        _refused_share_partitions,
+        InitializeShareGroupStateResponse,
+        InitializeShareGroupStateResponse.InitializeStateResult,
+        InitializeShareGroupStateResponse.PartitionResult,
+    ),
+    ReadShareGroupStateRequest: partial(
+        _refused_share_partitions,
+        ReadShareGroupStateResponse,
+        ReadShareGroupStateResponse.ReadStateResult,
+        partial(ReadShareGroupStateResponse.PartitionResult, state_epoch=0, start_offset=-1, state_batches=[]),
+    ),
+    WriteShareGroupStateRequest: partial(
+        _refused_share_partitions,
+        WriteShareGroupStateResponse,
+        WriteShareGroupStateResponse.WriteStateResult,
+        WriteShareGroupStateResponse.PartitionResult,
+    ),
+    DeleteShareGroupStateRequest: partial(
+        _refused_share_partitions,
+        DeleteShareGroupStateResponse,
+        DeleteShareGroupStateResponse.DeleteStateResult,
+        DeleteShareGroupStateResponse.PartitionResult,
+    ),
+    ReadShareGroupStateSummaryRequest: partial(
+        _refused_share_partitions,
+        ReadShareGroupStateSummaryResponse,
+        ReadShareGroupStateSummaryResponse.ReadStateSummaryResult,
+        partial(ReadShareGroupStateSummaryResponse.PartitionResult, state_epoch=0, leader_epoch=0, start_offset=-1),
+    ),
 }
 """Responses that report an error in each element, or not in all versions. Java's admin client counts the elements."""

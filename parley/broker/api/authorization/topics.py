@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import isawaitable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.authorization.elements import Checks, after, refusal, with_refused
+from parley.broker.api.requested_names import in_slices
 from parley.broker.metadata.types import ResourceType as ConfiguredType
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import Operation
@@ -49,7 +51,7 @@ def _create_topics(checks: Checks, handler: Handler, context: RequestContext, re
         kept, refused = checks.divide(context, Operation.CREATE, _TOPIC, request.topics, lambda topic: topic.name)
     make = CreateTopicsResponse.CreatableTopicResult
     results = [
-        make(name=name, error_code=_REFUSED, error_message="Authorization failed.")
+        make(name=name, error_code=_REFUSED, error_message=refusal(context, Operation.CREATE, _TOPIC, name))
         for name in dict.fromkeys(topic.name for topic in refused)
     ]
     result = with_refused(handler, context, request, "topics", kept, results, "topics")
@@ -68,36 +70,62 @@ def _hide_configs(visible: set[str], response: CreateTopicsResponse) -> CreateTo
     return response
 
 
+_Deletion = tuple[Any, str | None, UUID]
+"""An element of a request, and the name and the id of its topic."""
+
+
 def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest) -> Any:
-    """A topic that the client may not describe is not there for it: neither its name nor its id is confirmed."""
-    asked: list[tuple[Any, str | None, UUID]]
+    if checks.authorization.may_on_cluster(context, Operation.DELETE, is_probe=True):
+        return handler(context, request)
+    return _delete_permitted(checks, handler, context, request)
+
+
+async def _delete_permitted(
+    checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest
+) -> Any:
+    """Delete the topics that the client may delete. A request can name 65,000, so they are checked in slices."""
+    asked: list[_Deletion]
     field = "topics" if request.topics else "topic_names"
     if request.topics:
         asked = [(topic, topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, name, ZERO_UUID) for name in request.topic_names]
-    image, may = checks.metadata.image, checks.authorization
-    if may.may_on_cluster(context, Operation.DELETE, is_probe=True):
-        return handler(context, request)
-    kept: list[Any] = []
-    refused: dict[tuple[str | None, UUID], ErrorCode] = {}
-    for element, name, topic_id in asked:
-        found = checks.topic_name(name, topic_id)
-        if found is None:
-            refused[name, topic_id] = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not may.may(context, Operation.DESCRIBE, _TOPIC, found):
-            refused[name, topic_id] = _REFUSED
-        elif may.may(context, Operation.DELETE, _TOPIC, found):
-            kept.append(element)
-        else:  # the client may know whether there is such a topic, but the handler must not get it: it may appear now
-            exists = found in image.topics
-            refused[found, topic_id] = _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    make = DeleteTopicsResponse.DeletableTopicResult
-    results = [
-        make(name=name, topic_id=topic_id, error_code=code, error_message=code.message)
-        for (name, topic_id), code in refused.items()
-    ]
-    return with_refused(handler, context, request, field, kept, results, "responses")
+    refusals = await in_slices(partial(_refusal_of_deletion, checks, context), asked)
+    kept = [element for (element, _, _), refused in zip(asked, refusals, strict=True) if refused is None]
+    once = dict.fromkeys(filter(None, refusals))
+    results = await in_slices(partial(_refused_deletion, context), once)
+    result = with_refused(handler, context, request, field, kept, results, "responses")
+    while isawaitable(result):
+        result = await result
+    return result
+
+
+def _refusal_of_deletion(
+    checks: Checks, context: RequestContext, asked: _Deletion
+) -> tuple[str | None, UUID, ErrorCode] | None:
+    """Return what the client learns of a topic that it may not delete; None if it may.
+
+    A topic that the client may not describe is not there for it: neither its name nor its id is confirmed.
+    """
+    _, name, topic_id = asked
+    may, found = checks.authorization, checks.topic_name(name, topic_id)
+    if found is None:
+        return name, topic_id, ErrorCode.UNKNOWN_TOPIC_ID
+    if not may.may(context, Operation.DESCRIBE, _TOPIC, found):
+        return name, topic_id, _REFUSED
+    if may.may(context, Operation.DELETE, _TOPIC, found):
+        return None
+    # The client may know whether there is such a topic, but the handler must not get it: it may appear now.
+    exists = found in checks.metadata.image.topics
+    return found, topic_id, _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _refused_deletion(
+    context: RequestContext, refused: tuple[str | None, UUID, ErrorCode]
+) -> DeleteTopicsResponse.DeletableTopicResult:
+    name, topic_id, code = refused
+    text = refusal(context, Operation.DELETE, _TOPIC, name) if name and code is _REFUSED else code.message
+    return DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=text)
 
 
 def _create_partitions(
@@ -106,7 +134,10 @@ def _create_partitions(
     kept, refused = checks.divide(context, Operation.ALTER, _TOPIC, request.topics, lambda topic: topic.name)
     make = CreatePartitionsResponse.CreatePartitionsTopicResult
     names = dict.fromkeys(topic.name for topic in refused)
-    results = [make(name=name, error_code=_REFUSED, error_message=_REFUSED.message) for name in names]
+    results = [
+        make(name=name, error_code=_REFUSED, error_message=refusal(context, Operation.ALTER, _TOPIC, name))
+        for name in names
+    ]
     return with_refused(handler, context, request, "topics", kept, results, "results")
 
 
@@ -147,7 +178,7 @@ def _configs(
         results.append(
             make(
                 error_code=code,
-                error_message=code.message,
+                error_message=refusal(context, operation, kind, name),
                 resource_type=asked.resource_type,
                 resource_name=asked.resource_name,
             )

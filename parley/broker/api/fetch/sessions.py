@@ -9,7 +9,8 @@ Rules of this module:
   names a partition twice, the last entry counts.
 * A session remembers partitions that do not exist, or that the client may not read, as Kafka's sessions do. So clients
   choose how many there are: consumers' sessions hold ``CONSUMED_PARTITIONS_MAX`` together, and no name that is too long
-  for a topic. A client that gets no session, or loses its session, goes on with full requests.
+  for a topic. A client that gets no session, or loses its session, goes on with full requests. The sessions of
+  followers have a bound of their own: without an authorizer, a client of the brokers' listener can pose as a follower.
 
 See docs/architecture.md, "How a fetch travels", for how a session notices changes and which one is evicted.
 """
@@ -42,6 +43,8 @@ PARTITIONS_MAX = 20_000
 """Partitions that one client may fetch at a time. A full request looks at all of them without a pause."""
 CONSUMED_PARTITIONS_MAX = 200_000
 """Partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
+FOLLOWED_PARTITIONS_MAX = 400_000
+"""The same for followers. A broker leads a few ten thousand partitions, and each has a few followers."""
 LOOK_AT_ALL_S = 5.0
 """How often a session looks at all its partitions: retention moves a log start without a notification."""
 _UNKNOWN_HIGH_WATERMARK = 2**63 - 1
@@ -299,7 +302,8 @@ class FetchSessions:
         before = len(session.targets)
         try:
             session.update(request)
-            if not session.is_follower and len(session.targets) > before and not self._holds(0, session.last_used):
+            has_grown = len(session.targets) > before
+            if has_grown and not self._holds(0, session.last_used, is_follower=session.is_follower):
                 raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         except KafkaError:
             self._end(session.id)
@@ -324,7 +328,7 @@ class FetchSessions:
         now = self._monotonic()
         if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
             return NO_SESSION
-        if not is_follower and not self._holds(len(targets), now):
+        if not self._holds(len(targets), now, is_follower=is_follower):
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
             return NO_SESSION
@@ -336,14 +340,16 @@ class FetchSessions:
         )
         return session_id
 
-    def _holds(self, more: int, now: float) -> bool:
-        """True if consumers' sessions can hold ``more`` partitions. Idle sessions end until they can, oldest first.
+    def _holds(self, more: int, now: float, *, is_follower: bool) -> bool:
+        """True if the sessions of followers, or of consumers, can hold ``more`` partitions.
 
-        Sessions in use stay, also smaller ones: a client could make its own as large as it likes.
+        Idle sessions end until they can, oldest first. Sessions in use stay, also smaller ones: a client could make its
+        own as large as it likes.
         """
-        consumers = [session for session in self._sessions.values() if not session.is_follower]
-        excess = more + sum(len(session.targets) for session in consumers) - CONSUMED_PARTITIONS_MAX
-        for session in consumers:
+        alike = [session for session in self._sessions.values() if session.is_follower is is_follower]
+        bound = FOLLOWED_PARTITIONS_MAX if is_follower else CONSUMED_PARTITIONS_MAX
+        excess = more + sum(len(session.targets) for session in alike) - bound
+        for session in alike:
             if excess <= 0 or now - session.last_used <= EVICTION_S:
                 break
             excess -= len(session.targets)

@@ -120,6 +120,19 @@ def test_a_session_that_grows_takes_the_room_of_idle_ones(sized: Sized) -> None:
     assert sized.sessions.partitions == 51
 
 
+def test_followers_have_a_bound_of_their_own(sized: Sized, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an authorizer a client can pose as a follower."""
+    monkeypatch.setattr(module, "FOLLOWED_PARTITIONS_MAX", PARTITIONS_MAX)
+    follower, consumer = sized.begin(PARTITIONS_MAX, is_follower=True), sized.begin(PARTITIONS_MAX)
+    assert sized.begin(1, is_follower=True) == NO_SESSION
+    sized.go_on(follower)
+    sized.go_on(consumer)
+    sized.now_s = EVICTION_S + 1
+    assert sized.begin(1, is_follower=True) != NO_SESSION
+    assert sized.is_lost(follower, epoch=2)
+    sized.go_on(consumer, epoch=2)
+
+
 def test_followers_neither_count_nor_give_way(sized: Sized) -> None:
     follower = sized.begin(2 * PARTITIONS_MAX, is_follower=True)
     sized.now_s = EVICTION_S + 1

@@ -1,0 +1,87 @@
+"""How the records of a produce request are prepared for the log: the rules of their topic, and what takes long.
+
+``parley.protocol.records.produce_validation`` makes the checks. Records that take long to decompress or to convert are
+prepared in a thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from parley.broker.replication.partition import Partition
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch_header import TimestampType, is_compressed, is_legacy
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.produce_validation import Prepared, ProduceRules, prepare
+from parley.protocol.schema import Buffer
+from parley.storage.log_append import LOG_APPEND_TIME
+from parley.storage.log_config import LogConfig
+from parley.storage.shortage import no_memory
+
+OFF_LOOP_BYTES = 256 << 10
+"""Records of this size or more are prepared in a thread if that means decompressing or compressing them."""
+DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
+"""Smaller records are decompressed on the loop up to this size, within some milliseconds; if there is more, a thread
+prepares them from the start. (Using a thread for every batch of 64 KiB would double the CPU time.)"""
+LEGACY_ON_LOOP_BYTES = 16 << 10
+"""Messages of the old formats are converted on the loop below this size, within some milliseconds. A megabyte of them
+takes 0.2 seconds."""
+
+
+def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
+    """Return ``prepare(...)``. Raises KafkaError, KAFKA_STORAGE_ERROR if the records need more memory than there is."""
+    try:
+        return prepare(records, rules, now_ms=now_ms, version=version)
+    except MemoryError as error:  # nothing has been done yet
+        raise no_memory("checking the records") from error
+
+
+def records_of(data: ProduceRequest.PartitionProduceData) -> Buffer | None:
+    """Return the records of a decoded request, which are one buffer."""
+    return cast("Buffer | None", data.records)
+
+
+def may_be_costly(records: Any) -> bool:
+    """Return True if preparing the records may take long: they are compressed, large, or of an old format."""
+    return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records) or is_legacy(records))
+
+
+def rules_of(partition: Partition) -> ProduceRules:
+    """Return the validation rules of the partition's topic."""
+    return rules_and_bounds(partition)[1]
+
+
+def rules_and_bounds(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
+    """Return the partition's configuration, its rules, and the rules for preparing records on the loop."""
+    config = partition.log.config
+    known = partition.produce_rules
+    if known is None or known[0] is not config:
+        rules = produce_rules(config)
+        bounded = replace(rules, decompressed_bytes_max=min(rules.decompressed_bytes_max, DECOMPRESSED_ON_LOOP_BYTES))
+        known = partition.produce_rules = (config, rules, bounded)
+    return known
+
+
+def produce_rules(config: LogConfig) -> ProduceRules:
+    """Return the validation rules of a topic with this configuration."""
+    compression = level = None
+    if config.compression_type != "producer":
+        name = config.compression_type
+        compression = Compression.named("none" if name == "uncompressed" else name)
+        level = {
+            Compression.GZIP: config.compression_gzip_level,
+            Compression.LZ4: config.compression_lz4_level,
+            Compression.ZSTD: config.compression_zstd_level,
+        }.get(compression)
+    return ProduceRules(
+        max_message_bytes=config.max_message_bytes,
+        timestamp_type=(
+            TimestampType.APPEND if config.message_timestamp_type == LOG_APPEND_TIME else TimestampType.CREATE
+        ),
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        compression=compression,
+        compression_level=level,
+        require_keys=config.compact,
+    )

@@ -1,0 +1,115 @@
+"""DescribeTopicPartitions: pages, what a page costs, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+from uuid import UUID
+
+from parley.broker.api.outages import HOLD_S, Outages
+from parley.broker.api.topic_partitions import TopicPartitionsApi
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from tests.broker.api.bench import context
+from tests.support.virtual_time import run
+
+Response = DescribeTopicPartitionsResponse
+
+
+class Rights:
+    """The client may describe the topics of ``visible``; ``checked`` has those whose rights were checked."""
+
+    def __init__(self, visible: set[str]) -> None:
+        self.visible = visible
+        self.checked: list[str] = []
+
+    def may(self, request: RequestContext, operation: Operation, type: ResourceType, name: str) -> bool:
+        self.checked.append(name)
+        return name in self.visible
+
+    def probe(self, request: RequestContext, operation: Operation, type: ResourceType) -> Callable[[str], bool]:
+        return lambda name: self.may(request, operation, type, name)
+
+    def operations(self, request: RequestContext, type: ResourceType, name: str) -> int:
+        return 0
+
+
+def served(
+    topics: dict[str, int], rights: Rights, lost: Callable[[int], float | None] = lambda broker: None
+) -> TopicPartitionsApi:
+    state = PartitionState((1,), (1,), 1)
+    images = {name: TopicImage(name, UUID(int=1), (state,) * count) for name, count in topics.items()}
+    brokers = {i: BrokerRegistration(i, 1, UUID(int=i), ()) for i in (1, 2)}
+    metadata = Metadata(MetadataImage("test", brokers=brokers, topics=images))
+    outages = Outages(metadata, lost, lambda: True)
+    return TopicPartitionsApi(metadata, outages, authorization=cast("Authorization", rights))
+
+
+async def pages(api: TopicPartitionsApi, *names: str, limit: int) -> list[Response]:
+    """Ask for one page after the other, to the last."""
+    found: list[Response] = []
+    asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
+    request = DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=limit)
+    while True:
+        found.append(await api.describe_topic_partitions(context(0), request))
+        cursor = found[-1].next_cursor
+        if cursor is None:
+            return found
+        request.cursor = DescribeTopicPartitionsRequest.Cursor(
+            topic_name=cursor.topic_name, partition_index=cursor.partition_index
+        )
+
+
+def shown(page: Response) -> list[tuple[str | None, list[int]]]:
+    return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in page.topics]
+
+
+def test_a_page_checks_the_rights_of_its_own_topics_only() -> None:
+    rights = Rights({"a", "c", "d", "e"})
+    api = served({"e": 1, "d": 1, "c": 3, "b": 1, "a": 1}, rights)
+
+    async def story() -> None:
+        request = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=3)
+        first = await api.describe_topic_partitions(context(0), request)
+        assert shown(first) == [("a", [0]), ("c", [0, 1])]
+        assert rights.checked == ["a", "b", "c"]
+        assert [shown(page) for page in await pages(api, limit=3)] == [
+            [("a", [0]), ("c", [0, 1])],
+            [("c", [2]), ("d", [0]), ("e", [0])],
+        ]
+
+    run(story())
+
+
+def test_every_named_topic_is_on_one_page_with_its_error() -> None:
+    api = served({"a": 2, "hidden": 1}, Rights({"a", "missing", "no/name"}))
+
+    async def story() -> None:
+        first, second = await pages(api, "missing", "hidden", "a", "no/name", limit=4)
+        assert [(topic.name, topic.error_code) for topic in (*first.topics, *second.topics)] == [
+            ("a", ErrorCode.NONE),
+            ("hidden", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ]
+
+    run(story())
+
+
+def test_a_page_waits_for_the_decision_about_a_broker_that_has_just_failed() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time()
+        api = served({"a": 1}, Rights({"a"}), lambda broker: lost_at if broker == 2 else None)
+        await pages(api, limit=10)
+        assert loop.time() - lost_at >= HOLD_S
+
+    run(story())
