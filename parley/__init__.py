@@ -13,15 +13,15 @@ from parley import compiled as _compiled
 if TYPE_CHECKING:
     from parley.broker.embedded.broker import Broker
     from parley.broker.embedded.cluster import Cluster
-    from parley.pipeline.tables import read_topic, scan_topic
+    from parley.pipeline.client.tables import read_topic, scan_topic
 
 __all__ = ["Broker", "Cluster", "read_topic", "scan_topic"]
 
 _HOMES: Final = {
     "Broker": "parley.broker.embedded.broker",
     "Cluster": "parley.broker.embedded.cluster",
-    "read_topic": "parley.pipeline.tables",
-    "scan_topic": "parley.pipeline.tables",
+    "read_topic": "parley.pipeline.client.tables",
+    "scan_topic": "parley.pipeline.client.tables",
 }
 
 _compiled.install_guard()

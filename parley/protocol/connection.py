@@ -40,6 +40,10 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
 _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
+LOOKS_LIKE_HTTP: Final = "this looks like HTTP"
+"""Part of the message of an error if the other side speaks HTTP."""
+_HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
+"""How requests and responses of HTTP begin, and pages without a header (HTTP/0.9)."""
 _FRAME_BYTES_FIRST: Final = 1024 * 1024  # what is allocated for a large frame before any more of it has arrived
 _SMALL_READS: Final = 256  # in a row, before the buffer is halved
 
@@ -166,8 +170,10 @@ class FrameReader:
         hint = ""
         if start[:2] == b"\x16\x03":
             hint = "; this looks like TLS on a port without it"
-        elif start in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"HTTP", b"CONN"):
-            hint = "; this looks like HTTP"
+        elif start[:2] == b"\x15\x03":
+            hint = "; this looks like a port with TLS"
+        elif start in _HTTP:
+            hint = f"; {LOOKS_LIKE_HTTP}"
         if size < 0:
             raise MalformedMessage(f"a frame claims {size} bytes{hint}")
         raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed{hint}")

@@ -1,4 +1,4 @@
-"""What locks the server of a store for the brokers' account: TLS, users or ACLs, and the options of its address.
+"""Locks the server of a store, so that only the brokers' account may use it: TLS, users or ACLs, address options.
 
 The steps are those of docs/stores.md, carried out over the servers' HTTP APIs. They can be repeated: a server that is
 locked already stays as it is.

@@ -68,7 +68,9 @@ def test_the_envelope_is_readable_and_comes_back() -> None:
     assert unwrap(Entry("k", wrap(b"", many), Revision(1))).nonces == many[:16]
 
 
-@pytest.mark.parametrize("foreign", [b"", b"hello", b"hello\nworld", b"2 00\nx", b"1 " + b"0" * 272 + b"\n"])
+@pytest.mark.parametrize(
+    "foreign", [b"", b"hello", b"hello\nworld", b"0 00\nx", b"2 00\nx", b"1 " + b"0" * 272 + b"\n"]
+)
 def test_foreign_values_are_refused(foreign: bytes) -> None:
     with pytest.raises(BadConfig, match="another program"):
         unwrap(Entry("k", foreign, Revision(1)))

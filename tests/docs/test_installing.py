@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.java_archives import small_spark
+
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
@@ -49,12 +51,13 @@ def test_mine(kafka_broker):
 """
 
 SPARK = """
-import tools, protocol
+import sys, tools, protocol
 from confluent_kafka import Producer
 from parley import Broker
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate()
 with Broker(data_dir="data") as running:
     with Producer({"bootstrap.servers": running.bootstrap_servers}) as producer:
         producer.produce("t", b"x")
@@ -180,7 +183,7 @@ def test_the_source_distribution_works_without_a_compiler(source: Installed, pro
 @pytest.mark.spark
 def test_spark_finds_its_source_beside_modules_of_any_name(wheel: Installed, project: Path) -> None:
     (project / "program.py").write_text(SPARK)
-    wheel.run(project, "program.py")
+    wheel.run(project, "program.py", small_spark())
 
 
 def test_importing_parley_is_cheap(wheel: Installed, tmp_path: Path) -> None:

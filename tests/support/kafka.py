@@ -21,6 +21,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from tests.support.java_archives import SMALL, small_jvm
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ STOP_SECONDS = 60
 
 _KEPT = {"log.retention.ms": "-1"}
 """Records of tests are of any time, and half a minute after its start a broker looks for old ones."""
-_SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_MEMORY = "-Xmx512m"
 _LOG4J = """\
 log4j.rootLogger=WARN, out
 log4j.logger.kafka.server.KafkaServer=INFO
@@ -77,7 +78,12 @@ def java_command(main: str, *args: str, version: str = KAFKA_4, more_libs: Path 
     if main.endswith(".java"):
         path = f"{path}:{_compiled(Path(main), version, tuple(folders))}"
         main = Path(main).stem
-    return ["java", *_SMALL_JVM, _logging(version), "-cp", path, main, *args]
+    return ["java", _MEMORY, *_jvm_options(version), _logging(version), "-cp", path, main, *args]
+
+
+@functools.cache
+def _jvm_options(version: str) -> tuple[str, ...]:
+    return tuple(small_jvm(Path(kafka_libs(version)).parent))
 
 
 @functools.cache
@@ -89,7 +95,7 @@ def _compiled(source: Path, version: str, libs: tuple[Path, ...]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent))
         jars = ":".join(str(jar) for folder in libs for jar in folder.glob("*.jar"))  # the module expands no *
-        command = ["java", *_SMALL_JVM, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", jars]
+        command = ["java", _MEMORY, *SMALL, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", jars]
         done = subprocess.run([*command, "-d", str(made), str(source)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise JavaFailed(f"{source} is not compiled:\n{done.stderr}{done.stdout}")
@@ -316,8 +322,13 @@ class Kafka4:
         directory: Path,
         overrides: Mapping[str, str] | None = None,
         more_listeners: Mapping[str, str] | None = None,
+        *,
+        java_option: str = "",
     ) -> None:
-        """``more_listeners`` maps names to security protocols; ``listeners`` has their addresses."""
+        """``more_listeners`` maps names to security protocols; ``listeners`` has their addresses.
+
+        ``java_option`` is one more option of the server's JVM.
+        """
         self.log_dir = directory / "logs"
         port, controller = free_port(), free_port()
         self.bootstrap_servers = f"127.0.0.1:{port}"
@@ -344,7 +355,9 @@ class Kafka4:
         properties = directory / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
-        self._server = JavaServer(java_command("kafka.Kafka", str(properties)), cwd=directory)
+        java, *words = java_command("kafka.Kafka", str(properties))
+        options = [java_option] if java_option else []
+        self._server = JavaServer([java, *options, *words], cwd=directory)
         try:
             # It logs nothing when all is well; it serves when it answers.
             AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(
@@ -353,6 +366,10 @@ class Kafka4:
         except BaseException:
             self.close()
             raise
+
+    def stop(self) -> None:
+        """Shut it down in order."""
+        self._server.stop()
 
     def close(self) -> None:
         """End it. May be called again."""

@@ -222,10 +222,15 @@ def test_all_may_go_and_come_in_any_order(
         running.wait_for_acknowledged(100)
 
 
-def test_replicas_move_while_their_leader_goes(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    "moves", [([1, 2], [3, 1, 2]), pytest.param(([1, 2], [3, 1, 2], [2, 3], [1, 2, 3]), marks=pytest.mark.soak)]
+)
+def test_replicas_move_while_their_leader_goes(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], moves: tuple[list[int], ...]
+) -> None:
     with losing_nothing(cluster, new_name()) as running:
         running.wait_for_acknowledged(60)
-        for wanted in ([1, 2], [3, 1, 2], [2, 3], [1, 2, 3]):
+        for wanted in moves:
             asyncio.run(reassign(cluster, running.topic, wanted))
             kill_leader(cluster, running.topic)
             cluster.start_all()
@@ -270,7 +275,12 @@ def test_one_may_come_long_after_the_other(
 
 
 @pytest.mark.slow
-def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    "hurts", [(kill_leader,), pytest.param((kill_controller, stop_leader), marks=pytest.mark.soak)]
+)
+def test_clocks_may_differ_by_minutes(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], hurts: tuple[Hurt, ...]
+) -> None:
     for number, ahead_s in ((1, -420), (2, 0), (3, 600)):
         cluster.brokers[number].program = ["tests.system.skewed", str(ahead_s)]
     try:
@@ -280,7 +290,7 @@ def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Cal
                 running.wait_for_acknowledged(20)
                 cluster.start_all()
                 cluster.wait_until_in_sync()
-            for hurt in (kill_leader, kill_controller, stop_leader):
+            for hurt in hurts:
                 hurt(cluster, running.topic)
                 running.wait_for_acknowledged(60)
                 cluster.heal()

@@ -5,6 +5,7 @@ Consul is as installed, with its TTL of at least 10 s: who goes is replaced long
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -50,14 +51,17 @@ def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
     return processes
 
 
+QUICK = {("consul", "controller", "killed"), ("etcd", "leader", "frozen"), ("zookeeper", "controller", "killed")}
+
+
 @pytest.mark.parametrize(
-    ("who", "how"),
+    ("store", "who", "how"),
     [
-        ("controller", "killed"),
-        ("leader", "frozen"),
-        pytest.param("leader", "killed", marks=pytest.mark.soak),
-        pytest.param("controller", "frozen", marks=pytest.mark.soak),
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.soak)
+        for each in itertools.product(STORES, ("controller", "leader"), ("killed", "frozen"))
     ],
+    indirect=["store"],
+    scope="module",
 )
 def test_nothing_is_lost_with_a_broker(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], who: str, how: str
@@ -78,7 +82,10 @@ def test_nothing_is_lost_with_a_broker(
 
 
 @pytest.mark.parametrize(
-    "store", [pytest.param("consul", marks=pytest.mark.soak), "etcd", "zookeeper"], indirect=True, scope="module"
+    "store",
+    [*(pytest.param(each, marks=pytest.mark.soak) for each in ("consul", "zookeeper")), "etcd"],
+    indirect=True,
+    scope="module",
 )
 def test_data_flows_while_the_store_is_away(
     store: Servers, cluster: ClusterOfProcesses, new_name: Callable[..., str]

@@ -154,10 +154,13 @@ def copier(cluster: ClusterOfProcesses, folder: Path, source: str, target: str, 
     return Program(folder, COPIER, *itertools.chain(*words.items()), *flags)
 
 
-def test_copiers_in_a_chain(cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path) -> None:
-    """Two copiers from each topic to the next: a broker is killed during each hop, and a copier during the last."""
-    topics = [cluster.create_topic(new_name(), PARTITIONS) for _ in range(3)]
-    sent = [(number % PARTITIONS, f"k{number}", f"v{number}") for number in range(2000)]
+@pytest.mark.parametrize(("hops", "count"), [(1, 1000), pytest.param(2, 2000, marks=pytest.mark.soak)])
+def test_copiers_in_a_chain(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path, hops: int, count: int
+) -> None:
+    """Two copiers from each topic to the next: a broker is killed during each hop, and a copier during the second."""
+    topics = [cluster.create_topic(new_name(), PARTITIONS) for _ in range(hops + 1)]
+    sent = [(number % PARTITIONS, f"k{number}", f"v{number}") for number in range(count)]
     fill(cluster, topics[0], sent)
     for hop, (source, target) in enumerate(itertools.pairwise(topics), 1):
         copiers = [copier(cluster, tmp_path, source, target, number) for number in range(PARTITIONS)]

@@ -72,7 +72,9 @@ def everything_is_there(cluster: ClusterOfProcesses, first: int) -> None:
     assert not any(LOSS in broker.log() for broker in cluster.brokers.values())
 
 
-@pytest.mark.parametrize("damage", [None, emptied, flipped, cut, removed])
+@pytest.mark.parametrize(
+    "damage", [emptied, flipped, *(pytest.param(each, marks=pytest.mark.soak) for each in (None, cut, removed))]
+)
 def test_all_are_killed_and_a_damaged_one_starts_first(
     cluster: ClusterOfProcesses, damage: Callable[[BrokerProcess], None] | None
 ) -> None:

@@ -25,8 +25,9 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_steps_are_those_of_kafkas_quickstart(tmp_path: Path) -> None:
-    output = run(tmp_path)
+def test_steps_are_those_of_kafkas_quickstart_and_a_running_store_gets_its_own_path(tmp_path: Path) -> None:
+    given = f"local://{tmp_path}/store"
+    output = run(tmp_path, "--coordination-url", given)
     commands = [line for line in output.splitlines() if line.startswith("$ ")]
     assert [" ".join(command.split()[1:3]) for command in commands] == [
         "parley start",
@@ -37,13 +38,12 @@ def test_steps_are_those_of_kafkas_quickstart(tmp_path: Path) -> None:
         "parley topics",
         "parley consume",
     ]
+    (kept,) = (tmp_path / "store").iterdir()
+    assert f"until you delete it: {given}/{kept.name}\n" in output
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "store",
-    ["local", *(each if each == "etcd" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS)],
-)
+@pytest.mark.parametrize("store", ["local", *(pytest.param(each, marks=pytest.mark.soak) for each in KINDS)])
 def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
     """The program itself ends with an error if a stranger is let in."""
     output = run(tmp_path, "--secure", "--store", store)
@@ -93,14 +93,6 @@ def test_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> Non
     (url,) = [word for word in there if word.startswith("coordination.url=")]
     assert url.startswith(f"coordination.url={store}://127.0.0.1:")
     assert there - {url} == {"listeners=PLAINTEXT://127.0.0.1:0", "metrics.listener=", "logging.level=error"}
-
-
-@pytest.mark.slow
-def test_running_store_gets_its_own_path(tmp_path: Path) -> None:
-    given = f"local://{tmp_path}/store"
-    output = run(tmp_path, "--coordination-url", given)
-    (kept,) = (tmp_path / "store").iterdir()
-    assert f"until you delete it: {given}/{kept.name}\n" in output
 
 
 def test_a_stranger_that_is_let_in_ends_the_program(tmp_path: Path) -> None:

@@ -163,21 +163,22 @@ def test_a_different_group_in_the_file_is_refused(parley: Parley, tmp_path: Path
 
 def test_a_missing_topic_is_created_if_allowed(on_broker: Parley, topic: str) -> None:
     name = f"auto-{topic}"
-    waited = on_broker("consume", "--topic", name, "--timeout-ms", "1000")
+    allowed = ("--consumer-property", "allow.auto.create.topics=true")
+    waited = on_broker("consume", "--topic", name, "--timeout-ms", "1000", *allowed)
     assert (waited.code, waited.out) == (0, "")
     assert name in on_broker("topics", "--list").lines
 
 
 def test_consume_waits_for_a_missing_topic(on_broker: Parley, broker: Broker, topic: str) -> None:
     name = f"later-{topic}"
-    no = ("--consumer-property", "allow.auto.create.topics=false")
-    silent = on_broker("consume", "--topic", name, "--timeout-ms", "500", *no)
-    assert silent.code == 0
+    silent = on_broker("consume", "--topic", name, "--timeout-ms", "500")
+    assert (silent.code, silent.out) == (1, "")
     assert f"the topic '{name}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it" in silent.err
+    assert f"Error: The topic '{name}' does not exist. `parley topics --create" in silent.err
     assert name not in on_broker("topics", "--list").lines
     sender = threading.Timer(0.5, put, (broker, name, b"late"))
     sender.start()
-    came = on_broker("consume", "--topic", name, "--from-beginning", "--max-messages", "1", *no)
+    came = on_broker("consume", "--topic", name, "--from-beginning", "--max-messages", "1")
     sender.join()
     assert (came.code, came.out) == (0, "late\n")
 

@@ -53,7 +53,6 @@ ABSENT = {
     "dump-log": {
         "--cluster-metadata-decoder": "there is no __cluster_metadata log",
         "--remote-log-metadata-decoder": "there is no tiered storage",
-        "--share-group-state-decoder": "there are no share groups",
     },
     "perf consume": {
         "--threads": "has no effect in Kafka 3.9, and is gone in 4",

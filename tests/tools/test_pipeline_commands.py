@@ -95,7 +95,7 @@ def test_settings_without_effect_give_one_warning(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends when it is about to start Spark
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("parley.pipeline.java._bundled", lambda: None)
+    monkeypatch.setattr("parley.pipeline.spark.java._bundled", lambda: None)
     path = tmp_path / "mm2.properties"
     path.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n")
     path.write_text(path.read_text() + "tasks.max = 4\noffset.lag.max = 7\nsync.topic.acls.enabled = true\nx = y\n")
@@ -114,7 +114,7 @@ def test_each_of_several_topics_has_a_folder_below() -> None:
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An address that refuses connections, with a short timeout."""
-    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 0.2)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
@@ -123,7 +123,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that end before they need it."""
-    monkeypatch.setattr("parley.pipeline.session.check_spark", lambda: None)
+    monkeypatch.setattr("parley.pipeline.spark.session.check_spark", lambda: None)
 
 
 @pytest.mark.slow

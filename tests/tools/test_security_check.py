@@ -427,6 +427,18 @@ def test_a_file_that_no_broker_would_start_with(parley: Parley, tmp_path: Path) 
     assert "ssl.keystore.location" in refused.err
 
 
+def test_a_file_is_read_as_the_broker_reads_it(parley: Parley, settings: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    checked = parley("security", "check", written(file, {**settings, "num.partition": "3"}))
+    assert checked.code == 0
+    assert "num.partition is not a key of the configuration: is num.partitions meant?" in checked.err
+    ranger = "org.apache.ranger.authorization.kafka.authorizer.RangerKafkaAuthorizer"
+    refused = parley("security", "check", written(file, {**settings, "authorizer.class.name": ranger}))
+    assert refused.code == 1
+    assert "authorizer.class.name" in refused.err
+    assert "a class of Java cannot be" in refused.err
+
+
 # --- Clusters ---
 
 

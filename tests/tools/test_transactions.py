@@ -31,7 +31,7 @@ from parley.tools.cli.transactions.hanging import OpenTransaction, Scope, hangin
 from parley.tools.cli.transactions.states import ActiveProducer, Transaction
 from tests.support.kafka import Kafka4, MissingPeer, kafka_libs
 from tests.support.kafka_tools import run_tool
-from tests.tools.conftest import Parley
+from tests.tools.conftest import Parley, Typed
 
 TOOL = "org.apache.kafka.tools.TransactionsCommand"
 WITHOUT_ID = 4711
@@ -133,9 +133,10 @@ class Tool:
         assert (ours.code, theirs.code) == (0, 0), (ours, theirs)
         assert _compared(ours.lines, without) == _compared(theirs.out.splitlines(), without)
 
-    def ended(self, name: str, *words: str) -> None:
+    def ended(self, name: str, *words: str) -> Typed:
         typed = self.parley("transactions", name, "--bootstrap-server", self.at, *words)
         assert (typed.code, typed.out) == (0, ""), typed
+        return typed
 
 
 def _compared(lines: list[str], without: str) -> list[str]:
@@ -200,7 +201,8 @@ def test_an_open_transaction_is_shown_and_terminated(tool: Tool, server: Server)
     (active,) = tool.data("describe-producers", "--topic", "shown", "--partition", "0", "--broker-id", "1")
     assert (active["producerId"], active["currentTransactionStartOffset"]) == (listed["producerId"], 0)
 
-    tool.ended("force-terminate", "--transactional-id", "id-shown")
+    ended = tool.ended("force-terminate", "--transactional-id", "id-shown")
+    assert "'id-shown' has no open transaction any more" in ended.err
     with pytest.raises(KafkaException):
         producer.commit_transaction(30)
     tool.agree("describe", "--transactional-id", "id-shown")

@@ -17,6 +17,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED
 from parley.broker.embedded.reentrant_block import ReentrantBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
+from parley.broker.logging.unconfigured import print_if_unconfigured
 from parley.broker.server import BrokerServer
 from parley.consensus.registry import names_store
 
@@ -67,6 +68,11 @@ class Broker(ReentrantBlock):
         return self.server.bootstrap_servers
 
     @property
+    def port(self) -> int:
+        """The port that the broker listens on."""
+        return self.server.endpoints[0].port
+
+    @property
     def _keeps_data(self) -> bool:
         return bool(self._given.keys() & {"log.dirs", "log.dir"})
 
@@ -83,6 +89,7 @@ class Broker(ReentrantBlock):
         if not self._keeps_data:
             self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
         config = self._config("" if self._temporary is None else self._temporary.name)
+        print_if_unconfigured(config)
         try:
             await asyncio.get_running_loop().run_in_executor(None, prepare_folders, config.data_dirs)
             self._server = BrokerServer(config)

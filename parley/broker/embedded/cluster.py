@@ -23,6 +23,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED_CLUSTER, IN_ONE_LOOP, of_cluster
 from parley.broker.embedded.reentrant_block import ReentrantBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
+from parley.broker.logging.unconfigured import print_if_unconfigured
 from parley.broker.server import BrokerServer
 from parley.consensus.backend import Backend
 from parley.consensus.registry import backend_factory, configured_url, names_store
@@ -65,6 +66,7 @@ class ClusterBroker:
         if self.port:
             self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap_servers}"
         config = BrokerConfig.from_properties(self._settings)
+        print_if_unconfigured(config)
         await asyncio.get_running_loop().run_in_executor(None, prepare_folders, config.data_dirs)
         server = self._server = BrokerServer(config)
         try:

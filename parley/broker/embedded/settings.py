@@ -24,15 +24,17 @@ def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[s
 
 def prepare_folders(directories: tuple[str, ...]) -> None:
     """Create the folders. Only the first one must work: it also holds the embedded store. Raises OSError if not."""
-    first = directories[0]
+    first, is_made = directories[0], False
     try:
         os.makedirs(first, exist_ok=True)
+        is_made = True
         with tempfile.TemporaryFile(dir=first):
             pass
     except OSError as error:
+        problem = "is not writable" if is_made else "does not exist and cannot be created"
         raise RuntimeError(
-            f"the data folder {first} cannot be written ({error.strerror or error}): correct its permissions, or pass "
-            "another one as data_dir"
+            f"the data folder {first} {problem} ({error.strerror or error}): pass a folder as data_dir that this user "
+            "can write to"
         ) from error
 
 

@@ -32,7 +32,7 @@ class ClientQuotaCallback(ABC):
 
     @abstractmethod
     def limit(self, key: QuotaKey, principal: Principal, client_id: str) -> Limit | None:
-        """Return the client's quota and who shares it; None if the client has none.
+        """Return the client's quota and the clients that share it; None if the client has none.
 
         The rate must be finite, and at least 0. If it is not, the client has no quota, as if this had raised. The
         method stands for Kafka's ``quotaMetricTags`` and ``quotaLimit``.
@@ -43,7 +43,7 @@ class ClientQuotaCallback(ABC):
         return
 
     def cluster_changed(self, image: MetadataImage) -> None:
-        """Note a change of topics, partitions or brokers (``updateClusterMetadata``). Called for each change."""
+        """Note a new image of the metadata (``updateClusterMetadata``). Called for every change of it."""
         return
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class _Sample:
 class SampledRate:
     """The rate over the last windows, as Kafka's ``Rate`` computes it.
 
-    A window begins with the first amount after the end of the one before it, so windows need not follow each other at
+    A window begins with the first amount after the end of the previous one, so windows need not follow each other at
     once. Until all windows have been used, the rate counts the missing ones as empty: a new client may use at once what
     it may use in ``count - 1`` windows.
     """

@@ -67,7 +67,7 @@ _KEY_END = "\x7f"  # sorts after every character that a key can contain
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of an applied transaction: the sequence before it, and how many keys it deleted."""
+    """The result of an applied transaction: the previous sequence number, and how many keys it deleted."""
 
     base: int
     deleted: int

@@ -72,7 +72,8 @@ class State:
 
 @dataclass(slots=True)
 class Range:
-    """The keys of a range in one state, sorted. ``position`` is the number of the log's next entry in that state."""
+    """The sorted keys of a range, all read in one state of the store. ``position`` is the number of the log's next
+    entry in that state."""
 
     stored: list[Stored]
     position: int

@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.schema import Buffer as Buffer
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 """The bytes before the records of a v2 batch."""

@@ -22,8 +22,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
-
-Buffer = bytes | bytearray | memoryview
+from parley.protocol.schema import Buffer
 
 PIECE_BYTES: Final = 1 << 17
 """The approximate size of what ``pieces`` yields: small enough for the processor's cache."""
@@ -59,7 +58,7 @@ class Compression(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The codec with this name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
+        """Return the codec with this name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
         try:
             return cls[name.upper()]
         except KeyError:
@@ -283,9 +282,20 @@ _idle_zstd_decoders: list[Any] = []
 thread."""
 
 
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED_MAGIC: Final = b"\x2a\x4d\x18"
+"""The last three bytes of the magic numbers of skippable frames; the first is 0x50 to 0x5f."""
+_ZSTD_SIZE_BYTES: Final = (0, 2, 4, 8)
+"""The bytes of a frame's content size, by its flag; 1 instead of 0 in a frame of a single segment."""
+_ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+_ZSTD_RUN: Final = 1
+"""The type of a block that repeats one byte: whatever its size is, it takes up one."""
+
+
 def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     import zstandard
 
+    _check_zstd_frames(memoryview(data))
     try:
         decoder = _idle_zstd_decoders.pop()
     except IndexError:
@@ -298,6 +308,40 @@ def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
         raise InvalidRecord(f"not zstd data: {error}") from None
     finally:
         _idle_zstd_decoders.append(decoder)
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Raises InvalidRecord if the data do not end with a frame's end: the decoder accepts frames that are cut off."""
+    pos = 0
+    while True:
+        pos = _zstd_frame_end(data, pos)
+        if pos == len(data):
+            return
+        if pos > len(data):
+            raise InvalidRecord("zstd data end too early")
+
+
+def _zstd_frame_end(data: memoryview, start: int) -> int:
+    """The position behind the frame at ``start``; more than the length of the data if it is cut off (RFC 8878)."""
+    magic, pos = bytes(data[start : start + 4]), start + 5
+    if len(magic) == 4 and magic[0] >> 4 == 5 and magic[1:] == _ZSTD_SKIPPED_MAGIC:
+        return start + 8 + int.from_bytes(data[start + 4 : start + 8], "little")
+    if pos > len(data):
+        return pos
+    if magic != _ZSTD_MAGIC:
+        raise InvalidRecord("not zstd data: no frame")
+    descriptor = data[start + 4]
+    is_single = descriptor >> 5 & 1
+    pos += 1 - is_single  # the size of the window
+    pos += _ZSTD_DICTIONARY_BYTES[descriptor & 3] + (_ZSTD_SIZE_BYTES[descriptor >> 6] or is_single)
+    is_last = 0
+    while not is_last:
+        if pos + 3 > len(data):
+            return pos + 3
+        block = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16
+        is_last = block & 1
+        pos += 3 + (1 if block >> 1 & 3 == _ZSTD_RUN else block >> 3)
+    return pos + (descriptor & 4)  # the checksum, if the flag of this value is set
 
 
 _COMPRESSORS: Final[dict[Compression, Callable[[Buffer, int | None], bytes]]] = {

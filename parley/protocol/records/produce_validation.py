@@ -174,7 +174,7 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
 
 
 def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
-    """True if ``_record_error`` will find something in these records."""
+    """True if ``_check_records`` will find something in these records."""
     if rules.require_keys and seen.first_null_key >= 0:
         return True
     # The least timestamp is above the greatest only if no record has one.
@@ -188,29 +188,22 @@ def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
     )
 
 
-def _record_error(timestamp: int, key: bytes | None, rules: ProduceRules, now_ms: int) -> tuple[ErrorCode, str] | None:
-    """The error code and message if a record breaks the topic's rules; otherwise None."""
-    if rules.require_keys and key is None:
-        return ErrorCode.INVALID_RECORD, "A record of a compacted topic must have a key."
-    if rules.timestamp_type is TimestampType.APPEND or timestamp == NO_TIMESTAMP:
-        return None
-    least, most = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-    if least <= timestamp <= most:
-        return None
-    return ErrorCode.INVALID_TIMESTAMP, f"The timestamp {timestamp} is outside of [{least}, {most}]."
-
-
 def _check_records(records: Iterable[Record], rules: ProduceRules, now_ms: int) -> None:
     """Raise RecordErrors if records break the topic's rules."""
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
-    for index, record in enumerate(records):
-        error = _record_error(record.timestamp, record.key, rules, now_ms)
-        if error is None:
+    require_keys = rules.require_keys
+    least, most = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    if rules.timestamp_type is TimestampType.APPEND:
+        least, most = -_UNBOUNDED, _UNBOUNDED
+    for index, (_, timestamp, key, _, _) in enumerate(records):
+        if require_keys and key is None:
+            errors.append((index, "A record of a compacted topic must have a key."))
+        elif least <= timestamp <= most or timestamp == NO_TIMESTAMP:
             continue
-        if error[0] is ErrorCode.INVALID_TIMESTAMP:
-            code = error[0]
-        errors.append((index, error[1]))
+        else:
+            code = ErrorCode.INVALID_TIMESTAMP
+            errors.append((index, f"The timestamp {timestamp} is outside of [{least}, {most}]."))
         if len(errors) == RECORD_ERRORS_MAX:
             break
     if errors:

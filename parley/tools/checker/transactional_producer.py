@@ -1,4 +1,4 @@
-"""A transactional producer that is replaced again and again, as an application is that restarts.
+"""A transactional producer that is replaced again and again, like an application that restarts.
 
 Each instance commits most of its transactions and aborts some. It leaves the last one open; the next instance takes
 over the transactional id, which aborts that transaction. Then the old instance tries to commit it, and must fail.

@@ -1,14 +1,17 @@
 """Clients that produce a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
 
-Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. They may use
-transactions (``transactional_producer.py``). Readers follow every partition from its beginning and see committed
-records only. In the end another reader reads every partition from beginning to end.
+Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. They pass
+over a partition that does not respond. They may use transactions (``transactional_producer.py``). Readers follow every
+partition from its beginning and see committed records only. In the end another reader reads every partition from
+beginning to end.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from threading import Event, Thread
 from types import TracebackType
@@ -30,6 +33,10 @@ STOP_S: Final = 2 * WAIT_S
 broker dies while the consumer closes (its issue 5476)."""
 END_WAIT_S: Final = 15.0
 """How long a partition may end below an acknowledged record until the record counts as lost."""
+UNDER_WAY_MAX: Final = 5
+"""Records of a partition that a producer sends before it waits for the first acknowledgement. librdkafka's idempotent
+producer has five requests of a partition under way at most. With more records than that, its threads ask all the time
+whether they may send: a trial whose broker hangs would take the CPU that the other brokers need."""
 _QUICK: Final = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -71,6 +78,8 @@ class Trial:
         self._idempotent = idempotent
         self._interval_s = 1 / rate
         self._record_bytes = record_bytes
+        self._under_way: Counter[tuple[str, int]] = Counter()
+        """The unacknowledged records of each producer and partition."""
         self._over = Event()
         produce = self._transact if transactional else self._produce
         self._threads = [self._thread(produce, f"p{n}") for n in range(producers)]
@@ -151,9 +160,11 @@ class Trial:
         settings = {"acks": "all", "enable.idempotence": self._idempotent, "linger.ms": 1, "message.timeout.ms": 0}
         producer = Producer({**self._settings, **settings})
         due = time.monotonic()
-        while not self._over.is_set():
-            number = self.history.sent(name, len(written.partitions) % self.partitions)
-            self._send(producer, name, number, written.partitions[number])
+        for partition in itertools.cycle(range(self.partitions)):
+            if self._over.is_set():
+                break
+            if self._under_way[name, partition] < UNDER_WAY_MAX:
+                self._send(producer, name, self.history.sent(name, partition), partition)
             due = max(due + self._interval_s, time.monotonic() - 1)
             producer.poll(max(0.0, due - time.monotonic()))
         left = producer.flush(WAIT_S)
@@ -176,16 +187,18 @@ class Trial:
 
     def _send(self, producer: Producer, name: str, number: int, partition: int) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
+            self._under_way[name, partition] -= 1
             if error is not None:
                 self.history.failed(name, number, str(error))
             else:
-                partition, offset = message.partition() or 0, message.offset()
-                self.history.acknowledged(name, number, partition, offset, at=time.monotonic())
+                where, offset = message.partition() or 0, message.offset()
+                self.history.acknowledged(name, number, where, offset, at=time.monotonic())
 
         while True:
             try:
                 value = payload(name, number, self._record_bytes)
                 producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+                self._under_way[name, partition] += 1
                 return
             except BufferError:
                 if self._over.is_set():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated
+from parley.protocol.connection import LOOKS_LIKE_HTTP
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import client_security, is_security_key
@@ -24,7 +25,12 @@ TopicPartition = tuple[str, int]
 TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1
 _ASKED_AGAIN_S = 5.0
-_CLOSED = ("closed the connection", "the connection has ended", "Connection reset by peer")
+_CLOSED = (
+    "closed the connection",
+    "the connection has ended",
+    "Connection reset by peer",
+    "looks like a port with TLS",
+)
 """What the message of an error contains if a broker accepted a connection, and closed it."""
 _USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
@@ -72,6 +78,11 @@ def on_cluster(
 def _explained(error: KafkaError, bootstrap: str) -> str:
     if isinstance(error, NotAuthenticated):
         return f"{error.message}. The settings of security are those of --command-config. ({error.code.name})"
+    if LOOKS_LIKE_HTTP in error.message:
+        return (
+            f"{bootstrap} speaks HTTP, not Kafka's protocol; a broker's metrics have such a port. Name the port of "
+            "one of the broker's listeners."
+        )
     if _is_closed_without_a_response(error):
         return (
             f"{bootstrap} closes the connections of this client. If the listener needs TLS or a login, set "
@@ -96,7 +107,11 @@ async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
         async with client:
             await client.metadata([])
     except KafkaError as error:
-        is_told = isinstance(error, NotAuthenticated) or _is_closed_without_a_response(error)
+        is_told = (
+            isinstance(error, NotAuthenticated)
+            or LOOKS_LIKE_HTTP in error.message
+            or _is_closed_without_a_response(error)
+        )
         return _explained(error, bootstrap) if is_told else ""
     except (OSError, ValueError):  # such as settings that only librdkafka knows
         return ""

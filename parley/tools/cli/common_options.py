@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -15,6 +15,52 @@ if TYPE_CHECKING:
     from parley.protocol.security.client_security import ClientSecurity
 
 T = TypeVar("T")
+
+CLIENT_SETTINGS: Final = (
+    "acks",
+    "allow.auto.create.topics",
+    "auto.offset.reset",
+    "batch.size",
+    "bootstrap.servers",
+    "client.id",
+    "client.rack",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.idempotence",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "isolation.level",
+    "linger.ms",
+    "max.poll.interval.ms",
+    "max.request.size",
+    "partition.assignment.strategy",
+    "request.timeout.ms",
+    "retries",
+    "sasl.jaas.config",
+    "sasl.kerberos.service.name",
+    "sasl.login.callback.handler.class",
+    "sasl.mechanism",
+    "sasl.oauthbearer.token.endpoint.url",
+    "security.protocol",
+    "session.timeout.ms",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+    "transactional.id",
+)
+"""The settings of Java's clients that are used most: one of them may be meant by a misspelt name."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -87,10 +133,18 @@ def security_of(properties: Mapping[str, str], option: str) -> ClientSecurity:
 def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
     """Warn about settings that have no effect here, in one line; print nothing if there are none.
 
-    Those that declare config providers have had their effect when the file was read.
+    Those that declare config providers have had their effect when the file was read. A name that is nearly one of
+    ``CLIENT_SETTINGS`` is shown with that.
     """
     from parley.configuration.providers import is_about_providers
 
-    shown = ", ".join(sorted(name for name in names if not is_about_providers(name)))
+    shown = ", ".join(_with_suggestion(name) for name in sorted(names) if not is_about_providers(name))
     if shown:
         print(f"Warning: these {kind} have no effect here: {shown}.", file=sys.stderr)
+
+
+def _with_suggestion(name: str) -> str:
+    from difflib import get_close_matches  # slow to import, and needed for mistakes only
+
+    meant = [] if name in CLIENT_SETTINGS else get_close_matches(name, CLIENT_SETTINGS, n=1, cutoff=0.8)
+    return f"{name} (is {meant[0]} meant?)" if meant else name

@@ -92,9 +92,10 @@ class Entity:
 
 
 def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[str, str | None]) -> tuple[Entity, ...]:
-    """Get the entity from the long options, or from a short one such as ``--topic``. A user with a client id are two.
+    """Get the entity from the long options, or from a short one such as ``--topic``.
 
-    Types and names belong together in their order. Raises ``CommandError`` if the options are wrong.
+    A user with a client id counts as two. The first type belongs to the first name, and so on. Raises ``CommandError``
+    if the options are wrong.
     """
     given = [Entity(kind, name) for kind, name in short.items() if name is not None]
     if given and (types or names):

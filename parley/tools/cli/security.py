@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +61,8 @@ def check(
         from parley.tools.security_check.file_subject import subject_of_file
 
         subject, unchecked = subject_of_file(file, now)
+        for warning in subject.config.warnings:
+            print(f"Warning: {file}: {warning}.", file=sys.stderr)
         subjects = [subject]
     else:
         from parley.tools.security_check.cluster_subjects import subjects_of_cluster

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.config.listeners import ListenerAddress
+from parley.broker.security.authorizer import load_authorizer_of
 from parley.broker.security.tls.server import ServerTls, server_tls
 from parley.configuration.properties import read_properties
 from parley.configuration.providers import read_configuration
@@ -40,6 +41,7 @@ def subject_of_file(path: Path, now: datetime) -> tuple[Subject, list[Unchecked]
         written = read_properties(path)
         config = BrokerConfig.from_properties(read_configuration(path))
         listeners = dict(_listeners_with_tls(config))
+        load_authorizer_of(config)
     except OSError as error:
         raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
     except (ConfigError, ValueError) as error:

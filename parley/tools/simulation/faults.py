@@ -47,7 +47,7 @@ class Kind(Enum):
     LOSE_DISK = "lose disk"
     """A broker is killed, and starts again on an empty disk."""
     OLD_DISK = "old disk"
-    """A broker is killed, and starts again on a copy of its disk, made when it ended the time before."""
+    """A broker is killed, and starts again on a copy of its disk, made when it ended the previous time."""
     FLIP = "flip bytes"
     """A broker is killed, and some bytes of a segment change before it starts again."""
     LOSE_SEGMENT = "lose segment"

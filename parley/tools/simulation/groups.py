@@ -80,7 +80,7 @@ def consumer_group(world: World, ledger: Ledger, groups: ConsumerGroupLedger) ->
 
 
 def _members(world: World, prefix: str, releases: Callable[[str], None], begin: Begin) -> list[GroupConsumer]:
-    """A dynamic member, a static one, and one of which the seed decides that, and whether it outlives the faults."""
+    """A dynamic member, a static one, and a third: the seed decides which it is, and whether it outlives the faults."""
     rng = world.random(f"{prefix}s")
     is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
     return [

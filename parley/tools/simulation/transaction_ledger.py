@@ -99,7 +99,7 @@ class TransactionLedger:
             transaction.state = State.COMMITTED
 
     def abandoned(self, transaction: Transaction) -> None:
-        """The producer was fenced, or has died. Unless it has requested a commit the transaction is aborted."""
+        """Note that the producer was fenced or has died. The transaction is aborted, unless a commit was requested."""
         if transaction.state is State.OPEN:
             transaction.state = State.ABORTED
 

@@ -1,7 +1,8 @@
 """The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
 
-``make test`` tries a quarter of the model's examples on each of Parley's stores, and kills 25 candidates, on the
-embedded store only. ``make soak`` runs all of the examples and a hundred kills on every store.
+``make test`` tries a quarter of the model's examples on the embedded stores and a tenth on servers, lists a quarter of
+the keys, and kills 25 candidates, on the embedded stores only. The third party's store passes the first check of each
+kind. ``make soak`` runs everything on every store.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ import pytest
 from hypothesis import settings
 
 from parley.consensus.conformance import machine
-from parley.consensus.conformance.checks import elections
+from parley.consensus.conformance.checks import elections, keyvalue
+from parley.consensus.conformance.runner import all_checks
 from tests.support.proportion import examples
 from tests.support.stores.servers import data_place
 
 _KILLS = "[election-hundred-kills]"
 _MODEL = "[model-agreement]"
-_KILLS_IN_TEST = ("TestLocal", "TestMemory")
+_PAGING = "[kv-paging]"
+_EMBEDDED = ("TestLocal", "TestMemory")
+_THIRD_PARTY = "TestPostgresql"
+_FIRST_OF_KIND = {
+    f"test_property[{each.name}]" for each in {c.name.partition("-")[0]: c for c in reversed(all_checks())}.values()
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,16 +35,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent != here:
             continue
-        if item.name.endswith((_MODEL, _KILLS)):
+        if item.name.endswith((_MODEL, _KILLS, _PAGING)):
             item.add_marker("hypothesis")
-        if item.name.endswith(_KILLS) and item.parent is not None and item.parent.name not in _KILLS_IN_TEST:
+        store = item.parent.name if item.parent is not None else ""
+        if item.name.endswith(_KILLS) and store not in _EMBEDDED:
+            item.add_marker(pytest.mark.soak)
+        if store == _THIRD_PARTY and item.name not in _FIRST_OF_KIND:
             item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(autouse=True)
 def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.name.endswith(_MODEL):
-        monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, max_examples=examples(100)))
+        is_embedded = request.node.parent.name in _EMBEDDED
+        count = examples(100) if is_embedded or examples(100) == 100 else examples(40)
+        monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, max_examples=count))
+    if request.node.name.endswith(_PAGING):
+        monkeypatch.setattr(keyvalue, "PAGED_KEYS", examples(10_000))
     if request.node.name.endswith(_KILLS):
         monkeypatch.setattr(elections, "KILLS", examples(100))
 

@@ -161,13 +161,30 @@ def test_damage_is_invalid_or_harmless(codec: Compression, draw: st.DataObject) 
             decompress(codec, packed, 1 << 16, magic=magic)
 
 
-@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.SNAPPY])
+@pytest.mark.parametrize("codec", REAL)
 def test_data_that_ends_too_early_is_invalid(codec: Compression) -> None:
-    """Zstd's decoder cannot tell; there the records end too early."""
     packed = compress(codec, bytes(range(256)) * 1000)
-    for size in (0, 1, 5, 10, 17, len(packed) // 2, len(packed) - 1):
+    for size in (0, 1, 5, 10, 17, len(packed) // 2, len(packed) - 4, len(packed) - 1):
         with pytest.raises(InvalidRecord):
             decompress(codec, packed[:size], 1 << 20)
+
+
+def test_zstd_frames_of_every_kind_are_invalid_wherever_they_end_too_early() -> None:
+    plain = random.Random(1).randbytes(300)
+    streaming = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    streamed = streaming.compress(plain) + streaming.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + streaming.flush()
+    run = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 300_000)
+    sized = [zstandard.ZstdCompressor().compress(plain[:size]) for size in (0, 200, 300)]
+    skipped = b"\x5a\x2a\x4d\x18\x03\x00\x00\x00abc"
+    for frame in (streamed, run, *sized):
+        expected = decompress(Compression.ZSTD, frame, 1 << 20)
+        assert decompress(Compression.ZSTD, skipped + frame + skipped, 1 << 20) == expected
+        for size in range(len(frame)):
+            with pytest.raises(InvalidRecord):
+                decompress(Compression.ZSTD, frame[:size], 1 << 20)
+    for size in range(len(skipped)):
+        with pytest.raises(InvalidRecord):
+            decompress(Compression.ZSTD, skipped[:size], 1 << 20)
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])

@@ -82,7 +82,7 @@ def write_unguarded(patch: pytest.MonkeyPatch) -> None:
 
 def join_early(patch: pytest.MonkeyPatch) -> None:
     """A follower is proposed for the ISR before it has all committed records."""
-    patch.setattr(isr_decisions, "has_arrived", lambda view, progress, *times: True)
+    patch.setattr(isr_decisions, "may_join_isr", lambda view, progress, *times: True)
 
 
 def forget_refusals(patch: pytest.MonkeyPatch) -> None:
@@ -338,6 +338,8 @@ class Mutant:
     """True if there is a group of the consumer protocol, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
+    is_long: bool = False
+    """True if it takes seconds to find the bug, and another mutant violates the same invariant."""
 
 
 def no_faults(broker: int) -> list[Fault]:
@@ -360,7 +362,7 @@ MUTANTS = (
     Mutant(forget_removed_tombstones, range(7, 40), long_absence, compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
     Mutant(tear_transactions, range(1, 10), no_faults, transactions=True, invariant="AtomicVisibility"),
-    Mutant(reply_early, range(2, 40), without_followers, transactions=True),
+    Mutant(reply_early, range(2, 40), without_followers, transactions=True, is_long=True),
     Mutant(name_no_aborted, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(ignore_open_transactions, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(fence_nobody, range(1, 10), no_faults, transactions=True, invariant="FencedZombie"),
@@ -369,16 +371,23 @@ MUTANTS = (
     Mutant(accept_outdated_commits, range(7, 46), no_faults, groups=True, invariant="OneOwner"),
     Mutant(assign_too_early, range(2, 22), no_faults, groups=True, invariant="AssignmentOfLeader"),
     Mutant(let_members_wait, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
-    Mutant(keep_dead_members, range(11, 51), no_faults, groups=True, invariant="GroupProgress"),
+    Mutant(keep_dead_members, range(11, 51), no_faults, groups=True, invariant="GroupProgress", is_long=True),
     Mutant(ignore_heartbeats, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
     Mutant(reply_early, range(2, 40), without_followers, groups=True, invariant="OneOwner"),
     Mutant(replace_unstored, range(1, 20), no_faults, groups=True, invariant="ReplayEqualsLive"),
     *(
-        Mutant(mutate, range(first, first + 40), no_faults, consumer_groups=True, invariant=invariant)
+        Mutant(
+            mutate,
+            range(first, first + 40),
+            no_faults,
+            consumer_groups=True,
+            invariant=invariant,
+            is_long=mutate is consumer.never_hand_over,
+        )
         for mutate, first, invariant in (
             (consumer.assign_what_others_have, 1, "OneOwner"),
             (consumer.revoke_at_once, 1, "OneOwner"),
-            (consumer.accept_commits_of_removed_members, 4, "OneOwner"),
+            (consumer.accept_commits_of_removed_members, 46, "OneOwner"),
             (consumer.join_in_the_first_epoch, 1, "GroupEpochsRise"),
             (consumer.go_back_an_epoch, 1, "GroupEpochsRise"),
             (consumer.keep_dead_consumers, 1, "GroupProgress"),

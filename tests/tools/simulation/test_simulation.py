@@ -179,7 +179,7 @@ def test_a_group_of_the_consumer_protocol_keeps_its_assignments_and_gets_on(seed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("second", [1, 2])
+@pytest.mark.parametrize("second", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
     """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
     away = Fault(3.0, Kind.STOP, 3, 3, 4.6, 0.0)
@@ -197,20 +197,17 @@ def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Cal
 
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
-    settings = Settings(seconds=5.0, transactions=True, groups=True, consumer_groups=True)
-    run = "simulate(4, Settings(seconds=5.0, transactions=True, groups=True, consumer_groups=True)).digest"
+    """In another process, with other hashes of strings."""
+    settings = Settings(seconds=4.0, transactions=True, groups=True, consumer_groups=True)
+    run = "simulate(4, Settings(seconds=4.0, transactions=True, groups=True, consumer_groups=True)).digest"
     code = f"from parley.tools.simulation.scenario import *; print({run})"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert digests == {f"{simulate(4, settings).digest}\n"}
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == f"{simulate(4, settings).digest}\n", done.stderr
 
 
-SEEDS = range(1, 3)
-SOAK_SEEDS = range(3, 101)
+SEEDS = range(1, 2)
+SOAK_SEEDS = range(2, 101)
 
 
 @pytest.mark.slow
@@ -221,7 +218,10 @@ def test_the_brokers_keep_their_promises_for_long(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.mutate.__name__)
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=pytest.mark.soak if each.is_long else (), id=each.mutate.__name__) for each in MUTANTS],
+)
 def test_a_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.mutate(monkeypatch)
     assert hunt(mutant) is not None, "no seed violates the invariant"

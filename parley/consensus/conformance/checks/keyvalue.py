@@ -136,12 +136,16 @@ async def _order(lab: Lab) -> None:
         equal(page.next_after, keys[limit - 1] if limit < len(keys) else None, f"next_after of a limit of {limit}")
 
 
+PAGED_KEYS = 10_000
+"""The keys of ``kv-paging``. A test that has no time for all of them may lower the number."""
+
+
 @check("kv-paging")
 async def _paging(lab: Lab) -> None:
     """10,000 keys are listed page by page: each once, in order, for every page size; a limit above the maximum is
     lowered."""
     client = await lab.client()
-    keys = sorted(f"page/{n % 7}/{n:x}" for n in range(10_000))
+    keys = sorted(f"page/{n % 7}/{n:x}" for n in range(PAGED_KEYS))
     await _put_all(client, [Put(key, b"v" + key.encode()) for key in keys])
     await client.put("page0", b"")
     limit_max = client.capabilities.list_limit_max
@@ -156,7 +160,7 @@ async def _paging(lab: Lab) -> None:
             if (after := page.next_after) is None:
                 break
             equal(after, found[-1], "next_after")
-        equal(found, keys, f"10,000 keys by pages of {limit}")
+        equal(found, keys, f"{PAGED_KEYS:,} keys by pages of {limit}")
     for limit in (0, -1):
         async with refused(ValueError, f"a page of {limit}"):
             await client.list("", limit=limit)

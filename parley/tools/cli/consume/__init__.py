@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 app = App(
     "Print records as they arrive, one value per line.\n\n"
     "Starts at the end of the topic; `--from-beginning` starts with the oldest record. Runs until Ctrl-C, or until "
-    "`--max-messages` or `--timeout-ms` is reached.",
+    "`--max-messages` or `--timeout-ms` is reached. Waits for a topic that does not exist; unlike Kafka's tool, it "
+    "creates none, except with `--consumer-property allow.auto.create.topics=true`.",
     examples=[
         ("parley consume --topic greetings --from-beginning --max-messages 10", "the ten oldest records"),
         ("parley consume --topic greetings --group readers", "continue at the offsets that the group committed"),
@@ -141,9 +142,12 @@ def consume(options: Options) -> None:
     # SIGTERM must also print the count and leave the group, so that its other members need not wait.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        reading.begin(consumer, connection, reading.Source(options.topic, options.include, options.partition, position))
+        source = reading.Source(options.topic, options.include, options.partition, position)
+        is_there = reading.begin(consumer, connection, source)
         reader = reading.Reader(consumer, connection, sys.stdout.buffer, line, options.skip_message_on_error)
         reader.run(reading.Limits(options.max_messages, options.timeout_ms), printed)
+        if not is_there and not printed.count:
+            reading.check_topic(consumer, connection, options.topic)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
     finally:

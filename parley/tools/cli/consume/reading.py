@@ -13,6 +13,7 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach
 
 _OFFSETS_S: Final = 10.0
+_MISSING: Final = "UNKNOWN_TOPIC_OR_PART"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +41,39 @@ class Source:
     offset: str = LATEST
 
 
-def begin(consumer: Any, connection: Connection, source: Source) -> None:
-    """Connect and subscribe. Warns if the topic or partition does not exist yet.
+def begin(consumer: Any, connection: Connection, source: Source) -> bool:
+    """Connect and subscribe. Warns if the topic or partition does not exist yet. Returns False if the topic does not.
 
     Raises ``CommandError`` if no broker responds or the topic cannot be read.
     """
     metadata = reach(consumer, connection, source.topic or None)
-    if source.topic:
-        _warn_if_missing(metadata.topics[source.topic], source)
+    is_there = not source.topic or _warn_if_missing(metadata.topics[source.topic], source)
     if source.partition is None:
         consumer.subscribe([source.topic or f"^({source.include})$"])
     else:
         consumer.assign([_position(consumer, source, source.partition)])
+    return is_there
 
 
-def _warn_if_missing(topic: Any, source: Source) -> None:
+def check_topic(consumer: Any, connection: Connection, topic: str) -> None:
+    """Raise ``CommandError`` if the topic does not exist."""
+    error = reach(consumer, connection, topic).topics[topic].error
+    if error is not None and error.name() == _MISSING:
+        raise CommandError(f"The topic '{topic}' does not exist. `parley topics --create --topic {topic}` creates it.")
+
+
+def _warn_if_missing(topic: Any, source: Source) -> bool:
     if topic.error is not None and topic.error.name() not in WAITED_FOR:
         raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
-    if topic.error is not None and topic.error.name() == "UNKNOWN_TOPIC_OR_PART":
+    if topic.error is not None and topic.error.name() == _MISSING:
         _warn(f"the topic '{source.topic}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it.")
-    elif topic.partitions and source.partition is not None and source.partition not in topic.partitions:
+        return False
+    if topic.partitions and source.partition is not None and source.partition not in topic.partitions:
         _warn(
             f"the topic '{source.topic}' has no partition {source.partition}, only 0 to {max(topic.partitions)}; "
             "waiting for it."
         )
+    return True
 
 
 def _position(consumer: Any, source: Source, partition: int) -> Any:

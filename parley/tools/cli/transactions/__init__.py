@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -298,6 +299,10 @@ def force_terminate(
     from parley.tools.cli.transactions import aborting
 
     on_cluster(bootstrap_server, command_config, lambda client: aborting.force_terminate(client, transactional_id))
+    print(
+        f"The transactional id '{transactional_id}' has no open transaction any more, and its producer is fenced.",
+        file=sys.stderr,
+    )
 
 
 def _now_ms() -> int:
