@@ -5,7 +5,8 @@ Rules:
 1. The records of an aborted transaction are removed. A marker may be removed when no batch of its transaction is left,
    and ``delete.retention.ms`` after a compaction first found it so (KIP-534), because a consumer may have read the
    records before.
-2. The last batch of a producer stays, if need be without its records: a log that is read back has its last sequence. A
+2. The last batch of a producer stays, if need be without its records: a log that is read back has its last sequence. So
+   do the others that count as retries when they are sent again. A batch of a transaction that has ended does not. A
    producer whose latest epoch has only a marker keeps the marker, which fences older epochs.
 3. The last batch of each new segment stays, if need be without its records. Otherwise a replica that copies the log
    from the beginning might not reach its end, and a recovery could take what is missing for lost.
@@ -19,18 +20,8 @@ from dataclasses import dataclass
 
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker, ControlType
+from parley.storage.last_batches import LastBatches
 from parley.storage.transaction_index import AbortedTransaction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastBatch:
-    """The last batch of a producer that the log knows.
-
-    ``last_offset`` is its last offset, or -1 if the producer has written only markers in ``epoch``.
-    """
-
-    epoch: int
-    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +88,19 @@ class TransactionsSeen:
             self._ending_in_abort[aborted.producer_id] = aborted
 
 
-def retention_of_data(header: BatchHeader, producer: LastBatch | None, *, is_aborted: bool, is_last: bool) -> Retention:
-    """What is done with a data batch. ``producer`` is its producer's last batch, if the log knows the producer."""
-    is_newest = producer is not None and header.last_offset == producer.last_offset
-    return Retention(keeps_records=not is_aborted, keeps_empty=is_last or is_newest)
+def retention_of_data(
+    header: BatchHeader, producer: LastBatches | None, *, is_aborted: bool, is_last: bool
+) -> Retention:
+    """What is done with a data batch. ``producer`` has its producer's last batches, if the log knows the producer."""
+    needed = producer is not None and (
+        header.last_offset == producer.last_offset
+        or (not header.is_transactional and 0 <= producer.first_offset <= header.last_offset)
+    )
+    return Retention(keeps_records=not is_aborted, keeps_empty=is_last or needed)
 
 
 def retention_of_control(
-    header: BatchHeader, producer: LastBatch | None, *, covers_batches: bool, is_last: bool, is_expired: bool
+    header: BatchHeader, producer: LastBatches | None, *, covers_batches: bool, is_last: bool, is_expired: bool
 ) -> Retention:
     """What is done with a control batch. ``covers_batches`` is True if something is left that its record refers to,
     ``is_expired`` if its delete horizon has passed."""

@@ -23,7 +23,6 @@ from parley.protocol.records.control_batch import read_marker
 from parley.storage._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
 from parley.storage.batch_retention import (
     InconsistentTransactions,
-    LastBatch,
     TransactionsSeen,
     retention_of_control,
     retention_of_data,
@@ -31,6 +30,7 @@ from parley.storage.batch_retention import (
 from parley.storage.compacted_segments import CompactedSegments
 from parley.storage.compaction_batches import Batch, emptied, verified_batches, with_horizon, with_records
 from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
 from parley.storage.time_index import TimeIndex
@@ -66,7 +66,7 @@ class CompactionRequest:
     aborted, and indexed, in any later one."""
     first_dirty_offset: int
     now_ms: int
-    producers: Mapping[int, LastBatch]
+    producers: Mapping[int, LastBatches]
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int

@@ -22,12 +22,12 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention
-from parley.storage.batch_retention import LastBatch
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.damage import DamagedRange
 from parley.storage.dirtiness import Dirtiness, measure
 from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log_append import (
     LOG_APPEND_TIME,
@@ -461,11 +461,18 @@ class Log(ReadableLog):
                 self._compaction = LogCompaction(log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor)
                 return self._compaction
 
-    def _last_batches(self) -> dict[int, LastBatch]:
-        """The last batch of each producer. Appends go on meanwhile, because there may be very many producers."""
+    def _last_batches(self) -> dict[int, LastBatches]:
+        """The last batches of each producer. Appends go on meanwhile, because there may be very many producers.
+
+        The caller holds the lock of removals, so that the segments stay.
+        """
         with self._lock:
-            entries = self.producers.frozen()
-        return {each.producer_id: LastBatch(epoch=each.epoch, last_offset=each.last_offset) for each in entries()}
+            listed, segments = self.producers.frozen_batches(), () if self._closed else self.segments
+        found = listed()
+        if all(each.is_complete for each in found.values()):
+            return found
+        with self._rewrites():
+            return completed(found, recovery.headers_near_end(segments))
 
     def _compacted(self, cleaned_up_to: int | None) -> None:
         with self._lock:

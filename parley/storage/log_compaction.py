@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Self
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.batch_retention import LastBatch
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment
 from parley.storage.dirtiness import Dirtiness
 from parley.storage.index import CorruptIndex
+from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.removed_tombstones import RemovedTombstones
@@ -42,7 +42,7 @@ class LogToCompact:
     config: LogConfig
     segments: Segments
     producers: ProducerState
-    last_batches: Mapping[int, LastBatch]
+    last_batches: Mapping[int, LastBatches]
     lock: RLock
     removal_lock: RLock
     """Held by whatever removes segments, also while it waits for the disk. Taken before ``lock``."""

@@ -23,6 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker, ControlType
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
+from parley.storage.last_batches import BATCHES_KEPT, LastBatches
 from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
@@ -32,8 +33,6 @@ from parley.storage.producer_snapshots import (
 )
 
 MAX_SEQUENCE = (1 << 31) - 1
-BATCHES_KEPT = 5
-"""An idempotent client has at most five requests in flight, so no retry can be older."""
 PRODUCERS_MAX = 100_000
 """The most producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the memory."""
 OPEN_TRANSACTIONS_MAX = 20_000
@@ -168,6 +167,15 @@ class _Producer:
             self.transaction_first_offset,
         )
 
+    def last_batches(self) -> LastBatches:
+        batches = self.batches
+        return LastBatches(
+            epoch=self.epoch,
+            last_offset=batches[-1].last_offset if batches else NO_OFFSET,
+            first_offset=batches[0].last_offset if batches else NO_OFFSET,
+            is_complete=not self.lacks_batches,
+        )
+
     @classmethod
     def restored(cls, entry: ProducerEntry, now_ms: int, snapshots: int) -> _Producer:
         producer = cls(snapshots)
@@ -183,6 +191,10 @@ class _Producer:
         producer.coordinator_epoch = entry.coordinator_epoch
         producer.transaction_first_offset = entry.transaction_first_offset
         return producer
+
+
+def _last_batches(rows: Iterable[tuple[int, _Producer]]) -> dict[int, LastBatches]:
+    return {producer_id: producer.last_batches() for producer_id, producer in rows}
 
 
 def _entries(rows: Iterable[tuple[int, _Producer]]) -> list[ProducerEntry]:
@@ -227,9 +239,15 @@ class ProducerState:
     def frozen(self) -> Callable[[], list[ProducerEntry]]:
         """A function that returns the state of each producer as of this call. Any thread may call it, without the
         log's lock."""
-        rows = list(self._producers.items())
+        return partial(_entries, self._frozen_rows())
+
+    def frozen_batches(self) -> Callable[[], dict[int, LastBatches]]:
+        """A function that returns the last batches of each producer as of this call, as ``frozen``."""
+        return partial(_last_batches, self._frozen_rows())
+
+    def _frozen_rows(self) -> list[tuple[int, _Producer]]:
         self._taken += 1
-        return partial(_entries, rows)
+        return list(self._producers.items())
 
     @property
     def directory(self) -> Path:

@@ -166,21 +166,28 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
     """Learn the last batches of a producer of which a snapshot had only one, as far as they lie near the log end.
 
-    Reads headers in the last ``RECALLED_BYTES``, once for each producer of a snapshot. Raises ``OSError``.
+    Reads headers once for each producer of a snapshot. Raises ``OSError``.
     """
-    found: list[BatchHeader] = []
+    headers = headers_near_end(segments)
+    producers.recall(producer_id, [each for each in headers if each.producer_id == producer_id and not each.is_control])
+
+
+def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
+    """The headers of the batches in the last ``RECALLED_BYTES`` of a log, in its order. Raises ``OSError``."""
     left = RECALLED_BYTES
-    try:
-        for segment in reversed(segments):
-            begin = segment.offset_index.lookup_position(max(0, segment.size - left)).position
-            walk = segment.batches(begin, chunk=LOOKUP_CHUNK)
-            found[:0] = [header for _, header in walk if header.producer_id == producer_id and not header.is_control]
-            left -= segment.size - begin
-            if left <= 0:
-                break
-    except CorruptRecord as error:
-        _log.error("cannot find all batches of producer %d: %s", producer_id, error)
-    producers.recall(producer_id, found)
+    parts: list[tuple[Segment, int]] = []
+    for segment in reversed(segments):
+        begin = segment.offset_index.lookup_position(max(0, segment.size - left)).position
+        parts.append((segment, begin))
+        left -= segment.size - begin
+        if left <= 0:
+            break
+    for segment, begin in reversed(parts):
+        try:
+            for _, header in segment.batches(begin, chunk=LOOKUP_CHUNK):
+                yield header
+        except CorruptRecord as error:
+            _log.error("cannot find all batches at the end of %r: %s", segment, error)
 
 
 class _Loader:

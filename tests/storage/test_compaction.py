@@ -24,10 +24,11 @@ from parley.storage.batch_retention import InconsistentTransactions, Transaction
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import CompactedGroup, Uncleanable, compact
 from parley.storage.dirtiness import Dirtiness, choose
+from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
+from parley.storage.log_append import AppendInfo
 from parley.storage.log_cleaner import Verdict, verdict
 from parley.storage.log_config import LogConfig
-from parley.storage.producer_snapshots import ProducerEntry
 from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
 from parley.storage.segment import LOG_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
@@ -306,6 +307,42 @@ def test_the_last_batch_of_a_producer_stays_without_its_records(log: Log) -> Non
     )
     assert again.duplicate
     assert again.first_offset == 0
+
+
+@pytest.mark.parametrize("restarts_before", [False, True])
+def test_batches_that_count_as_retries_stay_without_their_records(log: Log, restarts_before: bool) -> None:
+    """Also those that a producer snapshot lacks, and those that a compaction has emptied before."""
+
+    def send(number: int) -> AppendInfo:
+        batch = build([Record(0, NOW, b"a", b"%d" % number)], producer_id=5, producer_epoch=2, base_sequence=number)
+        return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+
+    for number in range(7):
+        send(number)
+    log.roll()
+    for _ in range(2):
+        if restarts_before:
+            log = reopened(log, clean=True)
+        put(log, (b"a", b"of another"))
+        log.roll()
+        compacted(log)
+    assert [header.base_sequence for header in headers_of(log) if header.producer_id == 5] == [2, 3, 4, 5, 6]
+    log = reopened(log, clean=True)
+    for number in range(2, 7):
+        again = send(number)
+        assert (again.first_offset, again.duplicate) == (number, True)
+    with pytest.raises(KafkaError, match="has sequence 1 instead of 7"):
+        send(1)
+
+
+def test_a_retry_in_a_transaction_that_has_ended_does_not_stay(log: Log) -> None:
+    for number in range(3):
+        put(log, (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=number, transactional=True)
+    end_transaction(log, 7, 0, ControlType.COMMIT)
+    put(log, (b"a", b"2"))
+    log.roll()
+    compacted(log)
+    assert [header.base_sequence for header in headers_of(log) if not header.is_control] == [2, -1]
 
 
 def test_a_replica_can_copy_a_log_of_which_nothing_is_left(log: Log, tmp_path: Path) -> None:
@@ -591,18 +628,18 @@ def test_appends_go_on_while_a_compaction_lists_the_producers(log: Log, monkeypa
     put_as_producer(0)
     filled(log)
     rows: list[threading.Thread] = []
-    entry = producer_state._Producer.entry
+    last_batches = producer_state._Producer.last_batches
 
-    def entry_beside_an_append(producer: producer_state._Producer, producer_id: int) -> ProducerEntry:
+    def beside_an_append(producer: producer_state._Producer) -> LastBatches:
         beside = threading.Thread(target=put_as_producer, args=(1,), daemon=True)
         rows.append(beside)
         beside.start()
         beside.join(60)
         assert not beside.is_alive(), "the lock is held while the producers are listed"
-        return entry(producer, producer_id)
+        return last_batches(producer)
 
     measured = log.dirtiness(NOW)
-    monkeypatch.setattr(producer_state._Producer, "entry", entry_beside_an_append)
+    monkeypatch.setattr(producer_state._Producer, "last_batches", beside_an_append)
     with log.begin_compaction(measured, now_ms=NOW) as compaction:
         assert {key: last.last_offset for key, last in compaction.request.producers.items()} == {1: 0}
     assert len(rows) == 1

@@ -1,0 +1,46 @@
+"""The last batches of a producer, which count as retries when the producer sends them again.
+
+A producer snapshot has only the last one, as Kafka's. The others are read from the log's end: when a batch arrives that
+may be one of them, and before a compaction, which keeps them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from parley.protocol.records.batch_header import BatchHeader
+
+BATCHES_KEPT: Final = 5
+"""An idempotent client has at most five requests in flight, so no retry can be older."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatches:
+    """The last batches of a producer in its latest epoch. All offsets are last offsets of batches."""
+
+    epoch: int
+    last_offset: int
+    """The last batch; -1 if the producer has written only markers in ``epoch``."""
+    first_offset: int
+    """The first batch that counts as a retry; -1 as ``last_offset``."""
+    is_complete: bool
+    """False if earlier batches may count as retries, too: they are in the log only."""
+
+
+def completed(known: Mapping[int, LastBatches], end_of_log: Iterable[BatchHeader]) -> dict[int, LastBatches]:
+    """The last batches of all producers. ``end_of_log`` has what some of them lack, in the order of the log."""
+    found: dict[int, deque[int]] = {}
+    for header in end_of_log:
+        last = known.get(header.producer_id)
+        if last is not None and not last.is_complete and header.producer_epoch == last.epoch and not header.is_control:
+            found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT)).append(header.last_offset)
+    first_offsets = {producer_id: offsets[0] for producer_id, offsets in found.items()}
+    return {
+        producer_id: replace(
+            last, first_offset=min(last.first_offset, first_offsets.get(producer_id, last.first_offset))
+        )
+        for producer_id, last in known.items()
+    }
