@@ -30,6 +30,7 @@ from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.recovery import LastKnown
 from parley.storage.shortage import reserve_for
+from parley.storage.unwritten_logs import UnwrittenLog
 
 _log = logging.getLogger(__name__)
 
@@ -103,8 +104,8 @@ class DirectoryLoader:
         """The persisted high watermarks of logs that end below them."""
         self.missing: dict[TopicPartition, int] = {}
         """The persisted high watermarks of logs whose directory is not here any more."""
-        self.unwritten: dict[TopicPartition, UUID] = {}
-        """The topic ids of the logs here that had no files yet."""
+        self.unwritten: dict[TopicPartition, UnwrittenLog] = {}
+        """The logs here that had no files yet."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -146,9 +147,7 @@ class DirectoryLoader:
             if high_watermark and key not in contents.partitions and not contents.has_deleted(key)
         }
         self.unwritten = {
-            key: topic_id
-            for key, topic_id in unwritten.items()
-            if key not in contents.partitions and key not in self.missing
+            key: log for key, log in unwritten.items() if key not in contents.partitions and key not in self.missing
         }
         self._waiting.extend(contents.partitions.items())
         if self.partitions and self.marker is None:

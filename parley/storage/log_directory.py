@@ -38,7 +38,7 @@ from parley.storage.checkpoints import (
 )
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity, MalformedIdentity
 from parley.storage.partition_metadata import decode_id, encode_id, write_topic_id
-from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLogs
+from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLog, UnwrittenLogs
 
 LOCK_FILE = ".lock"
 NAME_MAX = 255
@@ -132,8 +132,9 @@ class LogDirectory:
         self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS)
         self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.unwritten_logs = UnwrittenLogs(path / UNWRITTEN_LOGS)
-        self.kept_unwritten: dict[TopicPartition, UUID] = {}
-        """Logs that had no files, and that this start did not create again because another directory is offline."""
+        self.kept_unwritten: dict[TopicPartition, UnwrittenLog] = {}
+        """Logs that had no files, and that this start did not create again: they were moving to another directory, and
+        one is offline."""
         self.error: OSError | None = None
         """Why the directory is offline, or None if it is online."""
         self.id: UUID | None = None

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
-from uuid import UUID
 
 from parley.protocol.errors import KafkaError
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER
 from parley.storage.log_directory import LogDirectory
+from parley.storage.unwritten_logs import UnwrittenLog
 
 CHUNK = 100
 
@@ -60,6 +60,10 @@ class StartTask(Protocol):
 
 class Owner(Protocol):
     """What the maintenance needs of the owner of the logs."""
+
+    @property
+    def copies(self) -> Mapping[TopicPartition, object]:
+        """The partitions whose logs are being copied to other directories."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory; none if it is offline."""
@@ -131,10 +135,14 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
 
 
-def unwritten_logs(directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UUID]:
-    """The topic id of each log of the directory that has no files yet."""
-    found = {(log.topic, log.partition): log.topic_id for log in logs if not log.is_written and log.topic_id}
-    return directory.kept_unwritten | found
+def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
+    """Each log of the directory that has no files yet."""
+    found = directory.kept_unwritten.copy()
+    for log in logs:
+        if not log.is_written and log.topic_id:
+            key = (log.topic, log.partition)
+            found[key] = UnwrittenLog(log.topic_id, key in owner.copies)
+    return found
 
 
 def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
@@ -163,7 +171,7 @@ class LogMaintenance:
         self._log_starts: dict[LogDirectory, Checkpoint[int]] = {}
         self._high_watermarks: dict[LogDirectory, Checkpoint[int]] = {}
         self._cleaner_offsets: dict[LogDirectory, Checkpoint[int]] = {}
-        self._unwritten: dict[LogDirectory, Checkpoint[UUID]] = {}
+        self._unwritten: dict[LogDirectory, Checkpoint[UnwrittenLog]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -183,7 +191,7 @@ class LogMaintenance:
                 self._owner, directory, directory.cleaner_offsets.write, cleaner_offsets
             )
             self._unwritten[directory] = Checkpoint(
-                self._owner, directory, directory.unwritten_logs.write, partial(unwritten_logs, directory)
+                self._owner, directory, directory.unwritten_logs.write, partial(unwritten_logs, self._owner, directory)
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [

@@ -147,6 +147,8 @@ class LogManager:
             self._adopt(loader)
         for loader in loaders:
             self._adopt_unwritten(loader)
+        for loader in loaders:
+            self._adopt_copies(loader)
         self._loaders = ()
 
     def rest(self) -> None:
@@ -165,6 +167,11 @@ class LogManager:
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
         self.lost_below.update(loader.lost_below)
+
+    def _adopt_copies(self, loader: DirectoryLoader) -> None:
+        directory = loader.directory
+        if not directory.online:
+            return
         for partition, path in loader.copies.items():
             if self._locations.home(partition) is not None:
                 self.copies_begun[partition] = directory
@@ -177,13 +184,13 @@ class LogManager:
         """Create the logs again that had no files, unless another directory may have them with records."""
         if not loader.directory.online:
             return
-        if len(self.online()) < len(self.directories):
-            loader.directory.kept_unwritten = loader.unwritten
-            return
-        for partition, topic_id in loader.unwritten.items():
+        some_are_offline = len(self.online()) < len(self.directories)
+        for partition, unwritten in loader.unwritten.items():
             twins = [log for _, log in self._locations.twins(partition)]
-            if not any(log.topic_id in (None, topic_id) for log in twins):
-                log = self._new(partition, topic_id, self._settings, loader.directory)
+            if some_are_offline and unwritten.is_moving:
+                loader.directory.kept_unwritten[partition] = unwritten
+            elif not any(log.topic_id in (None, unwritten.topic_id) for log in twins):
+                log = self._new(partition, unwritten.topic_id, self._settings, loader.directory)
                 self._locations.add(partition, log, loader.directory, is_current=not twins)
 
     def _new(self, key: TopicPartition, topic_id: UUID | None, settings: LogSettings, directory: LogDirectory) -> Log:
@@ -522,6 +529,8 @@ class LogManager:
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
+        if not log.is_written:
+            await self._maintenance.checkpoint_unwritten(self.directory_of(log))
         await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, log, copy)
 
     def replace_log(self, log: Log, copy: Log) -> None:

@@ -3,12 +3,14 @@
 A new log gets its directory and its files with its first batch, so that a partition that is not used costs no disk
 access. One checkpoint file of the log directory names such logs with their topics' ids: then the next start knows that
 they lie in this directory. It is written before clients hear of a new log, and with the other checkpoints. If a log has
-a directory although the file names it, the directory counts.
+a directory although the file names it, the directory counts. A line that ends in ``moving`` was written before a copy
+in another directory could take the log's place: the copy may have got records before this file was written again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -26,29 +28,44 @@ from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import decode_id, encode_id
 
 UNWRITTEN_LOGS: Final = "unwritten-log-checkpoint"
+_MOVING: Final = "moving"
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenLog:
+    """What is remembered of a log without files."""
+
+    topic_id: UUID
+    is_moving: bool = False
+    """True if another directory had a copy that was about to replace it."""
 
 
 class UnwrittenLogs:
-    """The file of ``topic partition topic-id`` lines in one log directory."""
+    """The file of ``topic partition topic-id [moving]`` lines in one log directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> dict[TopicPartition, UUID]:
-        """The topic id of each log in the file; empty if it is missing or malformed. Raises ``OSError``."""
+    def read(self) -> dict[TopicPartition, UnwrittenLog]:
+        """The logs in the file; empty if it is missing or malformed. Raises ``OSError``."""
         return dict(read(self.path, _log))
 
-    def write(self, logs: Mapping[TopicPartition, UUID]) -> None:
+    def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
-        lines = (f"{topic} {partition} {encode_id(topic_id)}" for (topic, partition), topic_id in logs.items())
-        write_atomically(self.path, encode(lines))
+        write_atomically(self.path, encode(_line(*key, log) for key, log in logs.items()))
 
 
-def _log(words: list[str]) -> tuple[TopicPartition, UUID]:
-    if len(words) != 3:
+def _line(topic: str, partition: int, log: UnwrittenLog) -> str:
+    line = f"{topic} {partition} {encode_id(log.topic_id)}"
+    return f"{line} {_MOVING}" if log.is_moving else line
+
+
+def _log(words: list[str]) -> tuple[TopicPartition, UnwrittenLog]:
+    is_moving = len(words) == 4 and words[3] == _MOVING
+    if len(words) != 3 and not is_moving:
         raise MalformedCheckpoint(f"{' '.join(words)[:80]!r} is not a topic, a partition and a topic id")
-    topic, partition, topic_id = words
+    topic, partition, topic_id = words[:3]
     try:
-        return (topic, whole_number(partition, INT32_MAX)), decode_id(topic_id)
+        return (topic, whole_number(partition, INT32_MAX)), UnwrittenLog(decode_id(topic_id), is_moving)
     except MalformedIdentity as error:
         raise MalformedCheckpoint(str(error)) from None

@@ -9,8 +9,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -495,21 +495,56 @@ async def test_a_kill_after_note_new_logs_loses_no_log_without_files(home: Home)
         assert (found.directory, found.topic_id) == (log.directory, TOPIC_ID)
 
 
-async def test_a_log_without_files_waits_while_another_directory_may_have_its_records(home: Home) -> None:
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """A log directory whose disk fails."""
+    (path / "meta.properties").rename(path / "aside")
+    (path / "meta.properties").mkdir()
+    yield
+    (path / "meta.properties").rmdir()
+    (path / "aside").rename(path / "meta.properties")
+
+
+async def test_logs_without_files_are_there_if_another_directory_fails(home: Home) -> None:
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         other = next(path for path in home.paths if path != log.directory.parent)
-    (other / "meta.properties").rename(other / "aside")
-    (other / "meta.properties").mkdir()  # the directory cannot be read
+    with unreadable(other):
+        async with home.opened() as manager:
+            assert [each.directory for each in manager.logs] == [log.directory]
+            append(manager.logs[0], b"value")
+
+
+async def test_a_log_without_files_waits_for_the_directory_that_it_was_moving_to(home: Home) -> None:
     async with home.opened() as manager:
-        assert manager.logs == []
-        with pytest.raises(KafkaError, match="which is offline"):
-            await manager.get_or_create("topic", 0, topic_id=TOPIC_ID, is_new=False)
-        await manager.note_new_logs()
-    (other / "meta.properties").rmdir()
-    (other / "aside").rename(other / "meta.properties")
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        other = next(each for each in manager.directories if each is not manager.directory_of(log))
+        copy = await manager.begin_copy(log, other)
+        await manager.prepare_copy(log, copy)
+        manager.replace_log(log, copy)
+        append(copy, b"value")
+        await home.crash(manager)
+    with unreadable(other.path):
+        async with home.opened() as manager:
+            assert manager.logs == []
+            with pytest.raises(KafkaError, match="which is offline"):
+                await manager.get_or_create("topic", 0, topic_id=TOPIC_ID, is_new=False)
+            await manager.note_new_logs()
+    async with home.opened() as manager:
+        assert [(each.directory.parent, each.log_end_offset) for each in manager.logs] == [(other.path, 1)]
+
+
+async def test_the_move_of_a_log_without_files_goes_on_after_a_restart(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        other = next(each for each in manager.directories if each is not manager.directory_of(log))
+        copy = await manager.begin_copy(log, other)
+        await manager.prepare_copy(log, copy)
+        await home.crash(manager)
     async with home.opened() as manager:
         assert [each.directory for each in manager.logs] == [log.directory]
+        assert {key: each.path for key, each in manager.copies_begun.items()} == {("topic", 0): other.path}
+        await until(lambda: names(other.path) == set())
 
 
 async def test_what_a_failed_first_append_created_goes_with_its_log(
