@@ -17,7 +17,7 @@ import asyncio
 import select
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
 from typing import Any, Protocol, cast
 
@@ -474,6 +474,8 @@ class Connection(asyncio.BufferedProtocol):
         task = self._owner.tasks.start(dispatcher.work(pending.context, work), name=name)
 
         def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() and isinstance(work, Coroutine):
+                work.close()  # if the task had not begun, nothing has awaited it
             load.end()
             self._release(reserved)
             self._done(pending, task)

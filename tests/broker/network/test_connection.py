@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import logging
 import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import pytest
@@ -939,6 +940,28 @@ async def test_a_wait_that_begins_when_the_client_has_disconnected_is_given_up()
         await eventually(lambda: len(listener) == 0)
         gate.set()
         await eventually(late.cancelled)
+
+
+async def test_a_request_that_is_cancelled_before_its_task_begins_leaves_no_coroutine_behind() -> None:
+    """Python would warn that it was never awaited."""
+    works: list[Coroutine[Any, Any, MetadataResponse]] = []
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("Metadata"):
+                task.cancel()
+
+    def begin(context: RequestContext, request: Any) -> Awaitable[MetadataResponse]:
+        asyncio.get_running_loop().call_soon(cancel)  # comes before the first step of the task
+        works.append(_metadata_later(context, request))
+        return works[0]
+
+    async with serving({3: begin}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1)
+        assert await client.is_closed()
+        assert inspect.getcoroutinestate(works[0]) == inspect.CORO_CLOSED
+        await client.close()
 
 
 async def test_closing_sends_pending_responses_and_begins_no_request() -> None:
