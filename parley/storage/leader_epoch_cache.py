@@ -122,6 +122,11 @@ class LeaderEpochCache:
         following = bisect_right(self._entries, offset, key=_start)
         return self._entries[following - 1].epoch if following else None
 
+    def next_start(self, offset: int) -> int | None:
+        """The offset behind ``offset`` at which the next epoch begins, or None if there is none."""
+        following = bisect_right(self._entries, offset, key=_start)
+        return self._entries[following].start_offset if following < len(self._entries) else None
+
     def truncate_from_end(self, offset: int) -> None:
         """Remove the epochs that begin at ``offset`` or later, because the log now ends there."""
         kept = bisect_left(self._entries, offset, key=_start)

@@ -136,8 +136,7 @@ def test_a_mended_log_is_the_undamaged_one(
     assert values_of(log) == values_of(source)
     end = source.log_end_offset
     assert log.aborted_transactions(0, end) == source.aborted_transactions(0, end)
-    if clean:
-        assert log.leader_epochs.entries == source.leader_epochs.entries
+    assert log.leader_epochs.entries == source.leader_epochs.entries
     check(log)
     for is_clean in (True, False):
         log = reopened(log, clean=is_clean, knows_log_start=True, same_boot=True)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.scrubber import NEVER_MS, Scrubber, ScrubSettings, _verified_ms
@@ -41,6 +42,7 @@ class Directory:
     """Another log in the same directory."""
     verified: list[Log] = field(default_factory=list)
     """The log of each segment, in the order in which the segments were verified."""
+    copies: dict[TopicPartition, object] = field(default_factory=dict)
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         return [self.log] if self.other is None else [self.log, self.other]

@@ -8,7 +8,7 @@ Rules of this module:
   refused.
 * Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that
   its leader epoch is the one that this replica's leader-epoch cache has for its offset. So a replica whose log has
-  diverged from this one heals nothing.
+  diverged from this one heals nothing (docs/storage.md, "Mending", says what holds if an epoch began in the range).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from parley.protocol.records.batch_header import Buffer, headers
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.schema import Request
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 
 CONSUMER = -1
@@ -54,6 +55,52 @@ async def fetch_batches(
     error of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if
     its batches do not belong into this log.
     """
+    behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
+    if behind is not None:
+        await _check_agreement(ask, partition, behind)
+    data, records = await _fetch(ask, partition, offset, max_bytes)
+    epochs = partition.log.leader_epochs if behind is None else None
+    batches = checked_batches(records, offset, last_offset, epochs, has_gaps=has_gaps)
+    return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
+
+
+def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) -> int | None:
+    """Return the first offset behind a range that ends with ``last_offset`` whose leader epoch is known for sure.
+
+    Recovery learns epochs from the batches that it can read. So an epoch that seems to begin with the first batch
+    behind the range may have begun in the range, and so may epochs before it. Returns None if the leader-epoch cache
+    knows the epochs in the range. With gaps the first batch may begin anywhere behind it.
+    """
+    log = partition.log
+    start = log.leader_epochs.next_start(last_offset)
+    if start is None or start >= log.log_end_offset or (start > last_offset + 1 and not has_gaps):
+        return None
+    return start
+
+
+async def _check_agreement(ask: Ask, partition: Partition, behind: int) -> None:
+    """Check that both replicas have a batch of the same leader epoch at ``behind``: the logs agree up to there.
+
+    Raises ``KafkaError``.
+    """
+    _, records = await _fetch(ask, partition, behind, max_bytes=1)
+    at, header = next(headers(records), (0, None))
+    if header is None:
+        raise CorruptRecord(f"it has no whole batch at offset {behind}")
+    verify_crc(records, at, header)
+    first = max(header.base_offset, behind)
+    _check_epoch(first, header.partition_leader_epoch, partition.log.leader_epochs.epoch_at(first))
+
+
+def _check_epoch(offset: int, epoch: int, expected: int | None) -> None:
+    if epoch != expected:
+        raise CorruptRecord(f"it wrote offset {offset} in leader epoch {epoch}, this replica in {expected}")
+
+
+async def _fetch(
+    ask: Ask, partition: Partition, offset: int, max_bytes: int
+) -> tuple[FetchResponse.PartitionData, Buffer]:
+    """Fetch at least one batch. Returns the response, and its records. Raises ``KafkaError``."""
     asked = FetchRequest.FetchPartition(
         partition=partition.index,
         current_leader_epoch=partition.leader_epoch,
@@ -76,9 +123,7 @@ async def fetch_batches(
     data = _only_partition(response)
     if not data.records:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed there yet")
-    records = cast("Buffer", data.records)  # in a decoded response: one buffer
-    batches = checked_batches(records, offset, last_offset, partition.log.leader_epochs, has_gaps=has_gaps)
-    return batches._replace(lacks_tombstones=data.snapshot_id.end_offset > offset)
+    return data, cast("Buffer", data.records)  # in a decoded response: one buffer
 
 
 def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
@@ -92,11 +137,12 @@ def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
 
 
 def checked_batches(
-    data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache, *, has_gaps: bool
+    data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache | None, *, has_gaps: bool
 ) -> FetchedBatches:
     """Return the whole batches in ``data`` that lie between ``offset`` and ``last_offset``.
 
-    Raises ``CorruptRecord`` if there is none, or one of them does not belong into a log with these leader epochs.
+    ``epochs`` is None if the leader epochs in the range are not known. Raises ``CorruptRecord`` if there is no such
+    batch, or one of them does not belong into a log with these leader epochs.
     """
     expected, end, is_past_range = offset, 0, False
     for at, header in headers(data):
@@ -108,12 +154,9 @@ def checked_batches(
             raise CorruptRecord(f"its batch begins at offset {header.base_offset}, not at {expected}")
         if header.last_offset > last_offset:
             raise CorruptRecord(f"its batch ends at offset {header.last_offset}, the damage at {last_offset}")
-        epoch = epochs.epoch_at(header.base_offset)
-        if epoch is not None and header.partition_leader_epoch not in (epoch, -1):
-            raise CorruptRecord(
-                f"it wrote offset {header.base_offset} in leader epoch {header.partition_leader_epoch}, "
-                f"this replica in {epoch}"
-            )
+        expected_epoch = None if epochs is None else epochs.epoch_at(header.base_offset)
+        if expected_epoch is not None and header.partition_leader_epoch != NO_EPOCH:
+            _check_epoch(header.base_offset, header.partition_leader_epoch, expected_epoch)
         expected, end = header.next_offset, at + header.size_bytes
     if not end and not (has_gaps and is_past_range):
         raise CorruptRecord(f"it has no whole batch at offset {offset}")

@@ -18,6 +18,7 @@ from parley.broker.replication import damaged_partition
 from parley.broker.replication.partition import Isolation, Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.storage.damage import DamagedRange
 from parley.storage.log import Log
@@ -101,6 +102,26 @@ async def test_deleted_segments_of_a_follower_are_fetched_again(tmp_path: Path) 
         await cluster.start(2)
         await whole(cluster[2])
         assert [path.read_bytes() for path in segment_files(cluster[2])] == good
+
+
+async def test_the_first_batch_of_a_leader_epoch_is_healed_after_a_kill(tmp_path: Path) -> None:
+    """Recovery learns the epoch from the second batch only."""
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        for epoch in (1, 2):
+            cluster.alter("t", leader=1, leader_epoch=epoch)
+            for _ in range(2):
+                cluster[1].partition("t").append(batch(b"of a later epoch"), acks=1, now_ms=now_ms())
+        await eventually(lambda: cluster[2].log("t").high_watermark == 104)
+        entries = cluster[1].log("t").leader_epochs.entries
+        await cluster[2].stop(crash=True)
+        (at,) = (at for at, header in headers(segment_files(cluster[2])[-1].read_bytes()) if header.base_offset == 102)
+        flip(segment_files(cluster[2])[-1], at + 70)
+        await cluster.start(2)
+        log = cluster[2].log("t")
+        assert [(each.first_offset, each.last_offset) for each in log.damage] == [(102, 102)]
+        await eventually(lambda: not log.damage and not cluster[2].healing._damaged)
+        assert log.leader_epochs.entries == entries
 
 
 async def test_a_leader_with_damage_hands_over_first(tmp_path: Path) -> None:

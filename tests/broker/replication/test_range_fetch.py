@@ -101,6 +101,7 @@ class OpenPartition(Partition):
 
     leader_epochs: LeaderEpochCache
     log_start_offset = 4
+    log_end_offset = 20
 
     @property
     def log(self) -> Any:
@@ -174,3 +175,34 @@ async def test_a_fetch_is_not_put_off_for_ever(partition: Partition) -> None:
 
     with pytest.raises(KafkaError):
         await fetch_batches(ask, partition, 10, 19, max_bytes=1000, has_gaps=False)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "last", "epoch_behind", "log_end", "refused"),
+    [
+        (1, 19, 3, 30, None),
+        (3, 19, 3, 30, None),
+        (3, 17, 3, 30, None),  # a compacted log has no batch between the range and offset 20
+        (0, 19, 2, 30, "wrote offset 20 in leader epoch 2, this replica in 3"),
+        (3, 19, None, 30, "offset 20 is not committed there yet"),
+        (3, 19, None, 20, "wrote offset 10 in leader epoch 3, this replica in 0"),
+    ],
+)
+async def test_an_epoch_that_began_in_the_range_is_taken_from_a_replica_that_agrees_behind_it(
+    partition: Partition, epoch: int, last: int, epoch_behind: int | None, log_end: int, refused: str | None
+) -> None:
+    """Recovery could not read its first batch. An epoch without batches began behind the range."""
+    partition.log_end_offset = log_end  # type: ignore[attr-defined]
+    inside = Source(records=batch(10, last - 9, epoch))
+    behind = Source(records=b"" if epoch_behind is None else batch(20, 5, epoch_behind))
+
+    async def ask(request: Request) -> Any:
+        assert isinstance(request, FetchRequest)
+        return await (behind if request.topics[0].partitions[0].fetch_offset == 20 else inside)(request)
+
+    fetch = fetch_batches(ask, partition, 10, last, max_bytes=1000, has_gaps=last < 19)
+    if refused is None:
+        assert (await fetch).data == batch(10, last - 9, epoch)
+    else:
+        with pytest.raises(KafkaError, match=refused):
+            await fetch
