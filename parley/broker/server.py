@@ -17,8 +17,8 @@ from parley.broker.config import BrokerConfig
 from parley.broker.membership.identity import Identity
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import Endpoint
-from parley.broker.metrics import Metrics
 from parley.broker.metrics.health import Health, State
+from parley.broker.metrics.registry import Metrics
 from parley.broker.network.listener import bind
 from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
 from parley.broker.runtime.starvation import StarvationWatch

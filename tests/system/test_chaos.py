@@ -1,7 +1,8 @@
 """Faults of every kind, drawn at random, on a cluster of processes and on each store: nothing acknowledged is lost.
 
-Most faults come alone or in twos. A fault that destroys data comes alone, when all replicas are in sync. Brokers lose
-their power as machines do (``tests.system.power``); all of them at once only if each append is synced.
+Most faults come alone or in twos, some while the store stands still. A fault that destroys data comes alone, when all
+replicas are in sync. Brokers lose their power as machines do (``tests.system.power``); all of them at once only if each
+append is synced.
 
 ``--chaos-rounds`` and ``--chaos-seed`` make more of it; with ``-rP`` each test prints its faults.
 """
@@ -17,31 +18,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores.running import STORES, below
+from tests.support.stores.running import SERVERS, below
+from tests.support.stores.servers import Servers
 from tests.system.clusters import IMPATIENT, POLL_S, SOAK_RATE, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
+from tests.system.disk_faults import Hurt, damaged_disk
 from tests.system.power import Journal
-from tests.system.test_cluster import (
-    DISKS,
-    FREEZES,
-    KILLS,
-    Hurt,
-    cut_leader,
-    cut_off_controller,
-    cut_off_leader,
-)
+from tests.system.test_cluster import FREEZES, KILLS, cut_leader, cut_off_controller, cut_off_leader
+from tests.system.test_starved import no_descriptor, no_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ROUNDS_PER_STORE = {"local": 0.6, "consul": 0.4, "etcd": 0.4, "zookeeper": 0.4}
 """Of ``--chaos-rounds``."""
 BACKUPS_MAX = 3
+STANDSTILL_S = 5
+"""The store stands still for at most this long: more than two sessions of a broker."""
 
 
 class Chaos:
     """A cluster whose disks can lose their power, and backups of its store."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, store: Servers | None = None) -> None:
+        """``store`` is None if the store is embedded."""
+        self.store = store
         self.cluster = ClusterOfProcesses(
             folder,
             # Compaction runs in processes whose syncs no journal notes.
@@ -100,8 +100,8 @@ def chaos(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chaos]:
     if request.param == "local":
         yield from _running(Chaos(tmp_path, f"local://{tmp_path}/coordination"))
     else:
-        with STORES[request.param]() as url:
-            yield from _running(Chaos(tmp_path, below(url, "chaos")))
+        with SERVERS[request.param]() as store:
+            yield from _running(Chaos(tmp_path, below(store.url, "chaos"), store))
 
 
 def _running(chaos: Chaos) -> Iterator[Chaos]:
@@ -117,7 +117,7 @@ class Drawing:
         self._chaos, self._cluster, self._topic, self._rng = chaos, chaos.cluster, topic, rng
         self._done = done
         self._alone: list[Callable[[], None]] = [
-            *(self._hurting(each) for each in DISKS),
+            *[self._damage_a_disk] * 5,
             self._cut_power_of_one,
             self._cut_power_of_one,
             self._restore,
@@ -130,6 +130,21 @@ class Drawing:
         if self._rng.random() < 0.4:
             self._rng.choice(self._alone)()
             return len(self._cluster.brokers)
+        if self._chaos.store is None or self._rng.random() < 0.7:
+            return self._hurt_brokers()
+        self._chaos.store.pause()
+        self._note("store stands still")
+        try:
+            hurt = self._hurt_brokers()
+            time.sleep(self._rng.uniform(0, STANDSTILL_S))
+        finally:
+            self._chaos.store.resume()
+        return hurt
+
+    def _hurt_brokers(self) -> int:
+        if self._rng.random() < 0.1:
+            self._starve()
+            return 1
         number = self._do(self._rng.choice([*KILLS, *FREEZES, cut_leader, cut_off_leader, cut_off_controller]))
         if self._rng.random() < 0.4:
             return 1
@@ -142,8 +157,20 @@ class Drawing:
         self._note(hurt.__name__, number)
         return number
 
-    def _hurting(self, hurt: Hurt) -> Callable[[], None]:
-        return lambda: self._note(hurt.__name__, hurt(self._cluster, self._topic))
+    def _damage_a_disk(self) -> None:
+        self._do(damaged_disk(self._rng))
+
+    def _starve(self) -> None:
+        """A broker gets no more file descriptors, or no more memory. If it does not end soon, it is killed."""
+        number = self._rng.choice(list(self._cluster.brokers))
+        starve = self._rng.choice([no_descriptor, no_memory])
+        broker = self._cluster.brokers[number]
+        starve(broker)
+        end = time.monotonic() + STANDSTILL_S
+        while broker.alive and time.monotonic() < end:
+            time.sleep(POLL_S)
+        self._note(starve.__name__, number, "killed" if broker.alive else "ended")
+        broker.kill()
 
     def _note(self, *facts: object) -> None:
         self._done.append(" ".join(map(str, facts)))

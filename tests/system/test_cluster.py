@@ -6,7 +6,6 @@ On the embedded store; on others, or on each of them, with ``--store``.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import threading
 import time
@@ -34,6 +33,7 @@ from tests.system.clusters import (
     until_served,
 )
 from tests.system.conftest import watched
+from tests.system.disk_faults import Hurt
 from tests.system.test_restart import _refusal
 
 WAIT_SECONDS = 60
@@ -70,9 +70,6 @@ def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
     """The cluster, whole at the beginning of each test."""
     processes.heal()
     return processes
-
-
-Hurt = Callable[[ClusterOfProcesses, str], int]
 
 
 def kill_leader(cluster: ClusterOfProcesses, topic: str) -> int:
@@ -122,45 +119,6 @@ def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
     controller = cluster.controller()
     cluster.cut_off(controller)
     return controller
-
-
-def empty_disk(cluster: ClusterOfProcesses, topic: str) -> int:
-    """All brokers are killed. The leader's disk is emptied, and it starts first."""
-    return _damage_first(cluster, topic, lambda logs: shutil.rmtree(logs[0].parent.parent))
-
-
-def flip_bytes(cluster: ClusterOfProcesses, topic: str) -> int:
-    """All brokers are killed. Bytes in the middle of the leader's first segment change, and it starts first."""
-
-    def flip(logs: list[Path]) -> None:
-        path = next((each for each in logs if each.stat().st_size), logs[0])
-        data = bytearray(path.read_bytes())
-        middle = len(data) // 2
-        data[middle : middle + 8] = bytes(each ^ 0xFF for each in data[middle : middle + 8])
-        path.write_bytes(data)
-
-    return _damage_first(cluster, topic, flip)
-
-
-def lose_partition(cluster: ClusterOfProcesses, topic: str) -> int:
-    """All brokers are killed. The leader's folder of a partition is removed, and it starts first."""
-    return _damage_first(cluster, topic, lambda logs: shutil.rmtree(logs[0].parent))
-
-
-DISKS = (empty_disk, flip_bytes, lose_partition)
-
-
-def _damage_first(cluster: ClusterOfProcesses, topic: str, damage: Callable[[list[Path]], None]) -> int:
-    """Kill all brokers, damage what the leader has of the topic, start it first, and wait until all is in sync."""
-    leader = cluster.leader(topic)
-    for broker in cluster.brokers.values():
-        broker.kill()
-    damage(sorted(cluster.brokers[leader].data.glob(f"{topic}-*/*.log")))
-    cluster.on_damage(leader)
-    cluster.brokers[leader].start()
-    cluster.start_all()
-    cluster.wait_until_in_sync()
-    return leader
 
 
 def others_take_over(cluster: ClusterOfProcesses, topic: str, hurt: Hurt) -> int:

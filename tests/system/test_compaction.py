@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from tests.support.kafka_tools import output_of_tool
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
+from tests.system.disk_faults import Hurt, damaged_disk
 from tests.system.running import BrokerProcess
-from tests.system.test_cluster import DISKS, FREEZES, KILLS, Hurt, kill_leader
+from tests.system.test_cluster import FREEZES, KILLS, kill_leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compaction")]
 
@@ -180,5 +181,5 @@ def test_a_compacted_topic_keeps_the_last_values_through_random_faults(
     writer = Writer(cluster.bootstrap_servers, topic)
     writer.write(1500)
     for _ in range(request.config.getoption("--chaos-rounds")):
-        hurt_while_writing(cluster, writer, topic, rng.choice([*KILLS, *FREEZES, *DISKS]))
+        hurt_while_writing(cluster, writer, topic, rng.choice([*KILLS, *FREEZES, damaged_disk(rng)]))
     check_compacted(cluster, writer, topic)

@@ -24,7 +24,7 @@ from parley.broker.metadata.changes import BrokerRegistered, ConfigReplaced, Con
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
-from parley.broker.metrics import ElectionMetrics
+from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.broker.runtime.tasks import race
 from parley.protocol.errors import ErrorCode
 

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 from parley.broker.coordinators.decision import Decision, ShardState
 from parley.broker.coordinators.internal_topic import ReadBack, ShardLog, ShardStore, partition_of
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
-from parley.broker.metrics import CoordinatorMetrics
+from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 

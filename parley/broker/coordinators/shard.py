@@ -24,7 +24,7 @@ from parley.broker.coordinators.decision import Decision, Held, KeyValue, ShardS
 from parley.broker.coordinators.internal_topic import ShardLog
 from parley.broker.coordinators.shard_timers import ShardTimers
 from parley.broker.logging.unexpected_errors import FailureLog
-from parley.broker.metrics import CoordinatorMetrics
+from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import HEADER_SIZE

@@ -17,7 +17,7 @@ from parley.broker.controller.distrusted_partitions import distrust_all
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS
 from parley.broker.metadata.terms import contradicts
 from parley.broker.metadata.types import BrokerRegistration
-from parley.broker.metrics import ElectionMetrics
+from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.consensus.backend import At, Backend, Check, Delete
 from parley.consensus.errors import PreconditionFailed
 from parley.consensus.store_record import SET_BACK_KEY

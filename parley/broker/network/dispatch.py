@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
-from parley.broker.metrics import RequestMetrics
+from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.network.sending import Part
 from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.principal import Principal

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from parley.broker.metrics import ListenerMetrics
+from parley.broker.metrics.catalogue.clients import ListenerMetrics
 from parley.broker.network.acceptor import Acceptor
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection import Connection

@@ -22,7 +22,7 @@ from typing import Protocol, cast
 from parley.broker.config import BrokerConfig
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.logging.unexpected_errors import FailureLog
-from parley.broker.metrics import FetcherMetrics
+from parley.broker.metrics.catalogue.replication import FetcherMetrics
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetch_failures import FetchFailures
 from parley.broker.replication.followed_partition import FollowedPartition, FollowEvent, FollowState

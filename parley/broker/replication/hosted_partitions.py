@@ -29,7 +29,7 @@ from parley.broker.metadata.changes import (
 )
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType
-from parley.broker.metrics import Metrics
+from parley.broker.metrics.registry import Metrics
 from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError

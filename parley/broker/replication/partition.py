@@ -20,7 +20,7 @@ from typing import Protocol
 from uuid import UUID
 
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
-from parley.broker.metrics import TopicMetrics
+from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError

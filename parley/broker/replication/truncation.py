@@ -24,7 +24,7 @@ from functools import partial
 
 from parley.broker.config import BrokerConfig
 from parley.broker.logging.growing_interval import GrowingInterval
-from parley.broker.metrics import TruncationMetrics
+from parley.broker.metrics.catalogue.replication import TruncationMetrics
 from parley.broker.replication.follower_decisions import (
     Loss,
     Removal,

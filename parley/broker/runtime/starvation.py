@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from parley.broker.logging.growing_interval import GrowingInterval
-from parley.broker.metrics import ShortageMetrics
+from parley.broker.metrics.catalogue.process import ShortageMetrics
 from parley.broker.metrics.health import Health
 from parley.broker.runtime.states import step
 from parley.storage.shortage import DESCRIPTORS, MEMORY, RESERVES, DescriptorReserve, Reserve

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from parley.broker.config.share_offset_reset import EARLIEST, age_ms
 from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, Persister, ShareState
-from parley.broker.metrics import ShareGroupMetrics
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.states import step

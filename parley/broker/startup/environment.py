@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from parley.broker.config import BrokerConfig
-from parley.broker.metrics import Metrics
 from parley.broker.metrics.health import Health
+from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import Clock
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads

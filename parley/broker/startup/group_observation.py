@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.metrics import GroupMemberMetrics
+from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
 from parley.broker.metrics.registry import Labelled
 from parley.broker.replication.partition import Partition
 

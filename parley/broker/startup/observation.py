@@ -18,40 +18,45 @@ from parley.broker.coordinators.transactions.coordinator import TransactionCoord
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
-from parley.broker.metrics import (
+from parley.broker.metrics.catalogue.clients import (
     AuthorizationMetrics,
-    CleanerMetrics,
     ClientQuotaMetrics,
-    ClusterMetrics,
+    FetchSessionMetrics,
+    ListenerMetrics,
+    LoadMetrics,
+    PurgatoryMetrics,
+    QuotaMetrics,
+    RequestMetrics,
+)
+from parley.broker.metrics.catalogue.coordinators import (
     ConsumerGroupMetrics,
     CoordinatorMetrics,
     CoordinatorPartitionMetrics,
-    DamageMetrics,
-    ElectionMetrics,
-    FetcherMetrics,
-    FetchSessionMetrics,
     GroupLagMetrics,
     GroupMemberMetrics,
     GroupMetrics,
     GroupOffsetMetrics,
-    ListenerMetrics,
-    LoadMetrics,
-    LogDirectoryMetrics,
-    LogMetrics,
     MarkerMetrics,
-    Metrics,
     ProducerMetrics,
-    PurgatoryMetrics,
-    QuotaMetrics,
-    ReplicaMetrics,
-    RequestMetrics,
-    ShareGroupMetrics,
     TransactionMetrics,
-    TruncationMetrics,
-    UncleanableMetrics,
     VerificationMetrics,
 )
-from parley.broker.metrics.registry import Labelled
+from parley.broker.metrics.catalogue.logs import (
+    CleanerMetrics,
+    DamageMetrics,
+    LogDirectoryMetrics,
+    LogMetrics,
+    UncleanableMetrics,
+)
+from parley.broker.metrics.catalogue.replication import (
+    ClusterMetrics,
+    ElectionMetrics,
+    FetcherMetrics,
+    ReplicaMetrics,
+    TruncationMetrics,
+)
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
+from parley.broker.metrics.registry import Labelled, Metrics
 from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
 from parley.broker.network.load import Load

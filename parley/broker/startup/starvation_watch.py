@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.metrics import ShortageMetrics
+from parley.broker.metrics.catalogue.process import ShortageMetrics
 from parley.broker.runtime.starvation import StarvationWatch
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment

@@ -10,11 +10,11 @@ Rules:
 * What may pass (a leader that moves, a broker that dies and comes back) is retried with fresh metadata until
   ``api_timeout_ms`` has gone by without progress; then the last error is raised, with what was being done. A topic that
   the cluster says it does not have is asked for only a few seconds.
-* `contact` waits for a cluster where nobody listens `FIRST_CONTACT_S` only, unless it has answered before: the address
+* `contact` waits `FIRST_CONTACT_S` only if no server listens at the address and none has responded before: the address
   is wrong, or no broker runs. Programs call it before they start anything that takes long; Spark's tasks, which work on
   what was reached, never do.
 * Nothing else is retried: errors are `parley.protocol.errors.KafkaError` with the code the broker gave.
-* A cluster that was closed stays so: whoever still calls it, a thread that nobody waits for, gets RuntimeError.
+* A cluster that was closed stays so: calls from threads that still run raise RuntimeError.
 * `fetch` holds at most two answers in memory: the one being decoded and the one behind it.
 """
 
@@ -222,8 +222,8 @@ class Cluster:
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The latest offset of each, once consumers can read all that its leader has at the time of the call.
 
-        What somebody has just written and has no answer to yet is waited for: it may be there all the same. Raises
-        KafkaError(REQUEST_TIMED_OUT) where followers do not get it within ``api_timeout_ms``.
+        This waits for records that were written and are not acknowledged yet: they may be kept. Raises
+        KafkaError(REQUEST_TIMED_OUT) if followers do not get them within ``api_timeout_ms``.
         """
         return self._submit(lambda client: self._settled(client, dict.fromkeys(partitions, LATEST))).result()
 

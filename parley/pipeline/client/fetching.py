@@ -104,7 +104,7 @@ async def fetch_once(
     """One answer of the partition's leader, which may be empty.
 
     Raises KafkaError with the partition's error, `OffsetOutOfRange`, or CorruptRecord for bytes that are no batches.
-    After an error that a new leader explains, the leader is looked up anew by the next call.
+    After an error that a new leader explains, the next call looks up the leader again.
     """
     try:
         node = await client.leader(*partition)
@@ -135,7 +135,7 @@ async def fetch_once(
 
 
 async def _forget_leader(client: Client, partition: TopicPartition) -> None:
-    """Learn the leader anew; that nobody can tell it now is for the next call to find out."""
+    """Look up the leader again. If no broker knows it now, the next call fails."""
     try:
         await client.metadata([partition.topic])
     except KafkaError:

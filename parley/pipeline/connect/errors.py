@@ -1,8 +1,8 @@
 """What goes wrong in Connect, by what the runtime does about it.
 
 A connector raises `RetriableError` for what may succeed by itself a little later (the runtime calls again with the same
-records, after a pause) and anything else for what will not: its task then fails, and is started again by whoever runs
-it. `DataError` and `ConfigError` say more of the same. The names follow Kafka Connect's exceptions.
+records, after a pause) and anything else for what will not: its task then fails, until the operator restarts it.
+`DataError` and `ConfigError` are special cases. The names follow Kafka Connect's exceptions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What can be asked of Connect, whoever asks: the one interface behind the REST API and the command line.
+"""The requests that Connect serves: the one interface behind the REST API and the command line.
 
 A herder looks after connectors; workers run them. A herder may run one process (standalone) or be one of a group
 (distributed), where the leader alone changes configurations: there a call may raise `NotLeader`, with the leader's URL,
-and whoever called sends the request on.
+and the caller sends the request on.
 
 Every call may raise `HerderError`, whose `status` is the HTTP status that Kafka Connect answers in that case. All calls
 are coroutines of the loop that the herder was started in.

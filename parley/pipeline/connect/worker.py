@@ -54,7 +54,7 @@ class WorkerEvents(Protocol):
         ...
 
     def reconfigure(self, name: str) -> None:
-        """The connector wants its tasks configured anew: ask `Worker.task_configs`, and restart what has changed."""
+        """The connector wants its tasks configured again: ask `Worker.task_configs`, and restart what has changed."""
         ...
 
     def topic_used(self, task: TaskId, topic: str) -> None:
@@ -167,8 +167,8 @@ class Worker:
 
         `generation` counts how often the connector was divided into tasks.
 
-        The tasks of a sink share its partitions by that number: where it changes, all of them have to be stopped before
-        the first is started anew. Raises ConnectError if there is one of this id, if there is no such connector class,
+        The tasks of a sink share its partitions by that number: if it changes, all of them have to be stopped before
+        the first is started again. Raises ConnectError if there is one of this id, if there is no such connector class,
         or if a value that the configuration only names cannot be had.
         """
         sink = is_sink(self._class_of(connector_config))

@@ -10,7 +10,7 @@ Rules:
 * What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
   loss is a warning.
 * Where batch 0 begins is part of the position that it ends with (`_beginning`): Spark keeps only where batches end, and
-  asks for the beginning anew after a restart, when ``latest`` has become another.
+  asks for the beginning again after a restart, when ``latest`` has become another.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _No
     while True:
         last = notes.last()
         if last is not None and last.topic_id not in ("", topic_id):
-            _log.warning("%s was made anew since rows were sent to it: all of them are sent again", settings.topic)
+            _log.warning("%s was created again since rows were sent to it: all of them are sent again", settings.topic)
             last = replace(last, finished=True, files=[], sent=[])
         if last is not None and not last.finished and last.producer != _NOBODY:
             return last

@@ -78,7 +78,7 @@ def load(
 ) -> Loaded:
     """Load what is in the topic now and not in the folder yet; ``tell`` is called after every commit, and before all.
 
-    Raises `ranges.RecordsGone`, `ranges.TopicMadeAnew`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and
+    Raises `ranges.RecordsGone`, `ranges.TopicRecreated`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and
     OSError.
     """
     with Cluster(settings.connection) as cluster:

@@ -9,17 +9,17 @@ import pyarrow.fs as pa_fs
 
 from parley.pipeline.load.files import OURS, Destination
 from parley.pipeline.load.manifest import LoadConflict, write_new
-from parley.pipeline.load.ranges import TopicMadeAnew
+from parley.pipeline.load.ranges import TopicRecreated
 
 __all__ = ["check_origin", "keep_origin"]
 
 
 def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Raises TopicMadeAnew if the folder was loaded from another topic of this name. An id may be "", for unknown."""
+    """Raises TopicRecreated if the folder was loaded from another topic of this name. An id may be "", for unknown."""
     known = _known(destination, topic)
     if known and topic_id and known != topic_id:
-        raise TopicMadeAnew(
-            f"topic {topic} was made anew since it was loaded into {destination.uri}: take another folder"
+        raise TopicRecreated(
+            f"topic {topic} was created again since it was loaded into {destination.uri}: take another folder"
         )
 
 

@@ -25,7 +25,7 @@ class RecordsGone(Exception):
     """Records that were not loaded yet were deleted from the topic; the text says which."""
 
 
-class TopicMadeAnew(Exception):
+class TopicRecreated(Exception):
     """The topic is not the one that was loaded, or ends before what was loaded of it; the text says so."""
 
 
@@ -70,7 +70,7 @@ def missing(
 ) -> list[OffsetRange]:
     """What is to be loaded of each partition: of one that came after the first load, everything.
 
-    Raises TopicMadeAnew, and RecordsGone unless the loss is accepted.
+    Raises TopicRecreated, and RecordsGone unless the loss is accepted.
     """
     found = []
     for partition, end in sorted(ends.items()):
@@ -78,9 +78,9 @@ def missing(
         first = positions.get(partition, 0 if positions else begin)
         place = TopicPartition(topic, partition)
         if first > end:
-            raise TopicMadeAnew(
-                f"{place} ends at offset {end}, but was loaded up to {first}: if the topic was made anew, take another "
-                "folder"
+            raise TopicRecreated(
+                f"{place} ends at offset {end}, but was loaded up to {first}: if the topic was created again, take "
+                "another folder"
             )
         if first < begin and not accept_loss:
             raise RecordsGone(f"offsets {first} to {begin - 1} of {place} were deleted before they were loaded")

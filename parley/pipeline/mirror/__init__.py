@@ -14,6 +14,6 @@ Copying: `batches` (a source's batches made ready), `appending` (a log that refu
 range of a partition, what a Spark task does).
 
 Running: `admin` (what is asked of a cluster besides records), `flow` (everything known of one pair of clusters),
-`notes` (how far it is, written down on the target), `rounds` (all flows at work, whoever copies), `stream` and `job`
+`notes` (how far it is, written down on the target), `rounds` (all flows at work, in any process), `stream` and `job`
 (as a Spark streaming query).
 """

@@ -43,7 +43,7 @@ T = TypeVar("T")
 class Overview:
     """Brokers, and the topics with their number of partitions.
 
-    ``ids`` are the topics' ids (KIP-516) as text, empty where the brokers give none; a topic made anew has another.
+    ``ids`` are the topics' ids (KIP-516) as text, empty if the brokers send none; a topic created again gets another.
     ``leaderless`` are the partitions without a leader at the moment.
     """
 

@@ -9,8 +9,8 @@ between them and whatever compaction has taken away.
 
 Rules:
 
-* Whoever begins notes the producer id where the next one finds it (the note) **before** anything is written under it,
-  and only a noted id is gone on with: nobody else can have it, since brokers give each one only once.
+* A task notes its producer id where the next task finds it (the note) **before** it writes anything under the id,
+  and only a noted id is used again: no other producer can have it, since brokers give each id only once.
 * A log that has forgotten an id takes any sequence number (KIP-360): the first batch goes alone, lest the second is
   taken where the first was not.
 * An id whose batches are refused though the log has nothing more of it than was seen (`is_settled`) is of no use any
@@ -51,7 +51,7 @@ _DISPLACED: Final = frozenset(
 
 
 class Overtaken(Exception):
-    """The log does not take what was to be appended as what follows: somebody else has appended that, or the log was
+    """The log does not take the batch as the next one: another task has appended it, or the log was
     cut. Look again. ``sequence`` is the number that was refused, or one shortly before it."""
 
     def __init__(self, sequence: int, text: str) -> None:

@@ -1,6 +1,6 @@
 """Batches of a source's log made ready to be appended elsewhere, without decoding them where that can be.
 
-A batch goes as it is when its header says that no offset is missing in it. What has to be decoded and built anew, with
+A batch goes as it is when its header says that no offset is missing in it. What has to be decoded and built again, with
 the same codec: batches that compaction has been in (a producer may not leave gaps), messages of the old formats,
 batches of LogAppendTime (only the broker may write those), the first batch of a copy that begins inside of it, and
 small batches in a row, which become one. Not copied are markers of transactions and, for READ_COMMITTED, aborted

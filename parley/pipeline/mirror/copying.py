@@ -118,7 +118,7 @@ def _try(wanted: Range, done: Copied) -> None:
         else:
             return
     if len(tried) == 1:
-        # Nobody has moved on meanwhile. Unless something waits for its replicas, nobody will.
+        # No other writer has appended meanwhile. None will, unless records wait for their replicas.
         target, anchor = cluster(wanted.target), done.anchor
         if is_settled(target, wanted.remote):
             found = tail(target, wanted.remote, anchor.producer, anchor.downstream)
@@ -141,7 +141,7 @@ def _copy(wanted: Range, done: Copied) -> None:
             done.records += piece.count
             done.size_bytes += piece.size_bytes
         done.anchor = Anchor(some[-1].next_offset, appender.next_offset, producer, appender.sequence)
-    # Behind the last record copied there may be markers, which nobody has to look at again.
+    # Behind the last record copied there may be markers, which need no second look.
     done.anchor = replace(done.anchor, upstream=max(done.anchor.upstream, wanted.end))
     done.problem = ""
 
@@ -176,7 +176,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
                 break
         if last is not None and not left and (last + 1 == least or _alike(wanted, start, found, last)):
             upstream = last + 1
-            if there == found.end - start.downstream:  # nobody else has written behind the anchor
+            if there == found.end - start.downstream:  # no other client has written behind the anchor
                 join(done.runs, _up_to(runs, last))
         else:
             _log.warning(

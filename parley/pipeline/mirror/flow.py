@@ -217,26 +217,26 @@ class Flow:
             self._leaderless = source.leaderless | {
                 place for place in self._places if self.remote(place) in target.leaderless
             }
-        self._find_made_anew()
+        self._find_recreated()
         self._find_shorter(ends)
         self._find_lost(ends)
 
-    def _find_made_anew(self) -> None:
-        """Begin anew where a topic of the source is another one than that which was copied."""
+    def _find_recreated(self) -> None:
+        """Begin again if a topic of the source is not the one that was copied."""
         with self._lock:
             ids = {place: self._topic_ids.get(place.topic, "") for place in self._places}
-            anew = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
+            recreated = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
             for place, known in self._places.items():
                 if not known.topic_id:
                     self._places[place] = replace(known, topic_id=ids[place])
         latest = self.settings.choices.reset == "latest"
-        for place in anew:
+        for place in recreated:
             if ids[place]:
                 begin = self.source.offsets({place: LATEST if latest else EARLIEST}, self.isolation)[place]
-                self._begin_anew(place, begin, "the topic was made anew")
+                self._begin_again(place, begin, "the topic was created again")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Begin anew where a log of the source ends before what was copied of it."""
+        """Begin again if a log of the source ends before what was copied of it."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -328,7 +328,7 @@ class Flow:
             self._copy_again(done.partition, done.cut_at)
         elif done.refused:
             why = "the target refuses what follows: some records behind it may be copied twice"
-            self._begin_anew(done.partition, done.anchor.upstream, why)
+            self._begin_again(done.partition, done.anchor.upstream, why)
         else:
             self._tell(done)
             return not done.problem
@@ -349,10 +349,10 @@ class Flow:
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
         """The source does not have the records to go on with: begin where it has some."""
         if anchor.upstream < log_start:
-            self._begin_anew(place, log_start, "records were deleted before they were copied")
+            self._begin_again(place, log_start, "records were deleted before they were copied")
         else:
             begin = log_end if self.settings.choices.reset == "latest" else log_start
-            self._begin_anew(place, begin, "the topic was made anew, or its log was cut")
+            self._begin_again(place, begin, "the topic was created again, or its log was cut")
 
     def _copy_again(self, place: TopicPartition, lost: int) -> None:
         """The target has lost what was copied: begin with the first record that is gone, or with all if that is not
@@ -362,9 +362,9 @@ class Flow:
         if upstream is None:
             upstream = self.source.offsets({place: EARLIEST})[place]
         why = f"{self.remote(place)} has lost records from offset {lost} on that were copied"
-        self._begin_anew(place, upstream, why)
+        self._begin_again(place, upstream, why)
 
-    def _begin_anew(self, place: TopicPartition, upstream: int, why: str) -> None:
+    def _begin_again(self, place: TopicPartition, upstream: int, why: str) -> None:
         """Go on at another offset, under a producer id of its own, which is noted before it is used."""
         remote = self.remote(place)
         end = self.target.offsets({remote: LATEST})[remote]

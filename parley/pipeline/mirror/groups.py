@@ -2,7 +2,7 @@
 
 Decisions only. A checkpoint is written for a group and partition when it says something new: the group has moved on, or
 was set back here. An offset is committed on the target only while the group has no members there, and never moves back
-what is committed there: whoever has read on over there keeps his place.
+what is committed there: a group that has read on over there keeps its position.
 """
 
 from __future__ import annotations

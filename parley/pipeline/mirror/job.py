@@ -115,6 +115,6 @@ def _wait(query: StreamingQuery, over: threading.Event) -> str:
         failure = query.exception()
     except Exception:
         if over.is_set():
-            return ""  # whoever has told us to end may have told Spark too
+            return ""  # the signal that ends us may have reached Spark too
         raise
     return "" if failure is None else missing_module(failure) or str(failure)

@@ -5,8 +5,8 @@ The file names clusters (``clusters = A, B``), where they are (``A.bootstrap.ser
 defaults are MirrorMaker 2's. Where its default for the replicas of a new topic is more than the target has brokers, the
 target's number is taken; a number that the file names is taken as it is.
 
-What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted, and so is a key
-that nobody knows: all that changes nothing is told (`MirrorSettings.ignored`). A setting of security is refused as long
+What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted, and so is an
+unknown key: all that changes nothing is told (`MirrorSettings.ignored`). A setting of security is refused as long
 as the client has none, and a class of the user's own, since without it other things would be copied.
 """
 

@@ -15,7 +15,7 @@ from parley.pipeline.mirror.naming import Selection
 
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
-"""Sources of a setting as DescribeConfigs numbers them: the broker's file, and nobody."""
+"""Sources of a setting as DescribeConfigs numbers them: the broker's file, and Kafka's default."""
 TOPIC: Final = 1
 
 

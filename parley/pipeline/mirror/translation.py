@@ -3,7 +3,7 @@
 A sync says that record ``u`` here is record ``d`` there. Between two syncs with the same distance ``u - d`` every
 record was copied, since each record there comes from one of here, in order: so they make one run, within which every
 offset is translated exactly. Between two runs some records were not copied (markers of transactions, aborted or
-compacted records) and nobody says which: there an offset becomes the one after the end of the run before it, which
+compacted records), and it is unknown which: there an offset becomes the one after the end of the run before it, which
 is never too far, so that a reader who goes on from there sees some records again but misses none.
 
 MirrorMaker 2 keeps syncs at growing distances instead and always translates to at most one after a sync: what it says
@@ -51,7 +51,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Take a sync. One that goes back, here or there, says that the topic was made anew: what was known is void."""
+        """Take a sync. One that goes back, here or there, means that the topic was created again: forget the runs."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()

@@ -101,7 +101,7 @@ def load(options: Options) -> None:
     with requires_library("parley load", how_to_install("spark")):
         from parley.pipeline.load.columns import BadLayout
         from parley.pipeline.load.manifest import LoadConflict
-        from parley.pipeline.load.ranges import RecordsGone, TopicMadeAnew
+        from parley.pipeline.load.ranges import RecordsGone, TopicRecreated
         from parley.pipeline.load.spark_tasks import TaskFailed
         from parley.pipeline.spark.java import JavaMissing
         from parley.pipeline.spark.session import SparkFailed, SparkMissing, check_spark, stopped_at_the_end
@@ -122,7 +122,7 @@ def load(options: Options) -> None:
         raise CommandError(str(error)) from error
     except RecordsGone as error:
         raise CommandError(f"{error}; --accept-data-loss continues without them.") from error
-    except (BadLayout, LoadConflict, TopicMadeAnew, TaskFailed, ValueError) as error:
+    except (BadLayout, LoadConflict, TopicRecreated, TaskFailed, ValueError) as error:
         raise CommandError(f"{error}.") from error
     except KafkaError as error:
         raise CommandError(f"{error.code.name}: {error.message}") from error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parley.broker.coordinators import shard as module
 from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
 from parley.broker.coordinators.shard import NotCommittedInTime, Shard
-from parley.broker.metrics import CoordinatorMetrics
+from parley.broker.metrics.catalogue.coordinators import CoordinatorMetrics
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import read_header

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError
-from parley.broker.metrics import Health, Metrics
 from parley.broker.metrics.access import USERS_KEY, MetricsAccess
 from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
+from parley.broker.metrics.health import Health
+from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from tests.broker.metrics.conftest import PATIENCE_S
 from tests.broker.network.harness import eventually

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from parley.broker.metrics import Health, Metrics, RequestMetrics
 from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
+from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
+from parley.broker.metrics.health import Health
+from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from tests.broker.metrics.conftest import PATIENCE_S
 

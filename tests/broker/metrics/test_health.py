@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.metrics import Health
+from parley.broker.metrics.health import Health
 from parley.broker.runtime.states import IllegalStep
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.metrics import Histogram, ListenerMetrics, Metrics, RequestMetrics, TopicMetrics
 from parley.broker.metrics.catalogue import CATALOGUE
-from parley.broker.metrics.instruments import Instruments, counter, gauge
+from parley.broker.metrics.catalogue.clients import ListenerMetrics, RequestMetrics, TopicMetrics
+from parley.broker.metrics.instruments import Histogram, Instruments, counter, gauge
+from parley.broker.metrics.registry import Metrics
 
 
 def test_counting_is_plain_addition() -> None:

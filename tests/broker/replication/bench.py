@@ -43,7 +43,8 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
-from parley.broker.metrics import FetcherMetrics, Metrics
+from parley.broker.metrics.catalogue.replication import FetcherMetrics
+from parley.broker.metrics.registry import Metrics
 from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher, Handler

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.metadata.types import PartitionState
-from parley.broker.metrics import TopicMetrics
+from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.damaged_partition import (
     HAND_OVER_PAUSE_S,
     RETRY_MAX_S,

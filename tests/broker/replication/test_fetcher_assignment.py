@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from parley.broker.metrics import FetcherMetrics, Metrics
-from parley.broker.metrics.registry import Sample
+from parley.broker.metrics.catalogue.replication import FetcherMetrics
+from parley.broker.metrics.registry import Metrics, Sample
 from parley.broker.replication.fetcher import Fetcher
 from parley.broker.replication.follower_decisions import step_for_range
 from parley.broker.replication.partition import Partition

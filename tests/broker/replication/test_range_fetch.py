@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.metadata.types import PartitionState
-from parley.broker.metrics import TopicMetrics
+from parley.broker.metrics.catalogue.clients import TopicMetrics
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.replication.range_fetch import checked_batches, fetch_batches
 from parley.broker.runtime.purgatory import Purgatory

@@ -27,7 +27,7 @@ from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, Part
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
-from parley.broker.metrics import Metrics
+from parley.broker.metrics.registry import Metrics
 from parley.broker.replication import isr_decisions as in_sync
 from parley.broker.replication.follower_decisions import (
     Append,

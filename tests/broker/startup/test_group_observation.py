@@ -11,7 +11,7 @@ from parley import Broker
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.member import Member
 from parley.broker.coordinators.groups.group import CommittedOffset, Group
-from parley.broker.metrics import GroupLagMetrics
+from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics
 from parley.broker.startup.group_observation import group_lags, group_members, known_end
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode

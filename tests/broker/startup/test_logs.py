@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from parley.broker.metrics import Health
+from parley.broker.metrics.health import Health
 from parley.broker.startup.logs import DirectoryFailures
 from parley.storage.log_directory import LogDirectory
 

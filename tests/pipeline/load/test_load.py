@@ -22,7 +22,7 @@ from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
 from parley.pipeline.load.job import LoadSettings, load
 from parley.pipeline.load.manifest import LoadConflict
-from parley.pipeline.load.ranges import RecordsGone, TopicMadeAnew
+from parley.pipeline.load.ranges import RecordsGone, TopicRecreated
 from parley.pipeline.load.schemas import read_schema
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
@@ -219,7 +219,7 @@ def test_a_topic_made_anew_is_another_one(settings: LoadSettings, kind: str) -> 
     create(settings.connection.bootstrap, settings.topic, 2)
     produce(settings.connection.bootstrap, settings.topic, rows(400), 0)
     produce(settings.connection.bootstrap, settings.topic, rows(400), 1)
-    with pytest.raises(TopicMadeAnew, match=f"topic {settings.topic} was made anew since it was loaded into "):
+    with pytest.raises(TopicRecreated, match=f"topic {settings.topic} was created again since it was loaded into "):
         load(settings, in_process)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.pipeline.client.fetching import TopicPartition
-from parley.pipeline.load.ranges import OffsetRange, RecordsGone, TopicMadeAnew, is_stray, missing, range_of, rounds
+from parley.pipeline.load.ranges import OffsetRange, RecordsGone, TopicRecreated, is_stray, missing, range_of, rounds
 
 T0 = TopicPartition("t", 0)
 
@@ -44,7 +44,7 @@ def test_lost_records_are_not_passed_over_in_silence() -> None:
     with pytest.raises(RecordsGone, match="offsets 5 to 7 of t-0 were deleted"):
         missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=False)
     assert missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=True) == [OffsetRange(T0, 8, 9)]
-    with pytest.raises(TopicMadeAnew, match="take another folder"):
+    with pytest.raises(TopicRecreated, match="take another folder"):
         missing("t", {0: 5}, {0: 0}, {0: 2}, accept_loss=True)
 
 

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from tests.support.stores.servers import Servers
 
 
-@contextmanager
-def _consul() -> Iterator[str]:
+def _consul() -> AbstractContextManager[Servers]:
     from tests.support.stores.consul import consul_servers
 
-    with consul_servers() as servers:
-        yield servers.url
+    return consul_servers()
 
 
-@contextmanager
-def _etcd() -> Iterator[str]:
+def _etcd() -> AbstractContextManager[Servers]:
     from tests.support.stores.etcd import etcd_servers
 
-    with etcd_servers() as servers:
-        yield servers.url
+    return etcd_servers()
+
+
+def _zookeeper() -> AbstractContextManager[Servers]:
+    from tests.support.stores.zookeeper import zookeeper_servers
+
+    return zookeeper_servers()
+
+
+SERVERS: dict[str, Callable[[], AbstractContextManager[Servers]]] = {
+    "consul": _consul,
+    "etcd": _etcd,
+    "zookeeper": _zookeeper,
+}
+"""For each scheme what starts a server."""
 
 
 @contextmanager
-def _zookeeper() -> Iterator[str]:
-    from tests.support.stores.zookeeper import zookeeper_servers
-
-    with zookeeper_servers() as servers:
+def _address(start: Callable[[], AbstractContextManager[Servers]]) -> Iterator[str]:
+    with start() as servers:
         yield servers.url
 
 
 STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
-    "consul": _consul,
-    "etcd": _etcd,
-    "zookeeper": _zookeeper,
+    scheme: partial(_address, start) for scheme, start in SERVERS.items()
 }
 """For each scheme what starts a server and gives its address; ``below`` leads to a folder of one's own there."""
 

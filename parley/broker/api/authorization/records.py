@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter
@@ -15,14 +16,12 @@ from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.offsets import (
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.producers import DescribeProducersRequest, DescribeProducersResponse
-from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from parley.protocol.messages.topics import DeleteRecordsResponse
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC = ResourceType.TOPIC
@@ -132,36 +131,53 @@ def _by_topic(
     return with_refused(handler, context, request, "topics", kept, list(map(refused_topic, refused)), "topics")
 
 
-def _list_offsets(checks: Checks, handler: Handler, context: RequestContext, request: ListOffsetsRequest) -> Any:
-    make = ListOffsetsResponse.ListOffsetsPartitionResponse
+@dataclass(frozen=True, slots=True)
+class _TopicsOfPartitions:
+    """The guard of a request with topics and their partitions, whose response has an error code per partition."""
 
-    def refused_topic(topic: ListOffsetsRequest.ListOffsetsTopic) -> ListOffsetsResponse.ListOffsetsTopicResponse:
-        partitions = [make(partition_index=p.partition_index, error_code=_REFUSED) for p in topic.partitions]
-        return ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions)
+    operation: Operation
+    topic: Callable[..., Any]
+    """Makes the result of a topic from its name and its partitions."""
+    partition: Callable[..., Any]
+    """Makes the result of a partition that the client may not use."""
+    name: str = "name"
+    """The field of a topic with its name."""
+    index: str = "partition_index"
+    """The field of a partition with its number."""
+    followers_may: bool = False
+    """True if the right to act as a broker suffices."""
 
-    return _by_topic(checks, handler, context, request, Operation.DESCRIBE, refused_topic)
+    def __call__(self, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
+        authorization = checks.authorization
+        if self.followers_may and authorization.may_on_cluster(context, Operation.CLUSTER_ACTION, is_probe=True):
+            return handler(context, request)
+        return _by_topic(checks, handler, context, request, self.operation, self._refused, attrgetter(self.name))
+
+    def _refused(self, topic: Any) -> Any:
+        partitions = [
+            self.partition(**{self.index: getattr(each, self.index)}, error_code=_REFUSED) for each in topic.partitions
+        ]
+        return self.topic(**{self.name: getattr(topic, self.name)}, partitions=partitions)
 
 
-def _epoch_ends(checks: Checks, handler: Handler, context: RequestContext, request: OffsetForLeaderEpochRequest) -> Any:
-    if checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION, is_probe=True):
-        return handler(context, request)
-    make, result = OffsetForLeaderEpochResponse.EpochEndOffset, OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-
-    def refused_topic(topic: OffsetForLeaderEpochRequest.OffsetForLeaderTopic) -> Any:
-        partitions = [make(partition=each.partition, error_code=_REFUSED) for each in topic.partitions]
-        return result(topic=topic.topic, partitions=partitions)
-
-    return _by_topic(checks, handler, context, request, Operation.DESCRIBE, refused_topic, attrgetter("topic"))
-
-
-def _delete_records(checks: Checks, handler: Handler, context: RequestContext, request: DeleteRecordsRequest) -> Any:
-    make = partial(DeleteRecordsResponse.DeleteRecordsPartitionResult, low_watermark=-1, error_code=_REFUSED)
-
-    def refused_topic(topic: DeleteRecordsRequest.DeleteRecordsTopic) -> DeleteRecordsResponse.DeleteRecordsTopicResult:
-        partitions = [make(partition_index=each.partition_index) for each in topic.partitions]
-        return DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=partitions)
-
-    return _by_topic(checks, handler, context, request, Operation.DELETE, refused_topic)
+_list_offsets = _TopicsOfPartitions(
+    Operation.DESCRIBE,
+    ListOffsetsResponse.ListOffsetsTopicResponse,
+    ListOffsetsResponse.ListOffsetsPartitionResponse,
+)
+_epoch_ends = _TopicsOfPartitions(
+    Operation.DESCRIBE,
+    OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult,
+    OffsetForLeaderEpochResponse.EpochEndOffset,
+    name="topic",
+    index="partition",
+    followers_may=True,
+)
+_delete_records = _TopicsOfPartitions(
+    Operation.DELETE,
+    DeleteRecordsResponse.DeleteRecordsTopicResult,
+    partial(DeleteRecordsResponse.DeleteRecordsPartitionResult, low_watermark=-1),
+)
 
 
 def _producers(checks: Checks, handler: Handler, context: RequestContext, request: DescribeProducersRequest) -> Any:

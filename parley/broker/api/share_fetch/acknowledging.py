@@ -9,7 +9,7 @@ from typing import Any
 
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
-from parley.broker.metrics import ShareGroupMetrics
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW, AcknowledgementBatch, acknowledged
 from parley.broker.share.leading import LedSharePartition, ShareKey

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from parley.broker.metrics import ShareGroupMetrics
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.principal import Principal
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from parley.broker.metrics import VerificationMetrics
+from parley.broker.metrics.catalogue.coordinators import VerificationMetrics
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_SEQUENCE

@@ -7,7 +7,7 @@ gives up. The table is made by the first write.
 
 The library casts what does not fit a table, 5.5 into 5. So the rows are given the table's own types before, by the rule
 of `columns`. New columns and new fields of structs only change the table's schema. For any other widening the table is
-written anew with the wider type, in a commit of its own that fails if another task commits meanwhile: readers of Delta
+written again with the wider type, in a commit of its own that fails if another task commits meanwhile: readers of Delta
 do not expect files with different types in a table.
 """
 
@@ -184,7 +184,7 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
             raise RetriableError(f"another task created the table {self._url} first: {error}") from error
 
     def _rewrite(self, table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> None:
-        """Write the table anew with other types of some columns.
+        """Write the whole table again, with other types of some columns.
 
         Raises CommitFailedError if another task commits first.
         """
@@ -246,5 +246,5 @@ class DeltaSinkConnector(SinkConnector):
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
             "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
-            "connector and make one of another name, which begins anew."
+            "connector and create one with another name, which begins at the start."
         )

@@ -84,7 +84,7 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
             raise RetriableError(f"{self._folder(partition)} cannot be listed: {error}") from error
 
     def _forget_unfinished(self, partition: TopicPartition) -> None:
-        """Delete what has no name yet. Somebody who is still about to give it one has lost his place."""
+        """Delete files without a final name. A task that was about to rename one of them has lost the partition."""
         for one in self._listed(partition):
             if one.base_name.startswith(".") and one.base_name.endswith(".tmp"):
                 with suppress(OSError):
@@ -148,7 +148,7 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Nobody else has the folder meanwhile. Raises OSError if somebody has it."""
+    """Keep the folder for this process meanwhile. Raises OSError if another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

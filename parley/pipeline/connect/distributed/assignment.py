@@ -4,7 +4,7 @@
 what is being stopped or started. Rules:
 
 1. Before it joins, it reads the configurations to the end and stops tasks whose connector has another number of tasks
-   by now: their partitions are shared by that number, and whoever is to start the others waits for the join of all.
+   by now: their partitions are shared by that number, and the workers start the others only after all have joined.
 2. What was taken away is stopped before it joins again, which it then does at once: the leader gives it to others.
 3. A worker that has not read as far as the leader reads on before it starts anything.
 """
@@ -53,7 +53,7 @@ class Share:
         self.joined = asyncio.Event()
         """Set while it has a place in the group."""
         self.settled = asyncio.Event()
-        """Set while it has, and nobody shares out the work anew: who leads and who has what is known."""
+        """Set while it has, and no rebalance runs: the leader and the assignment are known."""
         self._url = url
         self._configs = configs
         self._running = running

@@ -1,9 +1,9 @@
 """How the leader shares out connectors and tasks among the workers of the group. Pure decisions.
 
-`share_out` is for protocol version 0: everything anew, in turn. `Sharing` is for later versions (KIP-415), where
+`share_out` is for protocol version 0: it assigns everything again, in turn. `Sharing` is for later versions (KIP-415):
 members keep what they have and the leader says what comes to it or goes:
 
-1. What nobody has any more because it was deleted, and what two members have, is taken away.
+1. Deleted connectors and tasks, and those that two members have, are revoked.
 2. New connectors and tasks are given at once to the member that has least.
 3. What a member had that is gone is held back for `max_delay_ms`: a worker that is restarted gets its own back, since
    it goes to those that came meanwhile. All join again when the time is up.

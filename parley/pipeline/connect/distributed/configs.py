@@ -93,7 +93,7 @@ class ConfigState:
     _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
     """Task configurations whose commit has not come yet."""
     inconsistent: set[str] = field(default_factory=set)
-    """Connectors whose commit does not go with the tasks before it: they must be divided up anew."""
+    """Connectors whose commit does not match the task configurations before it: the leader must compute these again."""
 
     def target(self, name: str) -> TargetState:
         """What is wanted of a connector."""

@@ -36,7 +36,7 @@ class Running:
     """The connectors and tasks of this worker. Also the `WorkerEvents` that the worker is made with.
 
     `version_of` tells the version of a connector's class by the connector's configuration; `reconfigure` is called with
-    the name of a connector whose tasks are to be worked out anew.
+    the name of a connector whose task configurations must be computed again.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ a worker that is alone. Rules:
 
 1. Records reach `on_record` in the order of their partition, each at least once, also those that were sent from here.
 2. `start` comes back when everything was read that was there; `read_to_end` when everything was read that was there
-   when it was called: whoever has sent something and then reads to the end knows what the log says.
+   when it was called: a worker that sends a record and then reads to the end has read this record.
 3. What may pass (a leader that moves, a broker that comes back) is tried again until it succeeds or the log is stopped;
    `send` gives up after `SEND_SECONDS`.
 4. Records of aborted transactions are left out; reading to the end waits for the transactions that are open there.

@@ -1,7 +1,7 @@
 """A worker's place in its group, by the broker's classic group protocol (protocol type "connect").
 
 `Group` keeps the place: it joins, has the work shared out if it leads, tells the herder what it got, shows life, and
-joins again when somebody wants it. `Alone` is the group of a standalone worker. Rules:
+joins again on request. `Alone` is the group of a standalone worker. Rules:
 
 1. The herder (`Member`) is told everything in order: `on_assigned` of one generation ends before the next join.
 2. A place that is lost (the session has ended, the broker knows the member no longer, the coordinator was silent for
@@ -94,7 +94,7 @@ class Membership(ABC):
 
     @abstractmethod
     def rejoin(self, after_s: float = 0.0) -> None:
-        """Join again, which shares out the work anew; after some time if given."""
+        """Join again, which starts a rebalance; after some time if given."""
 
 
 class Alone(Membership):
@@ -281,7 +281,7 @@ class Group(Membership):
                 await beating
 
     async def _beat(self, place: _Place) -> None:
-        """Comes back when the group shares out its work anew. Raises KafkaError."""
+        """Returns when a rebalance has begun. Raises KafkaError."""
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:

@@ -1,6 +1,6 @@
 """What workers tell each other through their group: Kafka's ConnectProtocol, versions 0 to 2.
 
-Version 0 ("default") shares everything out anew in each rebalance; from version 1 on ("compatible", KIP-415) members
+Version 0 ("default") assigns everything again in each rebalance; from version 1 on ("compatible", KIP-415) members
 say what they have, and only what changes is given or taken; version 2 ("sessioned", KIP-507) is the same and says that
 the member signs its requests to the leader.
 

@@ -62,7 +62,7 @@ class _Parts:
 async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
     """A worker of a group: its herder, and the URL of its REST API, which others are told.
 
-    Raises ConnectError where it cannot start; a worker that cannot go on cancels whoever is inside, and raises then.
+    Raises ConnectError if it cannot start. A worker that cannot go on cancels the body of ``with``, and raises then.
     """
     client_id = config["client.id"] or f"connect-{config['group.id']}"
     security = config.security.read()
@@ -137,7 +137,7 @@ async def _serving(config: WorkerConfig, parts: _Parts, now_ms: Callable[[], int
 
 @asynccontextmanager
 async def _cancelled_with(running: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Whoever is inside is cancelled when the task ends by itself, and gets its error."""
+    """Cancel the body of the ``with`` if the task ends by itself, and raise the task's error there."""
     inside = asyncio.current_task()
     assert inside is not None
     ended = False

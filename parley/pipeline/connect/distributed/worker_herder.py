@@ -3,7 +3,7 @@
 Rules:
 
 1. Only the leader writes configurations: they are checked against what it has read, one request after another. Asked
-   for one, another worker raises `NotLeader`. (Pausing and going on are written by whoever is asked.)
+   for one, another worker raises `NotLeader`. (Each worker writes the requests to pause and to resume itself.)
 2. What a request changes happens when it is read back from the log
    (:mod:`parley.pipeline.connect.distributed.config_following`).
 

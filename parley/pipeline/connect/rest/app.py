@@ -6,7 +6,7 @@ Rules:
    with 500 and its text; its trace goes to the log.
 2. Methods that a path does not have are answered with 405 and `Allow`, paths that are not there with 404, bodies that
    are not JSON with 415, clients that do not take JSON with 406.
-3. What only the leader of the group can do is sent on to it by whoever was asked
+3. The worker sends requests that only the leader of the group can serve on to the leader
    (`parley.pipeline.connect.rest.forwarding`).
 4. An answer that takes longer than `REQUEST_SECONDS` is given up.
 """

@@ -56,7 +56,7 @@ def says_json(request: Request) -> bool:
 
 
 def refuse_other_kinds(request: Request) -> None:
-    """For requests whose body nobody reads: raises Refused (415) where there is one and it is said to be no JSON."""
+    """Raises Refused (415) if a request whose body is not read has one that is declared as something else than JSON."""
     headers = request.headers
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if has_body and "content-type" in headers and not says_json(request):

@@ -1,7 +1,7 @@
 """Sending a request on to the worker that leads the group.
 
-A request travels at most twice (as in Kafka Connect): whoever sends it on says in ``forward`` whether the next may do
-so again, since the leader may have changed meanwhile.
+A request travels at most twice (as in Kafka Connect): the worker that sends it on sets ``forward`` if the next worker
+may do so again, since the leader may have changed meanwhile.
 """
 
 from __future__ import annotations

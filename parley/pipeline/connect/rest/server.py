@@ -59,7 +59,7 @@ def parse_listeners(text: str) -> list[Listener]:
 class RestServer:
     """``async with RestServer(listeners) as server: server.serve(app)``: the addresses are taken on entering.
 
-    Taking them first lets whoever serves know its own URL, also where port 0 was asked for.
+    The addresses are taken first, so that the worker knows its own URL, also if the configured port is 0.
     """
 
     def __init__(self, listeners: Sequence[Listener], tls: ssl.SSLContext | None = None) -> None:

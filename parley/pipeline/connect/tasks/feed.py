@@ -88,7 +88,7 @@ class Subscription:
     is_resting: bool = False
     """There was an error that may pass: nothing is fetched for a moment."""
     is_stuck: bool = False
-    """An error was handed over: nothing is fetched until the task subscribes anew."""
+    """An error was handed over: nothing is fetched until the task subscribes again."""
 
 
 class Feed:

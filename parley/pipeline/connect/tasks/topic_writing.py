@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 class TopicWriter:
-    """Writes records of one task, idempotently. After an error it begins anew: what failed may be there twice."""
+    """Writes the records of one task, idempotently. After an error it takes a new producer id: records that failed may
+    be in the topic twice."""
 
     def __init__(self, cluster: Cluster, settings: ClientSettings) -> None:
         self._cluster = cluster
