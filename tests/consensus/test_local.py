@@ -22,7 +22,7 @@ import uvloop
 
 from parley.consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
 from parley.consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
-from parley.consensus.local import LocalBackend, latest_change
+from parley.consensus.local import LocalBackend, database, latest_change
 from parley.consensus.local.database import as_coordination_error
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
@@ -259,6 +259,29 @@ async def test_clients_that_open_at_once_create_one_store(directory: Path) -> No
         await client.close()
     assert names(directory) == ["live", "store.db", "store.latest"]
     assert names(directory / "live") == []
+
+
+async def test_a_store_that_another_process_has_locked_is_opened_once_the_lock_is_gone(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process that comes after a crash recovers the WAL under an exclusive lock, slowly on a busy machine."""
+    async with LocalBackend(directory) as before:
+        await before.put("key", b"value")
+    holder = sqlite3.connect(directory / "store.db", isolation_level=None, check_same_thread=False)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("UPDATE state SET sequence = sequence")
+    found_locked = []
+
+    def release(path: Path) -> None:
+        found_locked.append(path)
+        holder.close()
+
+    monkeypatch.setattr(database, "resume_stopped_lock_holder", release)
+    async with LocalBackend(directory) as opened:
+        entry = await opened.get("key")
+    assert entry is not None
+    assert entry.value == b"value"
+    assert len(found_locked) == 1
 
 
 async def test_opening_and_closing_leaks_nothing(directory: Path) -> None:

@@ -280,15 +280,24 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
         )
+        try:
+            # The first process to come after a crash recovers the WAL, and the others find the database locked.
+            self._unlocked(lambda: self._prepare(connection), writing=False)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check what the file is, and make the connection's temporary tables, all or none."""
+        connection.rollback()  # the attempt before this one
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         form = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID or form != FORMAT:
-            connection.close()
             raise BadConfig(f"{self._path} is not a coordination store of this version")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.executescript(TRANSACTION_TABLES)
-        return connection
+        connection.executescript(f"BEGIN; {TRANSACTION_TABLES}; COMMIT")
 
     def _identify(self, expected: str | None) -> str:
         rows = self._read("SELECT identity, sequence FROM state")
@@ -333,9 +342,13 @@ class Database:
         return self._execute(sql, parameters, writing=True).rowcount
 
     def _execute(self, sql: str, parameters: Sequence[Any], *, writing: bool) -> sqlite3.Cursor:
+        return self._unlocked(lambda: self._connection.execute(sql, parameters), writing=writing)
+
+    def _unlocked(self, use: Callable[[], _T], *, writing: bool) -> _T:
+        """Use the database, again if another process has locked it. Raises Unavailable if the lock does not go."""
         for _ in range(_BUSY_ATTEMPTS):
             try:
-                return self._connection.execute(sql, parameters)
+                return use()
             except sqlite3.Error as error:
                 if not _is_busy(error):
                     raise as_coordination_error(error, self._path, writing=writing) from error
