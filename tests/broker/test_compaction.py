@@ -11,7 +11,7 @@ import pytest
 from parley import Broker
 from parley.broker.config import BrokerConfig
 from parley.broker.runtime.threads import COMPACTION
-from parley.broker.startup.composition import cleaner_settings
+from parley.broker.startup.replication import cleaner_settings
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.groups.test_coordinator import OFFSETS_TOPIC, Groups

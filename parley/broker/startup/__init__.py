@@ -3,7 +3,8 @@
 1. ``binding`` binds the listeners' sockets.
 2. ``store`` opens the coordination store and settles which broker of which cluster this is.
 3. ``logs`` opens the logs in the data directories.
-4. ``composition`` makes the parts of the broker and connects them.
+4. ``composition`` connects the parts of the broker, which ``foundation``, ``membership``, ``coordinators`` and
+   ``replication`` make, in this order.
 5. ``registration`` reads the users that log in. ``serving`` makes the request handlers (``routes``) and accepts
    connections; most requests wait.
 6. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
