@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -24,8 +23,8 @@ from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
-from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.recovery import LastKnown
@@ -40,52 +39,6 @@ NAMED_MAX = 10
 
 class TwinLogs(RuntimeError):
     """Two directories have logs of the same partition of the same topic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """What every log is opened with."""
-
-    config: LogConfig
-    now_ms: Callable[[], int]
-    random: Random
-    producer_expiration_ms: int
-
-    def open(
-        self,
-        path: Path,
-        partition: TopicPartition,
-        topic_id: UUID | None,
-        known: LastKnown,
-        on_io_error: Callable[[OSError], None],
-    ) -> Log:
-        """Open the log in ``path``. Blocks, perhaps for long. Raises ``OSError``."""
-        return Log.open(
-            path,
-            *partition,
-            self.config,
-            now_ms=self.now_ms,
-            random=self.random,
-            topic_id=topic_id,
-            known=known,
-            producer_expiration_ms=self.producer_expiration_ms,
-            on_io_error=on_io_error,
-        )
-
-    def create(
-        self, path: Path, partition: TopicPartition, topic_id: UUID | None, on_io_error: Callable[[OSError], None]
-    ) -> Log:
-        """A new log, whose first append creates ``path``."""
-        return Log.create(
-            path,
-            *partition,
-            self.config,
-            now_ms=self.now_ms,
-            random=self.random,
-            topic_id=topic_id,
-            producer_expiration_ms=self.producer_expiration_ms,
-            on_io_error=on_io_error,
-        )
 
 
 class DirectoryLoader:
@@ -195,7 +148,7 @@ class DirectoryLoader:
             same_boot=self._same_boot,
             cleaned_up_to=self._cleaner_offsets.get(partition),
         )
-        log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
+        log = Log.open(LogPlace(path, *partition, topic_id, self._on_io_error), self._settings, known)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)
         if log.log_end_offset < high_watermark:
             self.lost_below[log] = high_watermark

@@ -15,8 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
-from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
@@ -42,8 +40,8 @@ from parley.storage.log_append import (
     whole_batches,
 )
 from parley.storage.log_compaction import LogCompaction, LogToCompact
-from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
 from parley.storage.mending import MendedLog, Mending
 from parley.storage.partition_metadata import write_topic_id
@@ -61,30 +59,8 @@ __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 class Log(ReadableLog):
     """A partition's log, made by ``open``. ``config`` may be assigned at any time."""
 
-    def __init__(
-        self,
-        directory: Path,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        loaded: recovery.LoadedLog,
-        *,
-        topic_id: UUID | None,
-        now_ms: Callable[[], int],
-        random: Random,
-        on_io_error: Callable[[OSError], None],
-    ) -> None:
-        super().__init__(
-            directory,
-            topic,
-            partition,
-            config,
-            loaded,
-            topic_id=topic_id,
-            now_ms=now_ms,
-            random=random,
-            on_io_error=on_io_error,
-        )
+    def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
+        super().__init__(place, settings, loaded)
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was compacted last; None if it never was. The checkpoint must not be higher:
         then compaction could remove a tombstone and leave what it deletes."""
@@ -99,67 +75,29 @@ class Log(ReadableLog):
     @classmethod
     def open(
         cls,
-        directory: Path,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        *,
-        now_ms: Callable[[], int],
-        random: Random,
-        topic_id: UUID | None = None,
+        place: LogPlace,
+        settings: LogSettings,
         known: LastKnown = LastKnown(),  # noqa: B008 (a frozen value)
-        producer_expiration_ms: int = 86_400_000,
-        on_io_error: Callable[[OSError], None] = lambda error: None,
     ) -> Log:
-        """Open the log in ``directory``, which exists; an empty directory becomes an empty log.
+        """Open the log in the directory, which exists; an empty directory becomes an empty log.
 
         ``known`` is what the last broker left: whether it shut down cleanly, and its checkpoints. Blocks; after a
         crash, as long as it takes to scan what was not flushed. Raises ``OSError``.
         """
-        producers = ProducerState(directory, expiration_ms=producer_expiration_ms)
+        directory = place.directory
+        producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
         epochs = LeaderEpochCache(directory / CHECKPOINT)
-        loaded = recovery.load(directory, config, known, producers, epochs, now_ms())
         return cls(
-            directory,
-            topic,
-            partition,
-            config,
-            loaded,
-            topic_id=topic_id,
-            now_ms=now_ms,
-            random=random,
-            on_io_error=on_io_error,
+            place, settings, recovery.load(directory, settings.config, known, producers, epochs, settings.now_ms())
         )
 
     @classmethod
-    def create(
-        cls,
-        directory: Path,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        *,
-        now_ms: Callable[[], int],
-        random: Random,
-        topic_id: UUID | None = None,
-        producer_expiration_ms: int = 86_400_000,
-        on_io_error: Callable[[OSError], None] = lambda error: None,
-    ) -> Log:
-        """A new, empty log. Its first append creates ``directory``, unless that exists, and the files in it."""
-        producers = ProducerState(directory, expiration_ms=producer_expiration_ms, is_new=True)
+    def create(cls, place: LogPlace, settings: LogSettings) -> Log:
+        """A new, empty log. Its first append creates the directory, unless that exists, and the files in it."""
+        directory = place.directory
+        producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms, is_new=True)
         epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
-        loaded = recovery.unwritten(directory, producers, epochs, now_ms())
-        return cls(
-            directory,
-            topic,
-            partition,
-            config,
-            loaded,
-            topic_id=topic_id,
-            now_ms=now_ms,
-            random=random,
-            on_io_error=on_io_error,
-        )
+        return cls(place, settings, recovery.unwritten(directory, producers, epochs, settings.now_ms()))
 
     def _begin_files(self) -> None:
         """Create the directory and the files, unless the log has them. The next flush makes their names durable."""

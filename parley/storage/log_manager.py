@@ -26,7 +26,7 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
-from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report, report_missing
+from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
@@ -34,9 +34,9 @@ from parley.storage.log_config import LogConfig
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.mending import Mending
 from parley.storage.partition_metadata import write_topic_id
-from parley.storage.recovery import LastKnown
 from parley.storage.shortage import RESERVES, reserve_for
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class LogManager:
 
     def _new(self, key: TopicPartition, topic_id: UUID | None, settings: LogSettings, directory: LogDirectory) -> Log:
         path = directory.path / partition_name(*key)
-        return settings.create(path, key, topic_id, partial(self._on_io_error, directory))
+        return Log.create(LogPlace(path, *key, topic_id, partial(self._on_io_error, directory)), settings)
 
     async def note_new_logs(self) -> None:
         """Write down which logs have no files yet. Until then, a kill loses that they were created.
@@ -505,7 +505,7 @@ class LogManager:
         path = directory.create(name, log.topic_id)
         settings = replace(self._settings, config=log.config)
         on_io_error = partial(self._on_io_error, directory)
-        copy = settings.open(path, (log.topic, log.partition), log.topic_id, LastKnown(), on_io_error)
+        copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)
         copy.truncate_fully_and_start_at(log.log_start_offset)
         return copy
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from random import Random
-from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage import recovery, timestamp_lookup
 from parley.storage.damage import DamagedRange
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
-from parley.storage.log_config import LogConfig
 from parley.storage.log_integrity import LogIntegrity
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
 from parley.storage.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
@@ -33,40 +30,28 @@ from parley.storage.transaction_index import AbortedTransaction
 class ReadableLog:
     """What can be read of a partition's log. ``config`` may be assigned at any time."""
 
-    def __init__(
-        self,
-        directory: Path,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        loaded: recovery.LoadedLog,
-        *,
-        topic_id: UUID | None,
-        now_ms: Callable[[], int],
-        random: Random,
-        on_io_error: Callable[[OSError], None],
-    ) -> None:
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.config = config
+    def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
+        self.directory = place.directory
+        self.topic = place.topic
+        self.partition = place.partition
+        self.topic_id = place.topic_id
+        self.config = settings.config
         self.producers: ProducerState = loaded.producers
         self.leader_epochs: LeaderEpochCache = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
-        self._now_ms = now_ms
-        self._on_io_error = on_io_error
+        self._now_ms = settings.now_ms
+        self._on_io_error = place.on_io_error
         self._lock = threading.RLock()
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
-        self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
+        self._durability = Durability(loaded.recovery_point, unsynced, self._lock, settings.now_ms())
         self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
         """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
         then read ``damage``."""
-        self._removed_tombstones = RemovedTombstones(directory / REMOVED_TOMBSTONES, is_new=not loaded.is_written)
+        self._removed_tombstones = RemovedTombstones(self.directory / REMOVED_TOMBSTONES, is_new=not loaded.is_written)
         self._integrity = LogIntegrity(
-            f"{topic}-{partition}",
+            f"{self.topic}-{self.partition}",
             self._lock,
             self._durability,
             loaded.epochs,
@@ -74,7 +59,13 @@ class ReadableLog:
             lambda damaged: self.on_damage(damaged),
         )
         self._segments = Segments(
-            directory, loaded.segments, loaded.log_end_offset, self._durability, self._integrity, random, self._failed
+            self.directory,
+            loaded.segments,
+            loaded.log_end_offset,
+            self._durability,
+            self._integrity,
+            settings.random,
+            self._failed,
         )
         self._closed = False
         self.is_written = loaded.is_written

@@ -14,6 +14,7 @@ from parley.protocol.records.record import Record
 from parley.storage.log import LastKnown, Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_integrity import DamagedOffset
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.producer_state import ProducerState
 from parley.storage.segment import UNSEALED, Segment
 
@@ -23,18 +24,9 @@ SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_b
 
 def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
     """Open the log in ``directory``; ``known`` is what the checkpoints and the clean shutdown marker say."""
-    now_ms = known.pop("now_ms", lambda: NOW)
-    on_io_error = known.pop("on_io_error", lambda error: None)
-    return Log.open(
-        directory,
-        "topic",
-        0,
-        config,
-        now_ms=now_ms,
-        random=Random(1),
-        known=LastKnown(**known),
-        on_io_error=on_io_error,
-    )
+    settings = LogSettings(config=config, now_ms=known.pop("now_ms", lambda: NOW), random=Random(1))
+    place = LogPlace(directory, "topic", 0, on_io_error=known.pop("on_io_error", lambda error: None))
+    return Log.open(place, settings, LastKnown(**known))
 
 
 def reopened(log: Log, *, clean: bool, **known: Any) -> Log:

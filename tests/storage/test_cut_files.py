@@ -13,6 +13,7 @@ from parley.protocol.records.record import Record
 from parley.storage.cut_files import cut_files, keep_records
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.recovery import LastKnown
 
 NOW = 1_790_000_000_000
@@ -21,8 +22,10 @@ UNLIMITED = 1 << 30
 
 def log_in(directory: Path, known: LastKnown = LastKnown(), *, segment_bytes: int = 1 << 20) -> Log:  # noqa: B008
     directory.mkdir(exist_ok=True)
-    settings = LogConfig(segment_index_bytes=4096, segment_bytes=segment_bytes)
-    return Log.open(directory, "t", 0, settings, now_ms=lambda: NOW, random=Random(1), known=known)
+    config = LogConfig(segment_index_bytes=4096, segment_bytes=segment_bytes)
+    return Log.open(
+        LogPlace(directory, "t", 0), LogSettings(config=config, now_ms=lambda: NOW, random=Random(1)), known
+    )
 
 
 def append(log: Log, *batches: list[bytes]) -> None:

@@ -11,6 +11,7 @@ from parley.storage.cut_files import cut_files, keep_records
 from parley.storage.future_log import REPLACES, copy_some
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.log_place import LogPlace, LogSettings
 from tests.storage.test_log_manager import Home, append, names
 
 NOW = 1_790_000_000_000
@@ -18,7 +19,7 @@ NOW = 1_790_000_000_000
 
 def opened(directory: Path) -> Log:
     directory.mkdir()
-    return Log.open(directory, "t", 0, LogConfig(), now_ms=lambda: NOW, random=Random(1))
+    return Log.open(LogPlace(directory, "t", 0), LogSettings(config=LogConfig(), now_ms=lambda: NOW, random=Random(1)))
 
 
 def write(log: Log, *values: bytes, epoch: int = 0) -> None:

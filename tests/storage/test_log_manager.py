@@ -31,6 +31,7 @@ from parley.storage.log_config import DAY_MS, NEVER, LogConfig
 from parley.storage.log_directory import DirectoryInUse, LogDirectory
 from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager, NoLogDirectory
+from parley.storage.log_place import LogPlace
 from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.segment import Segment
@@ -827,10 +828,10 @@ async def test_a_log_that_cannot_be_opened_takes_its_directory_offline(
         bad = next(log.directory for log in manager.logs if log.partition == 0)
     real = Log.open
 
-    def failing(directory: Path, *args: Any, **options: Any) -> Log:
-        if directory == bad:
+    def failing(place: LogPlace, *args: Any) -> Log:
+        if place.directory == bad:
             raise OSError(5, "Input/output error")
-        return real(directory, *args, **options)
+        return real(place, *args)
 
     monkeypatch.setattr(Log, "open", failing)
     async with home.opened() as manager:

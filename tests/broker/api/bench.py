@@ -30,6 +30,7 @@ from parley.protocol.records.control_batch import ControlMarker, ControlType, bu
 from parley.protocol.records.record import Record
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
+from parley.storage.log_place import LogPlace, LogSettings
 
 BROKER, OTHER = 1, 2
 NOW_MS = 1_700_000_000_000
@@ -54,8 +55,8 @@ class Logs:
             await self.may_open.wait()
         directory = self.directory / f"{topic}-{partition}"
         directory.mkdir(exist_ok=True)
-        rng = random.Random(1)
-        return Log.open(directory, topic, partition, config, now_ms=lambda: NOW_MS, random=rng, topic_id=topic_id)
+        settings = LogSettings(config=config, now_ms=lambda: NOW_MS, random=random.Random(1))
+        return Log.open(LogPlace(directory, topic, partition, topic_id), settings)
 
     async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
         cut(log)

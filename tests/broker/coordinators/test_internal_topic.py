@@ -21,6 +21,7 @@ from parley.protocol.records.crc import seal
 from parley.protocol.records.record import Record
 from parley.storage.log import LastKnown, Log, Origin
 from parley.storage.log_config import LogConfig
+from parley.storage.log_place import LogPlace, LogSettings
 from tests.broker.coordinators.shards import Values
 from tests.support.virtual_time import run
 
@@ -188,9 +189,8 @@ async def read_back(
 
 
 def filled(path: Path, *batches: bytearray, known: LastKnown | None = None) -> Log:
-    log = Log.open(
-        path, "__topic", 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1), known=known or LastKnown()
-    )
+    settings = LogSettings(config=LogConfig(), now_ms=lambda: 0, random=random.Random(1))
+    log = Log.open(LogPlace(path, "__topic", 0), settings, known or LastKnown())
     for batch in batches:
         log.append_as_leader(batch, leader_epoch=0, now_ms=0, origin=Origin.COORDINATOR)
     return log

@@ -1,0 +1,32 @@
+"""What a log is made with: the place of one log, and the settings that all logs of a broker have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from parley.storage.log_config import LogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Which partition's log it is, where its files are, and what is told that its disk fails."""
+
+    directory: Path
+    topic: str
+    partition: int
+    topic_id: UUID | None = None
+    on_io_error: Callable[[OSError], None] = lambda error: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What every log of a broker is made with."""
+
+    config: LogConfig
+    now_ms: Callable[[], int]
+    random: Random
+    producer_expiration_ms: int = 86_400_000
