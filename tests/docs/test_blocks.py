@@ -53,6 +53,7 @@ TYPED_ELSEWHERE = {
     "parley acls": "../tools/test_acls.py",
     "parley configs": "../tools/test_scram_users.py",
     "parley delegation-tokens": "../tools/test_delegation_tokens.py",
+    "parley registry": "../pipeline/registry/test_topic.py",
     "parley connect": "../pipeline/connect/test_page.py",
     "parley security": "../tools/test_security_check.py",
     "parley load": "../pipeline/load/test_load_command.py",

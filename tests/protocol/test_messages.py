@@ -16,6 +16,7 @@ from parley.protocol.messages import (
     stored_consumer_groups,
     stored_share_groups,
     stored_share_state,
+    stored_streams_groups,
 )
 from parley.protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
 from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
@@ -46,9 +47,9 @@ LEFT_OUT = {
     "LegacyOffsetCommitKey": "version 0 of OffsetCommitKey, under another name in newer releases",
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }
-# State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
-# ShareGroupPartitionMetadata was in early access releases of share groups only.
-LEFT_OUT_STATE = r"(StreamsGroup|ShareGroupPartition|Remote)\w*(Key|Value|Record)"
+# State of remote storage, kept by a broker for itself only.
+# ShareGroupPartitionMetadata and its relative of streams groups were in early access releases only.
+LEFT_OUT_STATE = r"(StreamsGroupPartition|ShareGroupPartition|Remote)\w*(Key|Value|Record)"
 # Versions that Kafka had in an early access release only, never in one for use; and one that only Kafka 0.8 sent, with
 # a header unlike that of any other request.
 LEFT_OUT_VERSIONS = {
@@ -83,7 +84,14 @@ def our_messages() -> dict[str, type[Message]]:
     for api in APIS.values():
         found[api.request.__name__] = api.request
         found[api.response.__name__] = api.response
-    for module in (headers, stored, stored_consumer_groups, stored_share_groups, stored_share_state):
+    for module in (
+        headers,
+        stored,
+        stored_consumer_groups,
+        stored_share_groups,
+        stored_share_state,
+        stored_streams_groups,
+    ):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message) and value not in (Data, Header):
                 found[value.__name__] = value
@@ -93,9 +101,9 @@ def our_messages() -> dict[str, type[Message]]:
 MESSAGES = our_messages()
 STORED_KEYS = ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"] + [
     name
-    for module in (stored_consumer_groups, stored_share_groups, stored_share_state)
+    for module in (stored_consumer_groups, stored_share_groups, stored_share_state, stored_streams_groups)
     for name in vars(module)
-    if re.fullmatch(r"(Consumer|Share)\w+Key", name)
+    if re.fullmatch(r"(Consumer|Share|Streams)\w+Key", name)
 ]
 OWN = {
     "FetchMetadataRequest",

@@ -9,7 +9,8 @@ import org.apache.kafka.streams.state.Stores;
 
 /**
  * A Kafka Streams application with exactly_once_v2. From records "key:text" it makes, for each key, the records
- * "1:text", "2:text" and so on, by way of a repartition topic and a store with a changelog.
+ * "1:text", "2:text" and so on, by way of a repartition topic and a store with a changelog. More arguments are settings,
+ * such as group.protocol=streams.
  */
 public class StreamsCounts {
     public static void main(String[] args) throws Exception {
@@ -24,9 +25,15 @@ public class StreamsCounts {
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         settings.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         settings.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
-        settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 500);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
+        if (args.length == 5) { // else the coordinator decides
+            settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
+            settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 500);
+        }
+        for (int i = 5; i < args.length; i++) {
+            String[] setting = args[i].split("=", 2);
+            settings.put(setting[0], setting[1]);
+        }
 
         var builder = new StreamsBuilder();
         builder.<String, String>stream(input)

@@ -133,9 +133,9 @@ def test_a_cluster_is_secured_under_load(tmp_path: Path) -> None:
 
 def add_users(client: Mapping[str, Any]) -> None:
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    changes: list[UserScramCredentialAlteration] = []
-    for user in ("alice", "broker"):
-        changes.append(UserScramCredentialUpsertion(user, info, PASSWORD.encode()))
+    changes: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, info, PASSWORD.encode()) for user in ("alice", "broker")
+    ]
     admin = AdminClient(dict(client))  # it ends its requests when it is collected
     for done in admin.alter_user_scram_credentials(changes).values():
         done.result(WAIT_SECONDS)

@@ -19,6 +19,7 @@ from parley.broker.coordinators.groups.consumer.commits import check_may_read
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
 from parley.broker.coordinators.groups.offset_decisions import Committer
+from parley.broker.coordinators.groups.streams import commits as streams_commits
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -188,6 +189,8 @@ class GroupOffsetsApi:
         is_member = asked.member_id is not None or asked.member_epoch >= 0
         if is_member and group is not None and group.consumer is not None:
             check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
+        if is_member and group is not None and group.streams is not None:
+            streams_commits.check_may_read(group.streams, asked.member_id or "", asked.member_epoch)
         answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]

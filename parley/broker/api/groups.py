@@ -15,7 +15,7 @@ from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group import SHARE, Group
+from parley.broker.coordinators.groups.group import SHARE, STREAMS, Group
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.responses import code_for_members, join_error, sync_error
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -166,7 +166,7 @@ class GroupsApi:
         except KafkaError as error:
             return _undescribed(group_id, error.code, "", None, NOT_ASKED)
         if group is not None and not group.is_classic:
-            group = None  # ConsumerGroupDescribe and ShareGroupDescribe are for these
+            group = None  # ConsumerGroupDescribe and its relatives are for these
             if version >= DESCRIBES_ABSENT_AS_ERROR:
                 text = f"Group {group_id} is not a classic group."
                 dead = GroupState.DEAD.value
@@ -237,7 +237,7 @@ class GroupsApi:
 def _protocol_type(group: Group) -> str:
     if group.is_classic:
         return group.membership.protocol_type or ""
-    return SHARE if group.share is not None else CONSUMER_PROTOCOL
+    return group.type if group.type in (SHARE, STREAMS) else CONSUMER_PROTOCOL
 
 
 def responding(

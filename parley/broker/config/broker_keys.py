@@ -15,6 +15,7 @@ from parley.broker.config.keys.quotas import QuotaKeys
 from parley.broker.config.keys.replication import ReplicationKeys
 from parley.broker.config.keys.security import SecurityKeys
 from parley.broker.config.keys.share_groups import ShareGroupKeys
+from parley.broker.config.keys.streams_groups import StreamsGroupKeys
 from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
 from parley.broker.config.keys.transactions import TransactionKeys
 from parley.broker.config.listeners import ListenerAddress
@@ -40,6 +41,7 @@ class BrokerKeys(
     ReplicationKeys,
     GroupKeys,
     ShareGroupKeys,
+    StreamsGroupKeys,
     TransactionKeys,
     QuotaKeys,
     SecurityKeys,

@@ -47,6 +47,18 @@ _BOUNDED = {
         "group.share.min.partition.max.record.locks",
         "group.share.max.partition.max.record.locks",
     ),
+    "streams.session.timeout.ms": (
+        "group.streams.min.session.timeout.ms",
+        "group.streams.max.session.timeout.ms",
+    ),
+    "streams.heartbeat.interval.ms": (
+        "group.streams.min.heartbeat.interval.ms",
+        "group.streams.max.heartbeat.interval.ms",
+    ),
+    "streams.assignment.interval.ms": (
+        "group.streams.min.assignment.interval.ms",
+        "group.streams.max.assignment.interval.ms",
+    ),
 }
 """The keys of the broker that bound a key of groups: the minimum and the maximum."""
 
@@ -81,11 +93,15 @@ def check_group(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
         low, high = (_value(config, bound) for bound in bounds)
         if name in overrides and not low <= value <= high:
             problems.append(Problem(name, str(value), f"from {bounds[0]}={low} to {bounds[1]}={high}"))
-    for kind in ("consumer", "share"):
+    for kind in ("consumer", "share", "streams"):
         session_ms = _value(group, f"{kind}.session.timeout.ms")
         if session_ms <= _value(group, f"{kind}.heartbeat.interval.ms"):
             allowed = f"more than {kind}.heartbeat.interval.ms"
             problems.append(Problem(f"{kind}.session.timeout.ms", str(session_ms), allowed))
+    replicas, most = group.streams_num_standby_replicas, config.group_streams_max_standby_replicas
+    if "streams.num.standby.replicas" in overrides and replicas > most:
+        allowed = f"at most group.streams.max.standby.replicas={most}"
+        problems.append(Problem("streams.num.standby.replicas", str(replicas), allowed))
     if problems:
         raise ConfigError(problems)
 

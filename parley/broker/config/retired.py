@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from parley.broker.config.keys.reasons import JAVA, KRAFT, TIERED
 from parley.broker.config.store_keys import UNUSED
 
-_STREAMS_GROUPS = "Groups of the streams protocol are not supported yet."
 _ENCODER = "Parley encrypts passwords with AES-256-GCM, under a key that PBKDF2-HMAC-SHA512 derives."
 
 RETIRED: Mapping[str, str] = {
@@ -21,7 +20,6 @@ RETIRED: Mapping[str, str] = {
     "internal.": "It is an internal key of Kafka.",
     "unstable.": "It is an internal key of Kafka.",
     "group.share.max.groups": "Kafka 4.0 removed it: the number of share groups has no limit.",
-    "group.streams.": _STREAMS_GROUPS,
     "password.encoder.": _ENCODER,
     "remote.": TIERED,
     "rlmm.config.": TIERED,

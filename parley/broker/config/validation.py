@@ -71,7 +71,8 @@ def _brokers_can_log_in(config: BrokerKeys) -> bool:
 
 def _between_bounds(name: str) -> tuple[Rule, Rule]:
     """Return the rules of a key whose values for groups have a minimum and a maximum in keys of their own."""
-    lowest, highest = (name.replace("group.share.", f"group.share.{bound}.") for bound in ("min", "max"))
+    kind, rest = name.split(".", 2)[1:]
+    lowest, highest = (f"group.{kind}.{bound}.{rest}" for bound in ("min", "max"))
 
     def value(config: BrokerKeys, key: str) -> int:
         return int(getattr(config, key.replace(".", "_")))
@@ -127,6 +128,19 @@ RULES = (
         "group.share.heartbeat.interval.ms",
         lambda c: c.group_share_heartbeat_interval_ms < c.group_share_session_timeout_ms,
         "less than group.share.session.timeout.ms",
+    ),
+    *_between_bounds("group.streams.session.timeout.ms"),
+    *_between_bounds("group.streams.heartbeat.interval.ms"),
+    *_between_bounds("group.streams.assignment.interval.ms"),
+    Rule(
+        "group.streams.heartbeat.interval.ms",
+        lambda c: c.group_streams_heartbeat_interval_ms < c.group_streams_session_timeout_ms,
+        "less than group.streams.session.timeout.ms",
+    ),
+    Rule(
+        "group.streams.num.standby.replicas",
+        lambda c: c.group_streams_num_standby_replicas <= c.group_streams_max_standby_replicas,
+        "at most group.streams.max.standby.replicas",
     ),
     Rule("group.share.assignors", lambda c: c.group_share_assignors == ("simple",), "simple"),
     Rule(

@@ -17,14 +17,11 @@ rejected, never half done: the client gets the protocol's error, and the broker 
 support.
 """
 
-_OTHER_GROUPS = "not yet: streams groups"
 _QUORUM = "never: a coordination store takes the place of the metadata quorum"
 
 UNSERVED: Final = {
     "GetTelemetrySubscriptions": "not yet: metrics of clients (KIP-714)",
     "PushTelemetry": "not yet: metrics of clients (KIP-714)",
-    "StreamsGroupHeartbeat": _OTHER_GROUPS,
-    "StreamsGroupDescribe": _OTHER_GROUPS,
     "DescribeQuorum": _QUORUM,
     "AddRaftVoter": _QUORUM,
     "RemoveRaftVoter": _QUORUM,
@@ -61,7 +58,9 @@ FEATURES: Final = (
     Feature("Share groups", True,
             "KIP-932 and what Kafka 4.2 and 4.3 added: the share coordinator, the assignor `simple`, offsets and "
             "their administration, acquisition locks, delivery counts, renewal; docs/groups.md"),
-    Feature("Streams groups", False, ""),
+    Feature("Streams groups", True,
+            "Kafka Streams with `group.protocol=streams` (KIP-1071) as Kafka 4.3 serves it: internal topics made by "
+            "the broker, the assignor `sticky` with standby tasks, offsets with member epochs; docs/groups.md"),
     Feature("Topics", True, "creation (also on first use), deletion, more partitions, deletion of records, topic ids"),
     Feature("Configuration", True,
             "Kafka's keys and defaults; changes of topics and brokers at run time, with sources and synonyms; "

@@ -5,7 +5,7 @@ only what clients do: each request says by its version how it is meant, and brok
 
 ``group.version`` 1 allows groups of the consumer protocol (KIP-848), if all brokers can read their records.
 
-``share.version`` 1 does so for share groups (KIP-932).
+``share.version`` 1 does so for share groups (KIP-932), ``streams.version`` 1 for streams groups (KIP-1071).
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ GROUP_VERSION: Final = "group.version"
 
 SHARE_VERSION: Final = "share.version"
 
+STREAMS_VERSION: Final = "streams.version"
+
 LEVELS: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     SHARE_VERSION: (0, 1),
+    STREAMS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
 }
 """The lowest and the highest level of each feature that this version of Parley supports."""
 
-_DEFAULTS: Final = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
+_DEFAULTS: Final = {GROUP_VERSION: 1, SHARE_VERSION: 1, STREAMS_VERSION: 1, TRANSACTION_VERSION: 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from parley.broker.metadata.feature_levels import GROUP_VERSION, LEVELS, SHARE_VERSION, TRANSACTION_VERSION
+from parley.broker.metadata.feature_levels import (
+    GROUP_VERSION,
+    LEVELS,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -29,6 +35,7 @@ _CONTENTS: Final = {
     TRANSACTION_VERSION: "feature levels",
     GROUP_VERSION: "consumer groups of KIP-848",
     SHARE_VERSION: "share groups of KIP-932",
+    STREAMS_VERSION: "streams groups of KIP-1071",
 }
 """What the metadata contains if it uses a feature, for error messages."""
 
@@ -48,7 +55,7 @@ def check_all_support(feature: str, image: MetadataImage) -> None:
 def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
     """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that wants to register cannot read the cluster's metadata."""
     used = features_in_use(image)
-    for groups in (GROUP_VERSION, SHARE_VERSION):
+    for groups in (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION):
         if image.features.chosen.get(groups, 0) >= 1:
             used.add(groups)  # without it on every broker, no such group is served any more
     for feature in sorted(used - broker.features.keys()):
@@ -67,6 +74,11 @@ def serves_consumer_groups(image: MetadataImage) -> bool:
 def serves_share_groups(image: MetadataImage) -> bool:
     """True if share groups are allowed: every broker can read their records (KIP-932)."""
     return _serves(SHARE_VERSION, image)
+
+
+def serves_streams_groups(image: MetadataImage) -> bool:
+    """True if streams groups are allowed: every broker can read their records (KIP-1071)."""
+    return _serves(STREAMS_VERSION, image)
 
 
 def _serves(feature: str, image: MetadataImage) -> bool:

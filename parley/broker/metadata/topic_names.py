@@ -25,6 +25,11 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
+def is_valid_name(name: str) -> bool:
+    """True if ``name`` is a legal topic name."""
+    return not _problem(name)
+
+
 def _problem(name: str) -> str:
     if not name:
         return "the empty string is not allowed"

@@ -29,7 +29,7 @@ def group_members(groups: Iterable[Group], most: int) -> Iterator[Labelled]:
 
 
 def _members(group: Group) -> Iterator[Labelled]:
-    consumer, classic = group.consumer, group.membership
+    consumer, classic = group.consumer or group.streams, group.membership
     if consumer is None and classic.members:
         numbers = GroupMemberMetrics(members=len(classic.members), epoch=classic.generation)
         yield (group.group_id, group.type), numbers

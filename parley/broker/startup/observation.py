@@ -38,6 +38,7 @@ from parley.broker.metrics.catalogue.coordinators import (
     GroupOffsetMetrics,
     MarkerMetrics,
     ProducerMetrics,
+    StreamsGroupMetrics,
     TransactionMetrics,
     VerificationMetrics,
 )
@@ -138,6 +139,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(UncleanableMetrics, lambda: uncleanable_metrics(broker.logs, broker.log_cleaner))
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
     metrics.watch(ConsumerGroupMetrics, lambda: consumer_group_metrics(broker.groups))
+    metrics.watch(StreamsGroupMetrics, lambda: streams_group_metrics(broker.groups))
     metrics.watch(
         GroupMemberMetrics,
         lambda: group_members(broker.groups.loaded_groups(), broker.config().metrics_group_partitions_max),
@@ -297,6 +299,12 @@ def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
     """The number of groups of the consumer protocol in each state."""
     for state, count in groups.consumer_counts_by_state().items():
         yield (state.value,), ConsumerGroupMetrics(consumer_groups=count)
+
+
+def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+    """The number of streams groups in each state."""
+    for state, count in groups.streams_counts_by_state().items():
+        yield (state.value,), StreamsGroupMetrics(streams_groups=count)
 
 
 def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labelled]:

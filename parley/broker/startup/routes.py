@@ -47,6 +47,7 @@ from parley.broker.api.share_fetch.handler import ShareFetchApi
 from parley.broker.api.share_groups import ShareGroupsApi
 from parley.broker.api.share_state import ShareStateApi
 from parley.broker.api.store_move import StoreMoveApi
+from parley.broker.api.streams_groups import StreamsGroupsApi
 from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests
@@ -57,6 +58,8 @@ from parley.broker.api.transactions import TransactionsApi
 from parley.broker.api.update_features import UpdateFeaturesApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
+from parley.broker.coordinators.groups.streams.internal_topics import AsClient, InternalTopics
+from parley.broker.coordinators.groups.streams.settings import streams_settings
 from parley.broker.metadata.features import serves_share_groups
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler
@@ -66,6 +69,7 @@ from parley.broker.replication.throttle import leader_throttle
 from parley.broker.security.listener_security import ListenerSecurity
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
+from parley.protocol.messages.topics import CreateTopicsRequest
 
 APPLIED_MAX_S = 1.0
 """How long the response to a change of topics waits for brokers that have not applied the change yet."""
@@ -88,11 +92,13 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
         opened=lambda: parts.partitions.opened(APPLIED_MAX_S),
     )
     parts.create_internal_topic.create = auto_creation.create_internal_topic
+    as_client = AsClient()
     apis: tuple[Api, ...] = (
         ApiVersionsApi(lambda: handlers, lambda: parts.metadata.image.features),
         *_record_apis(environment, parts, auto_creation),
         *_topic_and_group_apis(environment, parts, administration, auto_creation),
         *_cluster_apis(parts),
+        _streams_api(environment, parts, as_client),
         _tokens_api(environment, parts),
         SaslApi(environment.tasks, environment.clock.monotonic, environment.clock.wall_ms),
     )
@@ -110,6 +116,7 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
     )
     own_security = OwnSecurity(parts.identity.broker_id, parts.config, security, environment.threads.upkeep)
     served = guarded(own_security.around(forwarding.around(handlers)), authorization, parts.metadata)
+    as_client.handler = served[CreateTopicsRequest.API_KEY]
     return between_brokers(served, parts.broker_listeners)
 
 
@@ -233,6 +240,23 @@ def _topic_and_group_apis(
         ),
         TopicPartitionsApi(metadata, outages, authorization=parts.authorization, logs=partitions),
         TopicsApi(administration, metadata, config, parts.quotas.mutations),
+    )
+
+
+def _streams_api(environment: Environment, parts: Parts, as_client: AsClient) -> Api:
+    """Streams groups, whose coordinator has topics created as their clients."""
+    config, metadata = parts.config, parts.metadata
+    return StreamsGroupsApi(
+        parts.groups,
+        metadata,
+        parts.authorization,
+        InternalTopics(
+            as_client,
+            environment.tasks,
+            environment.clock.monotonic,
+            lambda: config().request_timeout_ms,
+        ),
+        lambda group_id: streams_settings(config(), metadata.image, group_id),
     )
 
 

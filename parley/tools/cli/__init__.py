@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
     "connect": Command(
         "connect", "run connectors to and from other systems", "connect-standalone, connect-distributed"
     ),
+    "registry": Command("registry", "serve schemas of Avro, JSON Schema and Protobuf", "schema-registry-start"),
     "mirror": Command("mirror", "copy topics from one cluster to another", "connect-mirror-maker, kafka-mirror-maker"),
     "load": Command("load", "export topics to files and tables, and import them again", ""),
     "check": Command("check", "check that a cluster loses no records while you break it", ""),

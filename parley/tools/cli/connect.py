@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import signal
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +15,7 @@ from parley.tools.cli.common_options import client_properties
 from parley.tools.cli.invocation import CommandError, pairs
 from parley.tools.cli.spark import requires_library
 from parley.tools.cli.supervisor import supervise
+from parley.tools.cli.until_stopped import run_until_stopped
 
 if TYPE_CHECKING:
     from parley.pipeline.connect.config import ConfigDef
@@ -77,7 +74,7 @@ def standalone(
 
     config = _configuration(worker, override, STANDALONE)
     files = [_connector(path) for path in connectors or []]
-    _run(lambda stopping: run_standalone(config, files, stopping, ready))
+    run_until_stopped(lambda stopping: run_standalone(config, files, stopping, ready))
 
 
 @app.command(epilog=example_text(_EXAMPLES["distributed"]))
@@ -93,7 +90,7 @@ def distributed(
         from parley.pipeline.connect.run_worker import run_distributed
 
     config = _configuration(worker, override, DISTRIBUTED)
-    _run(lambda stopping: run_distributed(config, stopping, ready))
+    run_until_stopped(lambda stopping: run_distributed(config, stopping, ready))
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:
@@ -139,31 +136,6 @@ def _as_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run a worker until SIGINT or SIGTERM."""
-    from parley.pipeline.connect.errors import ConnectError
-    from parley.pipeline.connect.herder import HerderError
-    from parley.protocol.errors import KafkaError
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for library in ("httpx",):  # these log a line for each request between workers
-        logging.getLogger(library).setLevel(logging.WARNING)
-
-    async def until_stopped() -> None:
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopping.set)
-        await work(stopping)
-
-    try:
-        asyncio.run(until_stopped())
-    except (ConnectError, HerderError) as error:
-        raise CommandError(str(error)) from error
-    except KafkaError as error:
-        raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error
 
 
 def _supervised(is_wanted: bool) -> Callable[[str], None]:

@@ -177,4 +177,4 @@ async def test_apis_that_are_not_built_are_not_advertised(client: Client) -> Non
     advertised = await client.send(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     names = {APIS[api.api_key].name for api in advertised.api_keys}
     assert {"Produce", "Fetch", "Metadata", "JoinGroup", "CreateTopics", "DescribeConfigs"} <= names
-    assert not names & {"GetTelemetrySubscriptions", "StreamsGroupHeartbeat"}
+    assert not names & {"GetTelemetrySubscriptions", "DescribeQuorum"}

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from parley import Broker, Cluster
-from parley.broker.metadata.feature_levels import GROUP_VERSION, SHARE_VERSION
+from parley.broker.metadata.feature_levels import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -36,6 +36,7 @@ async def shown(client: Client, version: int = 4) -> tuple[int, dict[str, tuple[
     levels = {each.name: (each.min_version_level, each.max_version_level) for each in response.finalized_features}
     assert levels.pop(GROUP_VERSION) == (1, 1)
     assert levels.pop(SHARE_VERSION) == (1, 1)
+    assert levels.pop(STREAMS_VERSION) == (1, 1)
     return response.finalized_features_epoch, levels
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.feature_updates import UPDATES_MAX, FeatureUpdate, UpgradeType, update_features
-from parley.broker.metadata.feature_levels import GROUP_VERSION, SHARE_VERSION
+from parley.broker.metadata.feature_levels import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from parley.broker.metadata.features import SUPPORTED_FEATURES, check_can_read
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
@@ -28,7 +28,7 @@ def updated(image: MetadataImage, *updates: tuple[str, int, int], validate_only:
 
 def levels(image: MetadataImage) -> dict[str, int]:
     """Return the levels that are in use, without those of groups."""
-    of_groups = (GROUP_VERSION, SHARE_VERSION)
+    of_groups = (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION)
     return {feature: level for feature, level in image.features.finalized().items() if feature not in of_groups}
 
 

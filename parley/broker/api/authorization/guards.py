@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, Final
 
-from parley.broker.api.authorization import groups, records, share_groups, topics, transactions
+from parley.broker.api.authorization import groups, records, share_groups, streams_groups, topics, transactions
 from parley.broker.api.authorization.elements import Checks, refusal
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.metadata.current import Metadata
@@ -55,6 +55,7 @@ _FAMILIES: tuple[Mapping[str, Callable[..., Any]], ...] = (
     topics.GUARDS,
     groups.GUARDS,
     share_groups.GUARDS,
+    streams_groups.GUARDS,
     transactions.GUARDS,
 )
 BETWEEN_BROKERS: Final = frozenset(

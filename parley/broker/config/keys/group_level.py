@@ -113,3 +113,49 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
         since="4.3 (KIP-1263)",
         server="group.share.assignment.interval.ms",
     )
+    streams_session_timeout_ms = integer(
+        "streams.session.timeout.ms",
+        45_000,
+        "The session timeout of the group's members, if it is a streams group: without a heartbeat in this time, a "
+        "member is removed.",
+        at_least=1,
+        unit="ms",
+        since="4.1 (KIP-1071)",
+        server="group.streams.session.timeout.ms",
+    )
+    streams_heartbeat_interval_ms = integer(
+        "streams.heartbeat.interval.ms",
+        5_000,
+        "How often the group's members send heartbeats, if it is a streams group.",
+        at_least=1,
+        unit="ms",
+        since="4.1 (KIP-1071)",
+        server="group.streams.heartbeat.interval.ms",
+    )
+    streams_num_standby_replicas = integer(
+        "streams.num.standby.replicas",
+        0,
+        "How many standby tasks there are for each task with state, if it is a streams group.",
+        at_least=0,
+        unit="tasks",
+        since="4.1 (KIP-1071)",
+        server="group.streams.num.standby.replicas",
+    )
+    streams_initial_rebalance_delay_ms = integer(
+        "streams.initial.rebalance.delay.ms",
+        3_000,
+        "How long the first assignment waits for more members, if it is a streams group.",
+        at_least=0,
+        unit="ms",
+        since="4.2 (KIP-1071)",
+        server="group.streams.initial.rebalance.delay.ms",
+    )
+    streams_assignment_interval_ms = integer(
+        "streams.assignment.interval.ms",
+        1_000,
+        "The minimum time between two assignments of the group, if it is a streams group.",
+        at_least=0,
+        unit="ms",
+        since="4.3 (KIP-1263)",
+        server="group.streams.assignment.interval.ms",
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.decision import Decision, KeyValue
 from parley.broker.coordinators.groups import member_decisions
 from parley.broker.coordinators.groups.consumer import classic_members
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.member_decisions import Joiner
+from parley.broker.coordinators.groups.streams import streams_records
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
@@ -26,18 +27,28 @@ from parley.protocol.messages.groups import (
 def join(
     request: JoinGroupRequest, joiner: Joiner, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Add a member, or let it join again. A consumer group without members becomes a classic group."""
-    if shard.share_group(request.group_id) is not None:
+    """Add a member, or let it join again. A consumer or streams group without members becomes a classic group."""
+    streams = shard.streams_group(request.group_id)
+    if shard.share_group(request.group_id) is not None or (streams is not None and streams.members):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if streams is not None:
+        return _replacing(streams_records.group_tombstones(streams), request, joiner, shard, now_ms)
     group = shard.consumer_group(request.group_id)
     if group is None:
         return member_decisions.join(request, joiner, shard, now_ms)
     if group.members:
         return classic_members.join(request, context, joiner.new_id, group, shard, now_ms)
+    return _replacing(group_tombstones(group), request, joiner, shard, now_ms)
+
+
+def _replacing(
+    tombstones: Sequence[KeyValue], request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int
+) -> Decision[JoinGroupResponse]:
+    """Add the first member of a classic group that takes the place of a group of another type."""
     if request.member_id:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     decision = member_decisions.join(request, joiner, shard, now_ms)
-    return decision._replace(records=[*group_tombstones(group), *decision.records])
+    return decision._replace(records=[*tombstones, *decision.records])
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:

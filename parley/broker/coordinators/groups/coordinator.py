@@ -39,6 +39,9 @@ from parley.broker.coordinators.groups.share.initialization import forget_delete
 from parley.broker.coordinators.groups.share.settings import members_settings
 from parley.broker.coordinators.groups.share.share_group import ShareGroupState
 from parley.broker.coordinators.groups.share.share_groups import LatestOffset, ShareGroups
+from parley.broker.coordinators.groups.streams import heartbeats as streams_heartbeats
+from parley.broker.coordinators.groups.streams.settings import streams_settings
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroupState
 from parley.broker.coordinators.internal_topic import ShardStore
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.persister import Persister
@@ -57,6 +60,7 @@ from parley.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 
 T = TypeVar("T")
@@ -122,6 +126,8 @@ class GroupCoordinator:
             match_in_thread=background.match,
             share_settings=lambda group_id: members_settings(config(), need.image(), group_id),
             initialize_share_partitions=lambda *begun: self.share.begin_initialization(*begun),
+            streams_settings=lambda group_id: streams_settings(config(), need.image(), group_id),
+            on_streams_epoch_begun=self._count_streams_epoch,
             batch_bytes_max=lambda partition: store.open(partition).batch_bytes_max,
         )
         self.assignors = need.assignors
@@ -142,6 +148,7 @@ class GroupCoordinator:
         self._expired = 0
         self._rebalances = 0
         self._epochs_begun = 0
+        self._streams_epochs_begun = 0
         self._tasks = tasks
 
     def _count_rebalance(self) -> None:
@@ -149,6 +156,9 @@ class GroupCoordinator:
 
     def _count_epoch(self) -> None:
         self._epochs_begun += 1
+
+    def _count_streams_epoch(self) -> None:
+        self._streams_epochs_begun += 1
 
     # --- Lookup ---
 
@@ -205,6 +215,14 @@ class GroupCoordinator:
                 counts[group.share.state()] += 1
         return counts
 
+    def streams_counts_by_state(self) -> dict[StreamsGroupState, int]:
+        """Return the number of streams groups in each state."""
+        counts = dict.fromkeys(StreamsGroupState, 0)
+        for group in self._all_groups():
+            if group.streams is not None:
+                counts[group.streams.state()] += 1
+        return counts
+
     def metrics(self) -> GroupOffsetMetrics:
         """Return the work of this coordinator."""
         return GroupOffsetMetrics(
@@ -213,6 +231,7 @@ class GroupCoordinator:
             expired=self._expired,
             rebalances=self._rebalances,
             consumer_rebalances=self._epochs_begun,
+            streams_rebalances=self._streams_epochs_begun,
         )
 
     # --- Members ---
@@ -265,6 +284,15 @@ class GroupCoordinator:
         new_id = "" if request.member_id else str(UUID(int=self._rng.getrandbits(128), version=4))
         decide = partial(heartbeats.heartbeat, request, Sender(context, new_id))
         return self.runtime.decide_when_committed(request.group_id, decide)
+
+    def streams_heartbeat(
+        self, context: RequestContext, request: StreamsGroupHeartbeatRequest
+    ) -> streams_heartbeats.Outcome | asyncio.Future[streams_heartbeats.Outcome]:
+        """Keep a member of a streams group alive, and bring it closer to its tasks (KIP-1071). Raises KafkaError, or
+        the future fails with it."""
+        return self.runtime.decide_when_committed(
+            request.group_id, partial(streams_heartbeats.heartbeat, request, context)
+        )
 
     # --- Offsets ---
 
@@ -397,6 +425,8 @@ class GroupCoordinator:
                     group.consumer.metadata_checked = False
                 if group.share is not None:
                     group.share.metadata_checked = False
+                if group.streams is not None:
+                    group.streams.metadata_checked = False
         for change in delta.changes:
             if isinstance(change, TopicDeleted) and change.name != self.runtime.topic:
                 self._tasks.start(self._forget_share_topics(), name=f"forget share partitions of {change.name}")

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsGroupState
 from parley.protocol.messages.stored import GroupMetadataValue
 
 
@@ -33,6 +34,9 @@ CONSUMER: Final = "consumer"
 
 SHARE: Final = "share"
 """The type of groups whose members acquire single records (KIP-932)."""
+
+STREAMS: Final = "streams"
+"""The type of groups whose members share the tasks of a Kafka Streams application (KIP-1071)."""
 
 NO_MEMBERS: Final = Membership()
 """The membership of a group that has never had one. Memberships are values: all such groups share this one."""
@@ -60,25 +64,31 @@ class Group:
     """The group of the consumer protocol; ``membership`` has no members then. None for another group."""
     share: ShareGroup | None = None
     """The share group; it has neither ``membership`` nor offsets. None for another group."""
+    streams: StreamsGroup | None = None
+    """The streams group; ``membership`` has no members then. None for another group."""
 
     @property
     def type(self) -> str:
         """The type of the group, with the name that ListGroups returns."""
         if self.share is not None:
             return SHARE
+        if self.streams is not None:
+            return STREAMS
         return CLASSIC if self.consumer is None else CONSUMER
 
     @property
     def is_classic(self) -> bool:
         """True for a group of the classic protocol, or one that has offsets only."""
-        return self.consumer is None and self.share is None
+        return self.consumer is None and self.share is None and self.streams is None
 
     @property
     def state_name(self) -> str:
         """The state of the group, with the name that ListGroups returns."""
-        state: GroupState | ConsumerGroupState | ShareGroupState = self.membership.state
+        state: GroupState | ConsumerGroupState | ShareGroupState | StreamsGroupState = self.membership.state
         if self.share is not None:
             state = self.share.state()
+        elif self.streams is not None:
+            state = self.streams.state()
         elif self.consumer is not None:
             state = self.consumer.state()
         return str(state.value)
@@ -88,6 +98,8 @@ class Group:
         """True if the group has no members, and no rebalance is in progress."""
         if self.share is not None:
             return not self.share.members
+        if self.streams is not None:
+            return not self.streams.members
         if self.consumer is not None:
             return not self.consumer.members
         return self.membership.state is GroupState.EMPTY

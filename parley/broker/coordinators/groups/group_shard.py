@@ -37,6 +37,9 @@ from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.share import share_records
 from parley.broker.coordinators.groups.share.settings import MembersSettings
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, TopicPartitions
+from parley.broker.coordinators.groups.streams import streams_records
+from parley.broker.coordinators.groups.streams.settings import StreamsSettings
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.coordinators.shard import RECORD_BYTES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
@@ -80,6 +83,10 @@ class Surroundings:
     """Returns the settings of a share group."""
     initialize_share_partitions: Callable[[GroupShard, str, int, Mapping[UUID, TopicPartitions]], None]
     """Begins to initialize share partitions at the share coordinator, in an epoch of their group."""
+    streams_settings: Callable[[str], StreamsSettings]
+    """Returns the settings of a streams group."""
+    on_streams_epoch_begun: Callable[[], None]
+    """Called when a streams group has begun another epoch."""
     batch_bytes_max: Callable[[int], int]
     """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
 
@@ -94,9 +101,11 @@ class GroupShard:
         self.topics_version = surroundings.topics_version
         self.settings = surroundings.settings
         self.share_settings = surroundings.share_settings
+        self.streams_settings = surroundings.streams_settings
         self.assignors = surroundings.assignors
         self.on_rebalanced = surroundings.on_rebalanced
         self.on_epoch_begun = surroundings.on_epoch_begun
+        self.on_streams_epoch_begun = surroundings.on_streams_epoch_begun
         self._surroundings = surroundings
         self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}
@@ -146,6 +155,13 @@ class GroupShard:
     ) -> None:
         """Begin to initialize share partitions of a group at the share coordinator."""
         self._surroundings.initialize_share_partitions(self, group_id, state_epoch, topics)
+
+    # --- Streams groups ---
+
+    def streams_group(self, group_id: str) -> StreamsGroup | None:
+        """Return a streams group, or None if there is no such group."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.streams
 
     # --- Size ---
 
@@ -203,6 +219,8 @@ class GroupShard:
             self._replay_consumer_group(version, key, value)
         elif share_records.is_of_share_group(version):
             self._replay_share_group(version, key, value)
+        elif streams_records.is_of_streams_group(version):
+            self._replay_streams_group(version, key, value)
         else:
             raise MalformedMessage(f"unknown key version {version}")
 
@@ -261,6 +279,19 @@ class GroupShard:
         change(group.share)
         if ends:
             group.share = None
+            self.drop_unused(group)
+
+    def _replay_streams_group(self, kind: int, key: bytes, value: bytes | None) -> None:
+        group_id, change, ends = streams_records.decode_change(kind, key, value)
+        group = self.groups.get(group_id)
+        if value is None and (group is None or group.streams is None):
+            return
+        group = self.find_or_create(group_id)
+        if group.streams is None:
+            group.streams = StreamsGroup(group_id)
+        change(group.streams)
+        if ends:
+            group.streams = None
             self.drop_unused(group)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:

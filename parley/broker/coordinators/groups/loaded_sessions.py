@@ -10,6 +10,7 @@ from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.share import heartbeats
+from parley.broker.coordinators.groups.streams import heartbeats as streams_heartbeats
 
 
 def begin_sessions(shard: GroupShard, group: Group) -> dict[Hashable, Timer]:
@@ -18,6 +19,8 @@ def begin_sessions(shard: GroupShard, group: Group) -> dict[Hashable, Timer]:
         return loaded_timers(shard, group.consumer)
     if group.share is not None:
         return heartbeats.loaded_timers(shard, group.share)
+    if group.streams is not None:
+        return streams_heartbeats.loaded_timers(shard, group.streams)
     timers: dict[Hashable, Timer] = {}
     for member in group.membership.members.values():
         timers.update(session(group.group_id, member))

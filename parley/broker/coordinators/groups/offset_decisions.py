@@ -21,6 +21,8 @@ from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.offset_expiry import CONSUMER_PROTOCOL, expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.share import share_records
+from parley.broker.coordinators.groups.streams import commits as streams_commits
+from parley.broker.coordinators.groups.streams import streams_records
 from parley.protocol.errors import ErrorCode, KafkaError
 
 OPEN_TRANSACTIONS_MAX: Final = 100_000
@@ -62,6 +64,11 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, committer.api_version)
         return
+    if group.streams is not None:
+        streams_commits.check_may_commit_to(
+            group.streams, committer.member_id, committer.generation, committer.api_version
+        )
+        return
     if committer.generation < 0 and not group.membership.members:
         return  # a consumer that assigns partitions itself, or an administrator
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
@@ -89,6 +96,9 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
         return
     if group.consumer is not None:
         check_may_commit_to(group.consumer, committer.member_id, committer.generation, NEWEST)
+        return
+    if group.streams is not None:
+        streams_commits.check_may_commit_to(group.streams, committer.member_id, committer.generation, NEWEST)
         return
     if committer.generation < 0 and group.membership.state is GroupState.EMPTY:
         return  # its consumer assigns partitions itself, and has an instance id
@@ -127,7 +137,15 @@ def _check_partitions(
 ) -> None:
     """Raise STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member has been assigned one of the partitions since the
     epoch of its request."""
-    if group is None or group.consumer is None:
+    if group is None:
+        return
+    if group.streams is not None:
+        of_tasks = streams_commits.partition_check(group.streams, committer.member_id, committer.generation)
+        if of_tasks is not None:
+            for each in offsets:
+                of_tasks(*each)
+        return
+    if group.consumer is None:
         return
     check = partition_check(group.consumer, committer.member_id, committer.generation)
     if check is not None:
@@ -172,7 +190,7 @@ def delete_offsets(
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     check_has_offsets(group)
-    if group.consumer is None and group.membership.members and group.membership.protocol_type != CONSUMER_PROTOCOL:
+    if group.is_classic and group.membership.members and group.membership.protocol_type != CONSUMER_PROTOCOL:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     are_read = {topic: subscribes_to(group, topic) for topic in {topic for topic, _ in wanted}}
     codes = {
@@ -199,6 +217,8 @@ def _end_of(group: Group) -> list[KeyValue]:
     """Return the records that remove a group without members."""
     if group.share is not None:
         return share_records.group_tombstones(group.share)
+    if group.streams is not None:
+        return streams_records.group_tombstones(group.streams)
     return [group_tombstone(group.group_id)] if group.consumer is None else group_tombstones(group.consumer)
 
 

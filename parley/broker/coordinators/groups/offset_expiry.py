@@ -7,6 +7,7 @@ An offset expires ``offsets.retention.minutes`` after
 * its commit, if the group has members but none of them subscribes to the topic any more;
 
 * its commit, if the group is of the consumer protocol and no member subscribes to the topic;
+* its commit, if the group is a streams group without members, or its topology does not read the topic;
 
 but no later than after the retention that an old client gave with the commit.
 """
@@ -41,7 +42,7 @@ def _has_expired(
     now_ms: int,
     retention_ms: int,
 ) -> bool:
-    if group.consumer is not None:
+    if group.consumer is not None or group.streams is not None:
         is_read = subscribed is not None and partition[0] in subscribed
         expires_ms = offset.expire_at_ms if offset.expire_at_ms >= 0 else offset.commit_timestamp_ms + retention_ms
         return not is_read and now_ms >= expires_ms
@@ -68,6 +69,9 @@ def _subscribed_topics(group: Group) -> set[str] | None:
     """Return the topics that the members subscribe to; None if they are unknown or about to change."""
     if group.consumer is not None:
         return group.consumer.subscribed_topics()
+    if group.streams is not None:
+        topology = group.streams.topology if group.streams.members else None
+        return set() if topology is None else set(topology.readers)
     if not group.membership.members:
         return set()
     if group.membership.protocol_type != CONSUMER_PROTOCOL or group.membership.state is not GroupState.STABLE:

@@ -23,6 +23,7 @@ from parley.broker.metrics.catalogue.coordinators import (
     GroupOffsetMetrics,
     MarkerMetrics,
     ProducerMetrics,
+    StreamsGroupMetrics,
     TransactionMetrics,
     VerificationMetrics,
 )
@@ -70,6 +71,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     MarkerMetrics,
     GroupMetrics,
     ConsumerGroupMetrics,
+    StreamsGroupMetrics,
     GroupMemberMetrics,
     GroupLagMetrics,
     GroupOffsetMetrics,

@@ -81,9 +81,19 @@ class ConsumerGroupMetrics(Instruments, title="Groups of the consumer protocol",
     )
 
 
+class StreamsGroupMetrics(Instruments, title="Streams groups", labels=("state",)):
+    """The streams groups (KIP-1071) that this broker coordinates, by state."""
+
+    streams_groups: int = gauge(
+        "parley_streams_groups",
+        "Streams groups in this state.",
+        "kafka.server:type=group-coordinator-metrics,name=streams-group-count,state=*",
+    )
+
+
 class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group", "type")):
     """The groups with members that this broker coordinates, at most ``metrics.group.partitions.max`` of them. ``type``
-    is classic or consumer."""
+    is classic, consumer or streams."""
 
     members: int = gauge("parley_group_members", "Members of the group.")
     epoch: int = gauge(
@@ -133,6 +143,11 @@ class GroupOffsetMetrics(Instruments, title="Committed offsets"):
         "parley_consumer_group_rebalances",
         "Epochs that groups of the consumer protocol have begun.",
         "kafka.server:type=group-coordinator-metrics: consumer-group-rebalance-count",
+    )
+    streams_rebalances: int = counter(
+        "parley_streams_group_rebalances",
+        "Epochs that streams groups have begun.",
+        "kafka.server:type=group-coordinator-metrics: streams-group-rebalance-count",
     )
 
 

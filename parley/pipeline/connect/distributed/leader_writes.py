@@ -71,7 +71,8 @@ class TransactionalWrites:
             try:
                 await in_thread(self._write, producer, records)
             except KafkaError as error:
-                _log.warning("%s cannot be written as the leader: %s", self._topic, error)
+                level = logging.INFO if error.code is ErrorCode.PRODUCER_FENCED else logging.WARNING
+                _log.log(level, "%s cannot be written as the leader: %s", self._topic, error)
                 self._on_lost()
                 raise
             self._producer = producer

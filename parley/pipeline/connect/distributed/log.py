@@ -30,6 +30,7 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records import batch
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.protocol.security.client_security import ClientSecurity
 
@@ -113,9 +114,14 @@ class TopicLog(Log):
         self._waiting: list[tuple[dict[int, int], asyncio.Future[None]]] = []
         self._following: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
+        self._on_aborted: OnRecord | None = None
 
-    async def start(self, on_record: OnRecord) -> None:
-        """As every log; raises ConnectError where the topic cannot be made, or is not as it must be."""
+    async def start(self, on_record: OnRecord, on_aborted: OnRecord | None = None) -> None:
+        """As every log; `on_aborted` gets the records of aborted transactions that are still in the topic.
+
+        Raises ConnectError where the topic cannot be made, or is not as it must be.
+        """
+        self._on_aborted = on_aborted
         partitions = await prepare(self._writer, self._plan)
         self._positions = dict.fromkeys(range(partitions), 0)
         self._positions.update(await self._offsets(-2))
@@ -229,10 +235,14 @@ class TopicLog(Log):
             return False
         position = self._positions[partition]
         fetched = fetched_in(TopicPartition(self._plan.name, partition), position, one)
-        for at, _ in visible(fetched, position):
+        shown = {at for at, _ in visible(fetched, position)}
+        for at, header in headers(fetched.records):
+            take = on_record if at in shown else None if header.is_control else self._on_aborted
+            if take is None:
+                continue
             for record in batch.records(fetched.records, at):
                 if record.offset >= position and record.key is not None:
-                    on_record(Keyed(record.offset, record.key, record.value))
+                    take(Keyed(record.offset, record.key, record.value))
         self._positions[partition] = fetched.next_offset
         return True
 

@@ -32,6 +32,8 @@ class TopicPlan:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str]
+    contents: str = "connector configurations"
+    """What would be inconsistent if a topic of one partition had several."""
 
 
 async def prepare(client: Client, plan: TopicPlan) -> int:
@@ -48,7 +50,7 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
     if plan.partitions == 1 and count != 1:
         raise ConnectError(
             f"Topic '{plan.name}' supplied via the '{plan.key}' property is required to have a single "
-            f"partition in order to guarantee consistency of connector configurations, but found {count} "
+            f"partition in order to guarantee consistency of {plan.contents}, but found {count} "
             "partitions."
         )
     return count

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Path:
-    """The JAAS file that the worker's configuration names, or ``KAFKA_OPTS``. Raises ConnectError if neither does."""
+    """The JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ConnectError if neither does."""
     path = given.get(JAAS_FILE, "").strip()
     if not path:
         prefix = f"-D{JAAS_FILE}="
@@ -63,16 +63,16 @@ def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.e
             raise ConnectError(f"KAFKA_OPTS cannot be read: {error}; set {JAAS_FILE} instead") from None
         path = next((one.removeprefix(prefix) for one in reversed(options) if one.startswith(prefix)), "")
     if not path:
-        raise ConnectError(f"rest.extension.classes demands logins: set {JAAS_FILE} to a JAAS file with {SECTION}")
+        raise ConnectError(f"the REST API demands logins: set {JAAS_FILE} to a JAAS file that names the users")
     return Path(path)
 
 
 class BasicLogin:
     """The users of the REST API."""
 
-    def __init__(self, jaas_file: Path) -> None:
+    def __init__(self, jaas_file: Path, section: str = SECTION) -> None:
         """Blocks: it reads the files. Raises ConnectError if they name no users."""
-        self._path = _users_file(jaas_file)
+        self._path = _users_file(jaas_file, section)
         self._read_from = fingerprint_of([self._path])
         self._users = _read_users(self._path)
 
@@ -94,16 +94,16 @@ class BasicLogin:
         return self._users
 
 
-def _users_file(jaas_file: Path) -> str:
+def _users_file(jaas_file: Path, section: str) -> str:
     try:
         sections = parse_jaas_file(jaas_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error if isinstance(error, BadJaas) else getattr(error, "strerror", None) or type(error).__name__
         raise ConnectError(f"{JAAS_FILE}={jaas_file} cannot be read: {reason}") from None
-    modules = sections.get(SECTION, [])
+    modules = sections.get(section, [])
     if len(modules) != 1 or modules[0].name != MODULE or not modules[0].options.get("file"):
         raise ConnectError(
-            f"{jaas_file} needs a section {SECTION} with one login module: {SECTION} {{ "
+            f"{jaas_file} needs a section {section} with one login module: {section} {{ "
             f'org.apache.kafka.connect.rest.basic.auth.extension.{MODULE} required file="/path/users.properties"; }};'
         )
     return modules[0].options["file"]

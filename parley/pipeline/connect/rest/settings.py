@@ -18,7 +18,7 @@ from parley.pipeline.connect.rest.server import Listener, parse_listeners
 from parley.pipeline.connect.rest_config import ADMIN_TLS, LISTENERS_TLS
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 
-__all__ = ["RestSettings"]
+__all__ = ["RestSettings", "server_context"]
 
 _CLIENT_AUTH: Final = "ssl.client.auth"
 
@@ -58,12 +58,12 @@ class RestSettings:
             )
         return cls(
             listeners,
-            _server_context(config.given, LISTENERS_TLS, listeners),
+            server_context(config.given, LISTENERS_TLS, listeners),
             _client_context(config.given) if protocol == "https" else None,
             login,
             CrossOrigin(config["access.control.allow.origin"], config["access.control.allow.methods"]),
             admin=admin_listeners,
-            admin_tls=_server_context(config.given, ADMIN_TLS, admin_listeners),
+            admin_tls=server_context(config.given, ADMIN_TLS, admin_listeners),
             has_admin=admin is None,
             advertised_protocol=protocol,
             advertised_host=config["rest.advertised.host.name"] or "",
@@ -110,7 +110,11 @@ def _properties(given: Mapping[str, str], prefix: str) -> Mapping[str, str]:
     return with_prefix(given, prefix) or given
 
 
-def _server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Listener]) -> ssl.SSLContext | None:
+def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Listener]) -> ssl.SSLContext | None:
+    """The context of listeners with TLS, from ``<prefix>ssl.*`` or ``ssl.*``; None if no listener has TLS.
+
+    Raises ConnectError.
+    """
     if not any(one.is_tls for one in listeners):
         return None
     properties = _properties(given, prefix)

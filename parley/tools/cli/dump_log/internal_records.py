@@ -14,6 +14,7 @@ from parley.protocol.messages import stored
 from parley.protocol.messages import stored_consumer_groups as consumer
 from parley.protocol.messages import stored_share_groups as share
 from parley.protocol.messages import stored_share_state as share_state
+from parley.protocol.messages import stored_streams_groups as streams
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Data, Struct
 
@@ -104,6 +105,12 @@ _OFFSET_KINDS: dict[int, tuple[type[Data], type[Data]]] = {
     14: (share.ShareGroupCurrentMemberAssignmentKey, share.ShareGroupCurrentMemberAssignmentValue),
     15: (share.ShareGroupStatePartitionMetadataKey, share.ShareGroupStatePartitionMetadataValue),
     16: (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
+    17: (streams.StreamsGroupMetadataKey, streams.StreamsGroupMetadataValue),
+    19: (streams.StreamsGroupMemberMetadataKey, streams.StreamsGroupMemberMetadataValue),
+    20: (streams.StreamsGroupTargetAssignmentMetadataKey, streams.StreamsGroupTargetAssignmentMetadataValue),
+    21: (streams.StreamsGroupTargetAssignmentMemberKey, streams.StreamsGroupTargetAssignmentMemberValue),
+    22: (streams.StreamsGroupCurrentMemberAssignmentKey, streams.StreamsGroupCurrentMemberAssignmentValue),
+    23: (streams.StreamsGroupTopologyKey, streams.StreamsGroupTopologyValue),
 }
 """The types of keys and values in __consumer_offsets, by the number that keys begin with."""
 

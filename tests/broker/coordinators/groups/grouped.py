@@ -15,6 +15,7 @@ from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundin
 from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.share.settings import members_settings
+from parley.broker.coordinators.groups.streams.settings import streams_settings
 from parley.broker.coordinators.share_state.persister import ShareState, ShareStateSummary
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
@@ -54,6 +55,8 @@ def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
         match_in_thread=lambda shard, group_id, context: None,
         share_settings=lambda group_id: members_settings(config, image, group_id),
         initialize_share_partitions=lambda shard, group_id, epoch, topics: None,
+        streams_settings=lambda group_id: streams_settings(config, image, group_id),
+        on_streams_epoch_begun=lambda: None,
         batch_bytes_max=lambda partition: 1 << 20,
     )
 

@@ -92,7 +92,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGr
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
     if known is None:
         return ConsumerGroup(group_id), Made()
-    if not joins or known.share is not None:
+    if not joins or not known.is_classic:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     return upgraded(known, shard)
 

@@ -1,0 +1,62 @@
+"""Which members of a streams group may commit offsets, and read them.
+
+A member may commit in its epoch. In an earlier one it may commit only for partitions of tasks that it has had since
+then: another member may have had the others in between (KIP-1251).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsMember
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_version: int) -> None:
+    """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION if
+    its version has no member epochs."""
+    if epoch < 0 and not group.members:
+        return
+    member = _require_member(group, member_id)
+    if api_version < MEMBER_EPOCHS_SINCE:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "OffsetCommit version 9 or above must be used by members using the streams group protocol",
+        )
+    if epoch > member.progress.epoch:
+        raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable[[str, int], None] | None:
+    """Return a check of each partition that a member commits for; None if all are allowed.
+
+    The check raises STALE_MEMBER_EPOCH.
+    """
+    member = group.members.get(member_id)
+    if member is None or epoch == member.progress.epoch:
+        return None
+    progress, topology = member.progress, group.topology
+
+    def check(topic: str, partition: int) -> None:
+        subtopology = None if topology is None else topology.readers.get(topic)
+        for tasks in (progress.assigned, progress.revoking):
+            since = None if subtopology is None else tasks.active.get(subtopology, {}).get(partition)
+            if since is not None and since <= epoch:
+                return
+        raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
+
+    return check
+
+
+def check_may_read(group: StreamsGroup, member_id: str, epoch: int) -> None:
+    """Raise UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if a member is not in this epoch."""
+    if _require_member(group, member_id).progress.epoch != epoch:
+        raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def _require_member(group: StreamsGroup, member_id: str) -> StreamsMember:
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+    return member

@@ -1,0 +1,387 @@
+"""Decisions about StreamsGroupHeartbeat (KIP-1071): members join, stay, and leave.
+
+A heartbeat has these steps, as in Kafka.
+
+1. The member is added or changed.
+2. The first member gives the group its topology. Its topics are looked at, and may have to be created.
+3. If any of that has changed, the group begins another epoch.
+4. If the group has another epoch than its target assignment, that is decided again.
+5. The member goes on toward its target (``reconciliation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
+from parley.broker.coordinators.groups.group_records import group_tombstone
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode
+from parley.broker.coordinators.groups.streams.endpoints import endpoints_of
+from parley.broker.coordinators.groups.streams.group_change import StreamsGroupChange
+from parley.broker.coordinators.groups.streams.reconciliation import reconciled
+from parley.broker.coordinators.groups.streams.streams_group import (
+    MemberDetails,
+    MemberState,
+    StreamsGroup,
+    StreamsMember,
+)
+from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, Tasks, grouped, is_within
+from parley.broker.coordinators.groups.streams.topology import InternalTopic, Topology, topology_of
+from parley.broker.network.dispatch import RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+
+JOIN, LEAVE, LEAVE_STATIC = 0, -1, -2
+"""The epochs by which a member joins and leaves. Static members are not supported, as in Kafka 4.3."""
+
+NOT_VALIDATED: Final = -1
+TIMEOUT_MIN_MS: Final = 10
+"""The shortest session and rebalance timeout, whatever is stored: a shorter one would keep the loop busy."""
+
+TaskIds = StreamsGroupHeartbeatRequest.TaskIds
+
+
+class Outcome(NamedTuple):
+    """What a heartbeat results in."""
+
+    response: StreamsGroupHeartbeatResponse
+    to_create: tuple[InternalTopic, ...] = ()
+    """The topics that the client needs, and that do not exist."""
+
+
+def heartbeat(
+    request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
+) -> Decision[Outcome]:
+    """Keep a member alive, and bring it closer to its tasks. Raises the KafkaError that the client gets."""
+    if request.member_epoch in (LEAVE, LEAVE_STATIC):
+        return _leave(request, shard, now_ms)
+    joins = request.member_epoch == JOIN
+    group = _group(request.group_id, shard, joins=joins)
+    before = _member(request, group, joins=joins)
+    change = StreamsGroupChange(shard, group, now_ms)
+    member = _updated(request, context, before, change)
+    topology = _topology(request, change)
+    _note_stale(member, change)
+    configured = change.configure(topology)
+    if configured.is_ready:
+        _check_tasks(request, configured)
+    change.begin_epoch_if_changed(topology.epoch if configured.is_ready else NOT_VALIDATED)
+    change.delay_first_assignment()
+    change.update_target(change.settings.of_assignor())
+    member = _reconciled(request, member, change)
+    change.timers.update(session(request.group_id, member.member_id, change.settings.session_timeout_ms))
+    if request.shutdown_application and change.shutdown_by is None:
+        change.shutdown_by = member.member_id
+    response = _response(request, before, member, configured, change)
+    decision = change.decision(Outcome(response, configured.to_create))
+    return _converted(decision, request.group_id, shard) if change.is_new else decision
+
+
+# --- The group ---
+
+
+def _group(group_id: str, shard: GroupShard, *, joins: bool) -> StreamsGroup:
+    """Return the group of a heartbeat. A member that joins makes it, also of a classic group without members.
+
+    Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED.
+    """
+    known = shard.groups.get(group_id)
+    if not joins:
+        return require_group(group_id, shard, "Streams group {} not found.")
+    is_free = known is None or (known.is_classic and _is_vacant(known))
+    group = StreamsGroup(group_id) if is_free else require_group(group_id, shard)
+    size = shard.config().group_streams_max_size
+    if len(group.members) >= size:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"The streams group has reached its maximum capacity of {size} members."
+        )
+    return group
+
+
+def _is_vacant(known: Group) -> bool:
+    return not known.membership.members and known.membership.state is GroupState.EMPTY
+
+
+def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
+    """Return a streams group. Raises GROUP_ID_NOT_FOUND."""
+    known = shard.groups.get(group_id)
+    if known is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
+    if known.streams is None:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+    return known.streams
+
+
+def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) -> Decision[Outcome]:
+    """Let a new group take the place of a classic group without members. Its offsets stay."""
+    known = shard.groups.get(group_id)
+    if known is None:
+        return decision
+    tombstones: list[KeyValue] = [group_tombstone(group_id)] if known.stored is not None else []
+    pending: dict[Hashable, Timer | None] = dict.fromkeys(
+        [("pending", group_id, member_id) for member_id in known.membership.pending]
+    )
+    then = decision.change
+
+    def change() -> None:
+        group = shard.groups.get(group_id)
+        if group is not None:
+            group.membership = NO_MEMBERS
+        if then is not None:
+            then()
+
+    return decision._replace(
+        records=[*tombstones, *decision.records], timers={**pending, **decision.timers}, change=change
+    )
+
+
+# --- The member ---
+
+
+def _member(request: StreamsGroupHeartbeatRequest, group: StreamsGroup, *, joins: bool) -> StreamsMember:
+    """Return the member that sends a heartbeat. Raises UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
+    member = group.members.get(request.member_id)
+    if member is None:
+        if not joins:
+            raise _unknown(request)
+        return StreamsMember(request.member_id)
+    epoch, progress = request.member_epoch, member.progress
+    if joins or epoch == progress.epoch:
+        return member
+    known = f"({epoch}) than the one known by the group coordinator ({progress.epoch})"
+    rejoin = "The member must abandon all its partitions and rejoin."
+    if epoch > progress.epoch:
+        text = f"The streams group member has a greater member epoch {known}. {rejoin}"
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
+    if epoch != progress.previous_epoch or not _has_only(request, progress.assigned):
+        text = f"The streams group member has a smaller member epoch {known}. {rejoin}"
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
+    return member
+
+
+def _unknown(request: StreamsGroupHeartbeatRequest) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {request.group_id}."
+    )
+
+
+def _has_only(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
+    """True if a member says that it has nothing but tasks assigned to it: it did not get its last response."""
+    owned = _owned(request)
+    return owned is not None and all(is_within(mine, known) for mine, known in zip(owned, assigned, strict=True))
+
+
+def _owned(request: StreamsGroupHeartbeatRequest) -> TargetTasks | None:
+    """Return the tasks that a member says it has; None if it does not say."""
+    active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
+    if active is None or standby is None or warmup is None:
+        return None
+    return TargetTasks(_tasks(active), _tasks(standby), _tasks(warmup))
+
+
+def _tasks(said: Sequence[TaskIds]) -> Tasks:
+    return grouped((each.subtopology_id, partition) for each in said for partition in each.partitions)
+
+
+def _updated(
+    request: StreamsGroupHeartbeatRequest, context: RequestContext, before: StreamsMember, change: StreamsGroupChange
+) -> StreamsMember:
+    """Step 1: add or change the member."""
+    old = before.details
+    topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
+    details = MemberDetails(
+        old.instance_id,
+        old.rack_id if request.rack_id is None else request.rack_id,
+        context.client_id or "",
+        f"/{context.client_host}",
+        old.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+        old.topology_epoch if topology is None else topology.epoch,
+        old.process_id if request.process_id is None else request.process_id,
+        old.endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        old.tags if tags is None else tuple(sorted({each.key: each.value for each in tags}.items())),
+    )
+    if details == old:
+        return before
+    member = replace(before, details=details)
+    change.put_member(member)
+    return member
+
+
+# --- The topology ---
+
+
+def _topology(request: StreamsGroupHeartbeatRequest, change: StreamsGroupChange) -> Topology:
+    """Step 2: return the topology of the group. Raises INVALID_REQUEST if the member has another one."""
+    known = change.group.topology
+    if request.topology is None:
+        if known is None:
+            text = "The topology is null and the group topology is also null."
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        return known
+    topology = topology_of(request.topology)
+    if known is None:
+        change.put_topology(topology)
+        return topology
+    if known.epoch <= topology.epoch and known != topology:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
+    return known
+
+
+def _note_stale(member: StreamsMember, change: StreamsGroupChange) -> None:
+    known = change.group.topology
+    if known is not None and member.details.topology_epoch < known.epoch:
+        text = (
+            f"The member's topology epoch {member.details.topology_epoch} is behind the group's topology epoch "
+            f"{known.epoch}."
+        )
+        change.statuses.append(Status(StatusCode.STALE_TOPOLOGY, text))
+
+
+def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured) -> None:
+    """Raise INVALID_REQUEST if a member says that it has tasks that do not exist."""
+    subtopologies = configured.subtopologies or {}
+    for said in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        for each in said or ():
+            known = subtopologies.get(each.subtopology_id)
+            if known is None:
+                text = f"Subtopology {each.subtopology_id} does not exist in the topology."
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+            for partition in each.partitions:
+                if not 0 <= partition < known.tasks:
+                    text = (
+                        f"Task {partition} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
+                        f"subtopology: {known.tasks}"
+                    )
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
+# --- Tasks ---
+
+
+def _reconciled(
+    request: StreamsGroupHeartbeatRequest, member: StreamsMember, change: StreamsGroupChange
+) -> StreamsMember:
+    """Step 5: let the member go on toward its target."""
+    if member.is_reconciled_to(change.target_epoch):
+        return member
+    target = change.target_of(member.member_id)
+    progress = reconciled(member, change.target_epoch, target, _owned(request), change.group.owners)
+    if progress == member.progress:
+        return member
+    member = change.put_progress(member, progress)
+    change.timers.update(rebalance_timer(change.group_id, member))
+    return member
+
+
+def _response(
+    request: StreamsGroupHeartbeatRequest,
+    before: StreamsMember,
+    member: StreamsMember,
+    configured: Configured,
+    change: StreamsGroupChange,
+) -> StreamsGroupHeartbeatResponse:
+    assigned = member.progress.assigned
+    response = StreamsGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=member.progress.epoch,
+        heartbeat_interval_ms=change.settings.heartbeat_interval_ms,
+        acceptable_recovery_lag=0,
+        task_offset_interval_ms=0,
+        status=[],
+        endpoint_information_epoch=0,
+    )
+    if request.member_epoch == JOIN or assigned != before.progress.assigned:
+        response.active_tasks = _task_ids(assigned.active)
+        response.standby_tasks = _task_ids(assigned.standby)
+        response.warmup_tasks = _task_ids(assigned.warmup)
+        change.endpoint_epoch += member.details.endpoint is not None
+    if change.endpoint_epoch != request.endpoint_information_epoch:
+        members = [each for each in change.members().values() if each.member_id != member.member_id]
+        response.partitions_by_user_endpoint = endpoints_of([*members, member], configured, change.shard.image())
+    if not change.is_new:
+        response.endpoint_information_epoch = change.endpoint_epoch
+    if configured.problem is not None:
+        change.statuses.append(configured.problem)
+    if change.shutdown_by is not None:
+        text = (
+            f"Streams group member {change.shutdown_by} encountered a fatal error and requested a shutdown for the "
+            "entire application."
+        )
+        change.statuses.append(Status(StatusCode.SHUTDOWN_APPLICATION, text))
+    make = StreamsGroupHeartbeatResponse.Status
+    response.status = [make(status_code=code, status_detail=detail) for code, detail in change.statuses]
+    return response
+
+
+def _task_ids(tasks: Mapping[str, Iterable[int]]) -> list[StreamsGroupHeartbeatResponse.TaskIds]:
+    make = StreamsGroupHeartbeatResponse.TaskIds
+    return [make(subtopology_id=each, partitions=sorted(partitions)) for each, partitions in tasks.items()]
+
+
+# --- Members that leave ---
+
+
+def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[Outcome]:
+    group = require_group(request.group_id, shard)
+    member = group.members.get(request.member_id)
+    if member is None:
+        raise _unknown(request)
+    change = StreamsGroupChange(shard, group, now_ms)
+    if request.shutdown_application and change.shutdown_by is None:
+        change.shutdown_by = request.member_id
+    change.remove(member)
+    response = StreamsGroupHeartbeatResponse(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=0,
+        acceptable_recovery_lag=0,
+        task_offset_interval_ms=0,
+        status=[],
+        endpoint_information_epoch=0,
+    )
+    return change.decision(Outcome(response))
+
+
+# --- Timers ---
+
+
+def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
+    """Return the timer of a member's session, as it begins again."""
+    event = partial(_removed, group_id, member_id, None)
+    return {("streams-session", group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
+
+
+def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
+    """Return the timer of a member that has to give up tasks; its cancellation if it has none."""
+    key = "streams-rebalance", group_id, member.member_id
+    if member.progress.state is not MemberState.UNREVOKED_TASKS:
+        return {key: None}
+    event = partial(_removed, group_id, member.member_id, member.progress.epoch)
+    return {key: Timer(max(member.details.rebalance_timeout_ms, TIMEOUT_MIN_MS), event, True)}
+
+
+def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Timer]:
+    """Return the timers of a group that was loaded: each member has a whole session."""
+    timeout_ms = shard.streams_settings(group.group_id).session_timeout_ms
+    timers: dict[Hashable, Timer | None] = {}
+    for member in group.members.values():
+        timers.update(session(group.group_id, member.member_id, timeout_ms))
+        timers.update(rebalance_timer(group.group_id, member))
+    return {key: timer for key, timer in timers.items() if timer is not None}
+
+
+def _removed(group_id: str, member_id: str, epoch: int | None, shard: GroupShard, now_ms: int) -> Decision[Any]:
+    """Remove a member that was silent for too long, or that has not given up its tasks in an epoch."""
+    group = shard.streams_group(group_id)
+    member = None if group is None else group.members.get(member_id)
+    if group is None or member is None or epoch not in (None, member.progress.epoch):
+        return Decision(None)
+    change = StreamsGroupChange(shard, group, now_ms)
+    change.remove(member)
+    return change.decision(None)

@@ -1,0 +1,227 @@
+"""A streams group as its records say: its epochs, topology, members, and their tasks.
+
+Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``). Beside what is stored,
+the group remembers what a coordinator may forget: the configured topology, who asked for a shutdown, and whether the
+first assignment waits for more members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Final
+
+from parley.broker.coordinators.groups.streams.configuration import Configured
+from parley.broker.coordinators.groups.streams.tasks import (
+    NO_TARGET,
+    NO_TASKS,
+    NOTHING,
+    CurrentTasks,
+    TargetTasks,
+    TaskId,
+    ids_of,
+)
+from parley.broker.coordinators.groups.streams.topology import Topology
+
+FIRST_EPOCH: Final = 1
+"""The epoch of a group without records. A member in epoch 0 would be one that joins."""
+
+NO_PROCESSES: Final[frozenset[str]] = frozenset()
+
+
+class StreamsGroupState(Enum):
+    """The states, with the names that StreamsGroupDescribe and ListGroups return."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberState(IntEnum):
+    """How far a member is on the way to its target assignment, with the stored numbers."""
+
+    STABLE = 1
+    UNREVOKED_TASKS = 2
+    """It must give up tasks before it enters the next epoch."""
+    UNRELEASED_TASKS = 3
+    """It is in the epoch of the target, and waits for tasks that other members must give up."""
+    UNKNOWN = 127
+    """A later version of the broker has stored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDetails:
+    """What a member says of itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = -1
+    process_id: str = ""
+    """The program that the member is a thread of. Its members share state stores."""
+    endpoint: tuple[str, int] | None = None
+    """Where the program serves queries about its state."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """In ascending order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The epochs of a member, and its tasks."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    """A member that did not get its last response still has this one."""
+    state: MemberState = MemberState.STABLE
+    assigned: CurrentTasks = NO_TASKS
+    revoking: CurrentTasks = NO_TASKS
+    """The tasks that it must give up."""
+
+
+NO_DETAILS: Final = MemberDetails()
+NO_PROGRESS: Final = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsMember:
+    """A member of a streams group."""
+
+    member_id: str
+    details: MemberDetails = NO_DETAILS
+    progress: Progress = NO_PROGRESS
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        """True if the member has all tasks of the target assignment of this epoch, and no others."""
+        return self.progress.state is MemberState.STABLE and self.progress.epoch == epoch
+
+
+@dataclass(slots=True)
+class TaskOwners:
+    """The processes that have tasks, tasks that they must give up included."""
+
+    active: dict[TaskId, str] = field(default_factory=dict)
+    standby: dict[TaskId, frozenset[str]] = field(default_factory=dict)
+    warmup: dict[TaskId, frozenset[str]] = field(default_factory=dict)
+
+    def add(self, process_id: str, tasks: CurrentTasks) -> None:
+        """Note that a process has these tasks."""
+        self.active.update(dict.fromkeys(ids_of(tasks.active), process_id))
+        for owners, copies in ((self.standby, tasks.standby), (self.warmup, tasks.warmup)):
+            for each in ids_of(copies):
+                owners[each] = owners.get(each, NO_PROCESSES) | {process_id}
+
+    def remove(self, process_id: str, tasks: CurrentTasks) -> None:
+        """Note that a process no longer has these tasks."""
+        for each in ids_of(tasks.active):
+            if self.active.get(each) == process_id:
+                del self.active[each]
+        for owners, copies in ((self.standby, tasks.standby), (self.warmup, tasks.warmup)):
+            for each in ids_of(copies):
+                left = owners.get(each, NO_PROCESSES) - {process_id}
+                if left:
+                    owners[each] = left
+                else:
+                    owners.pop(each, None)
+
+    def has_copy(self, task: TaskId, process_id: str) -> bool:
+        """True if a process has a task as a standby or warm-up task."""
+        return process_id in self.standby.get(task, NO_PROCESSES) or process_id in self.warmup.get(task, NO_PROCESSES)
+
+
+@dataclass(slots=True, eq=False)
+class StreamsGroup:
+    """A streams group."""
+
+    group_id: str
+    epoch: int = FIRST_EPOCH
+    metadata_hash: int = 0
+    """Of the topics of the topology. Another hash means another target assignment."""
+    validated_epoch: int = 0
+    """The epoch of the topology whose topics were found to exist; -1 if some do not."""
+    last_settings: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    """The settings of the assignor in the current epoch."""
+    topology: Topology | None = None
+    members: dict[str, StreamsMember] = field(default_factory=dict)
+    target_epoch: int = FIRST_EPOCH
+    target_since_ms: int = 0
+    """When the target assignment was decided; 0 if it never was."""
+    targets: dict[str, TargetTasks] = field(default_factory=dict)
+    owners: TaskOwners = field(default_factory=TaskOwners)
+
+    # Not stored:
+    configured: Configured | None = None
+    """The topology with its topics as they were when they were looked at last."""
+    metadata_checked: bool = False
+    """True if ``metadata_hash`` is that of the current topics."""
+    is_delayed: bool = False
+    """True while the first assignment waits for more members to join."""
+    shutdown_by: str | None = None
+    """The member that asked for a shutdown of the whole application."""
+    endpoint_epoch: int = 0
+    """Rises when a member with an endpoint gets other tasks."""
+
+    def state(self) -> StreamsGroupState:
+        """Return the state."""
+        if not self.members:
+            return StreamsGroupState.EMPTY
+        if self.topology is None or self.topology.epoch != self.validated_epoch:
+            return StreamsGroupState.NOT_READY
+        if self.epoch > self.target_epoch:
+            return StreamsGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return StreamsGroupState.STABLE
+        return StreamsGroupState.RECONCILING
+
+    def reads(self, topic: str) -> bool:
+        """True if the group has members, and its topology reads the topic."""
+        return bool(self.members) and self.topology is not None and topic in self.topology.readers
+
+    def target_of(self, member_id: str) -> TargetTasks:
+        """Return a member's target assignment."""
+        return self.targets.get(member_id, NO_TARGET)
+
+    # --- Records ---
+
+    def put_details(self, member_id: str, details: MemberDetails) -> None:
+        """Add a member, or replace what it says of itself. Its progress may be known: compaction can exchange them."""
+        known = self.members.get(member_id, StreamsMember(member_id))
+        self._replace(known, replace(known, details=details))
+
+    def put_progress(self, member_id: str, progress: Progress) -> None:
+        """Replace a member's epochs and tasks."""
+        known = self.members.get(member_id, StreamsMember(member_id))
+        self._replace(known, replace(known, progress=progress))
+
+    def remove_progress(self, member_id: str) -> None:
+        """Forget a member's epochs and tasks."""
+        if member_id in self.members:
+            self.put_progress(member_id, NO_PROGRESS)
+
+    def remove_member(self, member_id: str) -> None:
+        """Remove a member."""
+        known = self.members.pop(member_id, None)
+        if known is not None:
+            self._disown(known)
+        if not self.members:
+            self.shutdown_by = None
+
+    def put_topology(self, topology: Topology | None) -> None:
+        """Replace the topology."""
+        self.topology = topology
+        self.configured = None
+
+    def _replace(self, known: StreamsMember, member: StreamsMember) -> None:
+        self._disown(known)
+        self.members[member.member_id] = member
+        for tasks in (member.progress.assigned, member.progress.revoking):
+            self.owners.add(member.details.process_id, tasks)
+
+    def _disown(self, member: StreamsMember) -> None:
+        for tasks in (member.progress.assigned, member.progress.revoking):
+            self.owners.remove(member.details.process_id, tasks)

@@ -1,0 +1,80 @@
+"""Tasks of a streams application, by subtopology and partition.
+
+A member runs *active* tasks. It keeps copies of the state of its *standby* tasks. *Warm-up* tasks catch up before a
+member takes them over; no assignor of Kafka 4.3 uses them. An active task that a member has is stored with the epoch in
+which the member got it, which fences commits of earlier epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+TaskId = tuple[str, int]
+"""The subtopology and the partition."""
+
+Tasks = Mapping[str, frozenset[int]]
+"""The partitions of tasks by subtopology. No subtopology has none."""
+
+TasksSince = Mapping[str, Mapping[int, int]]
+"""The epochs in which active tasks were assigned, by subtopology and partition."""
+
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+class TargetTasks(NamedTuple):
+    """The tasks that a member shall have, or that it says it has."""
+
+    active: Tasks = NOTHING
+    standby: Tasks = NOTHING
+    warmup: Tasks = NOTHING
+
+
+class CurrentTasks(NamedTuple):
+    """The tasks that a member has."""
+
+    active: TasksSince = NOTHING
+    standby: Tasks = NOTHING
+    warmup: Tasks = NOTHING
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no tasks."""
+        return not (self.active or self.standby or self.warmup)
+
+
+NO_TARGET: Final = TargetTasks()
+NO_TASKS: Final = CurrentTasks()
+
+
+def ids_of(tasks: Mapping[str, Iterable[int]]) -> Iterable[TaskId]:
+    """Return each task."""
+    return ((subtopology, partition) for subtopology, partitions in tasks.items() for partition in partitions)
+
+
+def grouped(ids: Iterable[TaskId]) -> dict[str, frozenset[int]]:
+    """Return tasks by subtopology, in ascending order."""
+    found: dict[str, set[int]] = {}
+    for subtopology, partition in ids:
+        found.setdefault(subtopology, set()).add(partition)
+    return {subtopology: frozenset(found[subtopology]) for subtopology in sorted(found)}
+
+
+def overlap(first: Mapping[str, Iterable[int]], second: Mapping[str, Iterable[int]]) -> bool:
+    """True if both have a task."""
+    return any(not set(first[each]).isdisjoint(second[each]) for each in first.keys() & second.keys())
+
+
+def still_has_any(owned: TargetTasks, tasks: CurrentTasks) -> bool:
+    """True if a member that says what it has, has one of these tasks."""
+    return (
+        overlap(owned.active, tasks.active)
+        or overlap(owned.standby, tasks.standby)
+        or overlap(owned.warmup, tasks.warmup)
+    )
+
+
+def is_within(owned: Mapping[str, Iterable[int]], tasks: Mapping[str, Iterable[int]]) -> bool:
+    """True if all of a member's tasks are among others."""
+    return all(set(partitions) <= set(tasks.get(subtopology, ())) for subtopology, partitions in owned.items())

@@ -1,0 +1,56 @@
+"""Whether data that was written with one schema can be read with another, by the rules of Confluent's registry.
+
+`Level` says which earlier versions a new one is compared with, and in which direction. Decisions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from parley.pipeline.registry.compatibility import avro, json_schema, protobuf
+from parley.pipeline.schemas.model import Loader, Schema, SchemaType
+
+__all__ = ["Level", "incompatibilities"]
+
+_UNREADABLE = {
+    SchemaType.AVRO: avro.unreadable,
+    SchemaType.JSON: json_schema.unreadable,
+    SchemaType.PROTOBUF: protobuf.unreadable,
+}
+
+
+class Level(StrEnum):
+    """The levels of compatibility, by their names in the registry's API."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def is_transitive(self) -> bool:
+        """True if a new version is compared with all earlier ones, not with the latest only."""
+        return self.endswith("_TRANSITIVE")
+
+
+def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load: Loader) -> list[str]:
+    """Why the schema must not follow these, the oldest first; empty if it may. Raises BadSchema."""
+    if level is Level.NONE or not earlier:
+        return []
+    for old in reversed(earlier if level.is_transitive else earlier[-1:]):
+        if old.type is not new.type:
+            found = [f"TYPE_CHANGED: an earlier version is of type {old.type}"]
+        else:
+            unreadable = _UNREADABLE[new.type]
+            found = []
+            if level.startswith(("BACKWARD", "FULL")):
+                found += unreadable(new, old, load)
+            if level.startswith(("FORWARD", "FULL")):
+                found += unreadable(old, new, load)
+        if found:
+            return found
+    return []

@@ -1,0 +1,124 @@
+"""The settings of the registry, by the names of Confluent's where it has them.
+
+``kafkastore.*`` are settings of the client for the cluster: ``kafkastore.security.protocol`` and so on. ``ssl.*`` are
+those of the listeners with TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.rest.login import jaas_file_of
+from parley.pipeline.connect.rest.server import Listener, parse_listeners
+from parley.pipeline.connect.worker_config import with_prefix
+from parley.pipeline.registry.compatibility import Level
+from parley.protocol.security.client_security import SecurityProperties
+
+__all__ = ["REGISTRY", "RegistryConfig"]
+
+_PREFIX: Final = "kafkastore."
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_INT, _LIST, _STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
+
+REGISTRY: Final = (
+    ConfigDef()
+    .define(
+        "kafkastore.bootstrap.servers",
+        _LIST,
+        ["localhost:9092"],
+        _HIGH,
+        "Brokers to learn the cluster from: host:port, one or several.",
+        validator=non_empty,
+    )
+    .define("kafkastore.topic", _STRING, "_schemas", _LOW, "The topic with the schemas.", validator=non_empty)
+    .define(
+        "kafkastore.topic.replication.factor",
+        _INT,
+        3,
+        _LOW,
+        "Replicas of the topic, if this instance creates it; with fewer brokers, as many as there are brokers.",
+        validator=at_least(1),
+    )
+    .define(
+        "listeners",
+        _LIST,
+        ["http://:8081"],
+        _LOW,
+        "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.",
+    )
+    .define(
+        "schema.compatibility.level",
+        _STRING,
+        "backward",
+        _MEDIUM,
+        "The level of subjects without one, as long as no global level is set.",
+        validator=one_of(*Level, ignore_case=True),
+    )
+    .define(
+        "authentication.method",
+        _STRING,
+        "NONE",
+        _LOW,
+        "BASIC: every request needs a name and a password, which the section SchemaRegistry of the JAAS file names.",
+        validator=one_of("NONE", "BASIC", ignore_case=True),
+    )
+    .define("java.security.auth.login.config", _STRING, None, _LOW, "The JAAS file with the section SchemaRegistry.")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryConfig:
+    """A registry's configuration: the texts as given, and their typed values."""
+
+    given: Mapping[str, str] = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Raises ConfigError with everything that is wrong, a line each, and ConnectError for listeners."""
+        judged = REGISTRY.validate(given)
+        problems = [error for one in judged for error in one.errors]
+        try:
+            SecurityProperties.of(with_prefix(given, _PREFIX)).read()
+        except ValueError as error:
+            problems.append(f"Invalid value for configuration kafkastore.security.protocol or what it needs: {error}")
+        if problems:
+            raise ConfigError(*problems)
+        made = cls(dict(given), {one.name: one.value for one in judged})
+        _ = made.listeners
+        return made
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers, with commas."""
+        return ",".join(self.values["kafkastore.bootstrap.servers"])
+
+    @property
+    def security(self) -> SecurityProperties:
+        """How the registry reaches the cluster."""
+        return SecurityProperties.of(with_prefix(self.given, _PREFIX))
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Where the API listens. Raises ConnectError."""
+        return parse_listeners(",".join(self.values["listeners"]))
+
+    @property
+    def level(self) -> Level:
+        """The level of subjects without one."""
+        return Level(self.values["schema.compatibility.level"].upper())
+
+    @property
+    def jaas_file(self) -> Path | None:
+        """The file that names the users; None if there is no login. Raises ConnectError."""
+        if self.values["authentication.method"].upper() == "NONE":
+            return None
+        return jaas_file_of(self.given)

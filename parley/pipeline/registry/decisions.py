@@ -1,0 +1,315 @@
+"""What a change of the registry writes and what it replies: functions of the state, without I/O.
+
+Each raises RegistryError if the change is refused. The rules are those of Confluent's registry: a schema has one id
+under all subjects, versions of a subject count up, a version is deleted softly before it is deleted for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from parley.pipeline.registry.compatibility import Level, incompatibilities
+from parley.pipeline.registry.errors import (
+    RegistryError,
+    invalid_schema,
+    no_schema,
+    no_subject,
+    no_version,
+)
+from parley.pipeline.registry.state import (
+    Record,
+    State,
+    Version,
+    config_key,
+    deletion_key,
+    mode_key,
+    packed,
+)
+from parley.pipeline.schemas import avro, json_schema, protobuf
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
+
+__all__ = [
+    "MODES",
+    "Change",
+    "canonical",
+    "check",
+    "clear_config",
+    "clear_mode",
+    "delete_subject",
+    "delete_version",
+    "find",
+    "level_of",
+    "mode_of",
+    "register",
+    "resolved",
+    "schema_with",
+    "set_config",
+    "set_mode",
+]
+
+MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
+SCHEMA_BYTES_MAX: Final = 900_000
+"""A record of the topic holds the schema, and brokers take records of a megabyte by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Records to write, and what to reply when they are written."""
+
+    records: Sequence[Record]
+    reply: Any
+
+
+# --- Schemas ---
+
+
+def canonical(schema: Schema, load: Loader) -> Schema:
+    """The schema in its canonical text, after it was checked. Raises RegistryError (42201, 42209)."""
+    if len(schema.text) > SCHEMA_BYTES_MAX:
+        raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_BYTES_MAX} characters")
+    try:
+        match schema.type:
+            case SchemaType.AVRO:
+                avro.parsed(schema, load)
+                return schema.with_text(avro.canonical(schema))
+            case SchemaType.JSON:
+                json_schema.parsed(schema, load)
+                return schema.with_text(json_schema.canonical(schema))
+            case SchemaType.PROTOBUF:
+                return schema.with_text(protobuf.canonical(schema, load))
+    except BadSchema as error:
+        raise invalid_schema(error) from None
+
+
+def resolved(state: State, schema: Schema) -> Schema:
+    """The schema with references to versions that are there: -1 is the latest. Raises RegistryError (42201)."""
+    made = []
+    for one in schema.references:
+        active = state.versions(one.subject)
+        wanted = active[-1].version if one.version == -1 and active else one.version
+        if all(each.version != wanted for each in active):
+            raise invalid_schema(f"No schema reference found for subject {one.subject} and version {one.version}")
+        made.append(replace(one, version=wanted))
+    return replace(schema, references=tuple(made))
+
+
+def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
+    """The latest version of the subject with this schema, which is canonical."""
+    for one in reversed(state.versions(subject, deleted=deleted)):
+        if one.schema == schema or _same_in_other_words(state, one.schema, schema):
+            return one
+    return None
+
+
+def _same_in_other_words(state: State, stored: Schema, wanted: Schema) -> bool:
+    """True for a schema that another registry has stored with another text."""
+    if stored.type is not wanted.type or stored.references != wanted.references:
+        return False
+    try:
+        return canonical(stored, state.load) == wanted
+    except RegistryError:
+        return False
+
+
+def check(state: State, schema: Schema, earlier: Sequence[Version], level: Level) -> list[str]:
+    """Why the schema must not follow these versions. Raises RegistryError (42201)."""
+    try:
+        return incompatibilities(schema, [one.schema for one in earlier], level, state.load)
+    except BadSchema as error:
+        raise invalid_schema(error) from None
+
+
+def register(
+    state: State, subject: str, schema: Schema, default: Level, *, number: int | None, version: int | None
+) -> Change:
+    """Add a version, unless the subject has the schema already. ``number`` and ``version`` are given in mode IMPORT."""
+    mode = _writable(state, subject)
+    if number is not None and mode != "IMPORT":
+        raise RegistryError(42205, f"Subject {subject} is not in import mode")
+    if mode == "IMPORT":
+        return _import(state, subject, schema, number, version)
+    schema = resolved(state, schema)
+    known = find(state, subject, schema)
+    if known is not None:
+        return Change((), _registered(known))
+    every = state.versions(subject, deleted=True)
+    level = level_of(state, subject, default)
+    found = check(state, schema, [one for one in every if not one.is_deleted], level)
+    if found:
+        details = ", ".join([*found, f"compatibility: '{level}'"])
+        raise RegistryError(
+            409,
+            f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
+            f"details: [{details}]",
+        )
+    again = find(state, subject, schema, deleted=True)
+    known_id = again.id if again else state.id_of(schema)
+    following = (every[-1].version if every else 0) + 1
+    if version not in (None, -1, following):
+        raise RegistryError(42201, f"Version is not one more than previous version: {version}, expected {following}")
+    made = Version(subject, following, known_id or state.id_max + 1, schema)
+    return Change([made.record()], _registered(made))
+
+
+def _import(state: State, subject: str, schema: Schema, number: int | None, version: int | None) -> Change:
+    """Register with the id, and if it is given the version, that the schema has elsewhere."""
+    if number is None:
+        raise RegistryError(42205, f"Subject {subject} is in import mode: a schema needs its id")
+    if any(one.schema != schema for one in state.with_id(number)):
+        raise RegistryError(42205, f"Overwrite new schema with id {number} is not permitted.")
+    every = state.versions(subject, deleted=True)
+    wanted = version if version is not None and version > 0 else (every[-1].version if every else 0) + 1
+    before = state.version(subject, wanted)
+    if before is not None and not before.is_deleted and before.schema != schema:
+        raise RegistryError(42205, f"Overwrite version {wanted} of {subject} is not permitted.")
+    made = Version(subject, wanted, number, schema)
+    return Change([made.record()], _registered(made))
+
+
+def _registered(version: Version) -> dict[str, Any]:
+    return {"id": version.id, "version": version.version, **version.schema.as_json()}
+
+
+# --- Deletion ---
+
+
+def delete_version(state: State, subject: str, version: int | None, *, permanent: bool) -> Change:
+    """Delete a version; None is the latest."""
+    _writable(state, subject)
+    every = state.versions(subject, deleted=True)
+    if not every:
+        raise no_subject(subject)
+    if version is None:
+        active = [one for one in every if not one.is_deleted]
+        one = active[-1] if active else every[-1]
+    else:
+        found = state.version(subject, version)
+        if found is None:
+            raise no_version(version)
+        one = found
+    if one.is_deleted and not permanent:
+        raise RegistryError(
+            40406,
+            f"Subject '{subject}' Version {one.version} was soft deleted.Set permanent=true to delete permanently",
+        )
+    if permanent and not one.is_deleted:
+        raise RegistryError(
+            40407, f"Subject '{subject}' Version {one.version} was not deleted first before being permanently deleted"
+        )
+    _unreferenced(state, [one], permanent=permanent)
+    return Change([_tombstone(one) if permanent else one.record(deleted=True)], one.version)
+
+
+def delete_subject(state: State, subject: str, *, permanent: bool) -> Change:
+    """Delete all versions of a subject, with its configuration and mode."""
+    _writable(state, subject)
+    every = state.versions(subject, deleted=True)
+    active = [one for one in every if not one.is_deleted]
+    if not every:
+        raise no_subject(subject)
+    if not active and not permanent:
+        raise RegistryError(40404, f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently")
+    if active and permanent:
+        raise RegistryError(40405, f"Subject '{subject}' was not deleted first before being permanently deleted")
+    _unreferenced(state, every if permanent else active, permanent=permanent)
+    if permanent:
+        return Change([_tombstone(one) for one in every], [one.version for one in every])
+    value = packed({"subject": subject, "version": active[-1].version})
+    records: list[Record] = [(deletion_key(subject), value)]
+    records += [(mode_key(subject), None)] if subject in state.modes else []
+    records += [(config_key(subject), None)] if subject in state.configs else []
+    return Change(records, [one.version for one in active])
+
+
+def _tombstone(one: Version) -> Record:
+    return one.record()[0], None
+
+
+def _unreferenced(state: State, versions: Sequence[Version], *, permanent: bool) -> None:
+    gone = {(one.subject, one.version) for one in versions}
+    for one in versions:
+        for user in state.referring(one.subject, one.version):
+            if (permanent or not user.is_deleted) and (user.subject, user.version) not in gone:
+                raise RegistryError(
+                    42206,
+                    "One or more references exist to the schema "
+                    f"{{magic=1,keytype=SCHEMA,subject={one.subject},version={one.version}}}.",
+                )
+
+
+# --- Configuration and modes ---
+
+
+def level_of(state: State, subject: str | None, default: Level) -> Level:
+    """The level that counts for the subject: its own, the global one, or the default."""
+    for which in (subject, None):
+        given = str(state.configs.get(which, {}).get("compatibilityLevel"))
+        if given in Level.__members__:
+            return Level(given)
+    return default
+
+
+def set_config(subject: str | None, given: Mapping[str, Any]) -> Change:
+    """Set the level of a subject, or with None the global one."""
+    others = sorted(key for key, value in given.items() if key != "compatibility" and value is not None)
+    if others:
+        raise RegistryError(42203, f"This registry does not have the settings {', '.join(others)}; leave them out")
+    text = str(given.get("compatibility", "")).upper()
+    if text not in Level.__members__:
+        raise RegistryError(
+            42203,
+            "Invalid compatibility level. Valid values are none, backward, forward, full, backward_transitive, "
+            "forward_transitive, and full_transitive",
+        )
+    named = {} if subject is None else {"subject": subject}
+    return Change([(config_key(subject), packed({**named, "compatibilityLevel": text}))], {"compatibility": text})
+
+
+def clear_config(state: State, subject: str | None, default: Level) -> Change:
+    """Take a level back."""
+    if subject is not None and subject not in state.configs:
+        raise no_subject(subject)
+    before = level_of(state, subject, default)
+    return Change([(config_key(subject), None)], {"compatibilityLevel": before})
+
+
+def mode_of(state: State, subject: str | None) -> str:
+    """The mode that counts for the subject: READONLY_OVERRIDE of all counts more than its own."""
+    everywhere = state.modes.get(None, "READWRITE")
+    return everywhere if everywhere == "READONLY_OVERRIDE" else state.modes.get(subject, everywhere)
+
+
+def set_mode(state: State, subject: str | None, given: Mapping[str, Any], *, force: bool) -> Change:
+    """Set the mode of a subject, or with None the global one."""
+    text = str(given.get("mode", "")).upper()
+    if text not in MODES:
+        raise RegistryError(42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
+    has_schemas = any(state.versions(one) for one in (state.subjects() if subject is None else [subject]))
+    if text == "IMPORT" and mode_of(state, subject) != "IMPORT" and has_schemas and not force:
+        raise RegistryError(42205, "Cannot import since found existing subjects; use force=true to do so nevertheless")
+    named = {} if subject is None else {"subject": subject}
+    return Change([(mode_key(subject), packed({**named, "mode": text}))], {"mode": text})
+
+
+def clear_mode(state: State, subject: str | None) -> Change:
+    """Take a mode back."""
+    if subject is not None and subject not in state.modes:
+        raise no_subject(subject)
+    return Change([(mode_key(subject), None)], {"mode": mode_of(state, subject)})
+
+
+def _writable(state: State, subject: str) -> str:
+    mode = mode_of(state, subject)
+    if mode.startswith("READONLY"):
+        raise RegistryError(42205, f"Subject {subject} is in read-only mode")
+    return mode
+
+
+def schema_with(state: State, number: int) -> Version:
+    """A version with this id. Raises RegistryError (40403)."""
+    found = state.with_id(number)
+    if not found:
+        raise no_schema(number)
+    return next((one for one in found if not one.is_deleted), found[0])

@@ -1,0 +1,58 @@
+"""What the registry refuses: status, error code and message are those of Confluent's registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["RegistryError", "invalid_schema", "invalid_version", "no_schema", "no_subject", "no_version"]
+
+
+class RegistryError(Exception):
+    """A request that is refused. The first three digits of ``code`` are the HTTP status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.code if self.code < 1000 else self.code // 100
+
+    @property
+    def is_absence(self) -> bool:
+        """True if something is not there, or not there yet."""
+        return self.status == 404
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"error_code": self.code, "message": str(self)}
+
+
+def no_subject(subject: str) -> RegistryError:
+    """The subject has no versions."""
+    return RegistryError(40401, f"Subject '{subject}' not found.")
+
+
+def no_version(version: int | str) -> RegistryError:
+    """The subject does not have this version."""
+    return RegistryError(40402, f"Version {version} not found.")
+
+
+def no_schema(number: int | None = None) -> RegistryError:
+    """There is no schema with this id, or no such schema under the subject."""
+    return RegistryError(40403, "Schema not found" if number is None else f"Schema {number} not found")
+
+
+def invalid_schema(reason: object) -> RegistryError:
+    """The schema is malformed, or refers to what is not there."""
+    return RegistryError(42201, f"{reason}")
+
+
+def invalid_version(given: str) -> RegistryError:
+    """The text is no version."""
+    return RegistryError(
+        42202,
+        f"The specified version '{given}' is not a valid version id. Allowed values are between [1, 2^31-1] and the "
+        'string "latest"',
+    )

@@ -1,0 +1,137 @@
+"""The registry's topic: read by every instance, written by one at a time.
+
+Rules:
+
+1. All instances share one transactional id. An instance that wants to write claims it, which fences the writer before
+   it and ends its transaction, and then reads the topic to its end: it knows all that was ever written. It stays the
+   writer, and writes without claiming, until another instance claims the id. There is no leader to find, and no
+   request passes from instance to instance.
+2. A change that meets its fencing is decided again, on the newer state.
+3. Readers that do not skip aborted transactions (Confluent's registry is one) would take their records for true. So
+   a new writer first writes such keys once more, with the value that counts.
+4. A read that finds nothing is repeated after the topic was read to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
+from parley.pipeline.connect.distributed.log import Keyed, TopicLog
+from parley.pipeline.registry.decisions import Change
+from parley.pipeline.registry.errors import RegistryError
+from parley.pipeline.registry.state import Record, State
+from parley.protocol.errors import ErrorCode, KafkaError
+
+__all__ = ["Store"]
+
+_TRIES_MAX: Final = 20
+_PAUSE_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
+_SECONDS: Final = 60.0
+"""How long a change may take; it is more than a transaction of a writer that was killed can hold it up."""
+_REFRESH_SECONDS: Final = 5.0
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+_log = logging.getLogger(__name__)
+
+
+class Store:
+    """See the module. ``change`` may be called by many requests at once."""
+
+    def __init__(self, log: TopicLog, writes: TransactionalWrites, random: Random) -> None:
+        self.state = State()
+        self._log = log
+        self._writes = writes
+        self._random = random
+        self._turn = asyncio.Lock()
+        self._is_writer = False
+        self._values: dict[bytes, bytes | None] = {}
+        self._aborted: set[bytes] = set()
+
+    async def start(self) -> None:
+        """Read the topic, and make it if it is not there. Raises ConnectError and KafkaError."""
+        await self._writes.claim()  # the transaction of a writer that was killed would hold up the reading
+        await self._log.start(self._read, self._read_aborted)
+
+    async def stop(self) -> None:
+        """End the connections."""
+        await self._log.stop()
+        await self._writes.stop()
+
+    async def refresh(self) -> None:
+        """Read what is in the topic now.
+
+        The transaction of a writer that was killed holds this up. Nothing behind its beginning is confirmed, so that
+        what was read before is enough.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REFRESH_SECONDS):
+                await self._log.read_to_end()
+
+    async def change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
+        """Decide on the newest state, write, and return the reply when it is written and read.
+
+        Raises RegistryError: what ``decide`` raises, 50001 if the cluster does not take the records, 50002 if it takes
+        too long.
+        """
+        try:
+            async with asyncio.timeout(_SECONDS), self._turn:
+                return await self._change(decide)
+        except TimeoutError:
+            self._is_writer = False
+            raise RegistryError(50002, f"The change did not end within {_SECONDS:g} s; it may be made or not") from None
+
+    async def _change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
+        pause = _PAUSE_S
+        for _ in range(_TRIES_MAX):
+            try:
+                if self._is_writer:
+                    await self._log.read_to_end()  # another instance may have fenced this one
+                else:
+                    await self._claim()
+                change = await decide(self.state)
+                if change.records:
+                    await self._write(change.records)
+                return change.reply
+            except KafkaError as error:
+                self._is_writer = False
+                if error.code not in _FENCED:
+                    raise RegistryError(50001, f"Error in the backend data store: {error}") from error
+            await asyncio.sleep(pause * (0.5 + self._random.random()))
+            pause = min(2 * pause, _PAUSE_MAX_S)
+        raise RegistryError(50001, "Other instances of the registry write all the time; try again")
+
+    async def _claim(self) -> None:
+        await self._writes.claim()
+        await self._log.read_to_end()
+        if self._aborted:
+            again = [(key, self._values.get(key)) for key in sorted(self._aborted)]
+            _log.info("writing %d keys again that an aborted transaction has written", len(again))
+            await self._write(again)
+        self._is_writer = True
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        await self._writes.send(records)
+        await self._log.read_to_end()
+
+    def _read(self, record: Keyed) -> None:
+        self._aborted.discard(record.key)
+        self._values[record.key] = record.value
+        self.state.apply(record.key, record.value)
+
+    def _read_aborted(self, record: Keyed) -> None:
+        self._aborted.add(record.key)

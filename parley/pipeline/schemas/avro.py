@@ -1,0 +1,128 @@
+"""Avro schemas: parsed with their references, and written canonically as Java's ``Schema.toString`` does.
+
+Canonical: the attributes of a schema in a fixed order, without white space; a name without the namespace that encloses
+it; the order of fields only if it is not ascending. Other attributes are kept in their order. Decisions only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
+
+__all__ = ["NAMED", "PRIMITIVES", "canonical", "expanded", "parsed"]
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_OWN: Final = frozenset({"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "size", "items", "values"})
+_OWN_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
+
+
+def parsed(schema: Schema, load: Loader) -> Any:
+    """The schema as a tree of the library ``avro``, which also checks compatibility. Raises BadSchema."""
+    import avro.errors
+    import avro.name
+    import avro.schema
+
+    names = avro.name.Names(validate_names=True)
+    made: Any = None
+    for one in [*closure(schema, load).values(), schema]:
+        try:
+            made = avro.schema.make_avsc_object(_json(one.text), names)
+        except (avro.errors.AvroException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise BadSchema(f"Invalid Avro schema: {error or type(error).__name__}") from None
+    return made
+
+
+def canonical(schema: Schema) -> str:
+    """The text that Java's library would write for the schema. The schema must have been parsed."""
+    return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
+
+
+def expanded(schema: Schema, load: Loader) -> Any:
+    """The schema as fastavro parses it: the names of references are known in it. Raises BadSchema."""
+    import fastavro
+
+    names: dict[str, dict[Any, Any]] = {}
+    made: Any = None
+    for one in [*closure(schema, load).values(), schema]:
+        try:
+            made = fastavro.parse_schema(_json(one.text), named_schemas=names, _write_hint=False)
+        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError, KeyError) as error:
+            raise BadSchema(f"The Avro schema cannot be used: {error}") from None
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise BadSchema(f"The Avro schema cannot be used: {type(error).__name__}") from None
+    return made
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if text.strip() in PRIMITIVES:  # as Java's parser reads it
+            return text.strip()
+        raise BadSchema("Invalid Avro schema: it is not JSON") from None
+
+
+def _canonical(node: Any, space: str) -> Any:
+    if isinstance(node, str):
+        return _relative(*_split(node, space), space) if node not in PRIMITIVES else node
+    if isinstance(node, list):
+        return [_canonical(one, space) for one in node]
+    kind = node["type"]
+    if kind in NAMED:
+        return _named(node, kind, space)
+    made: dict[str, Any] = {"type": kind}
+    if kind == "array":
+        made["items"] = _canonical(node["items"], space)
+    elif kind == "map":
+        made["values"] = _canonical(node["values"], space)
+    elif not isinstance(kind, str) or kind not in PRIMITIVES:
+        return _canonical(kind, space)
+    made.update(_others(node, _OWN))
+    return kind if len(made) == 1 else made
+
+
+def _named(node: Mapping[str, Any], kind: str, space: str) -> dict[str, Any]:
+    own, name = _split(node["name"], node.get("namespace", space) or "")
+    made: dict[str, Any] = {"type": kind, "name": name}
+    if own != space:
+        made["namespace"] = own
+    if "doc" in node:
+        made["doc"] = node["doc"]
+    if kind in ("record", "error"):
+        made["fields"] = [_field(one, own) for one in node["fields"]]
+    elif kind == "enum":
+        made["symbols"] = node["symbols"]
+    else:
+        made["size"] = node["size"]
+    made.update(_others(node, _OWN))
+    if node.get("aliases"):
+        made["aliases"] = [_relative(*_split(one, own), own) for one in node["aliases"]]
+    return made
+
+
+def _field(node: Mapping[str, Any], space: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": node["name"], "type": _canonical(node["type"], space)}
+    made.update({name: node[name] for name in ("doc", "default") if name in node})
+    if node.get("order", "ascending") != "ascending":
+        made["order"] = node["order"]
+    if node.get("aliases"):
+        made["aliases"] = node["aliases"]
+    return {**made, **_others(node, _OWN_OF_FIELD)}
+
+
+def _others(node: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name not in own}
+
+
+def _split(name: str, space: str) -> tuple[str, str]:
+    """Namespace and name of a name; a name with dots brings its own namespace."""
+    before, dot, last = name.rpartition(".")
+    return (before, last) if dot else (space, name)
+
+
+def _relative(own: str, name: str, space: str) -> str:
+    return name if own == space or not own else f"{own}.{name}"

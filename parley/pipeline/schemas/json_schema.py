@@ -1,0 +1,82 @@
+"""JSON schemas: parsed with their references; canonical is JSON without white space.
+
+Rules: a ``$ref`` is a place in the same schema, an ``$id`` in it, or the name of a reference. Nothing is ever fetched
+from elsewhere: any other ``$ref`` is an error. The drafts are those of the library ``jsonschema``; a schema that names
+none is of draft 7.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
+
+__all__ = ["ParsedJson", "canonical", "parsed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedJson:
+    """The schema as values, and what its references lead to."""
+
+    schema: Any
+    resolver: Any
+    """A resolver of the library ``referencing``, whose base is the schema."""
+
+
+def parsed(schema: Schema, load: Loader) -> ParsedJson:
+    """Parse and check the schema. Raises BadSchema."""
+    import jsonschema.exceptions
+    import referencing.exceptions
+    from jsonschema.validators import Draft7Validator, validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT7
+
+    def resource(text: str) -> Any:
+        contents = _json(text)
+        validator_for(contents, default=Draft7Validator).check_schema(contents)
+        return Resource.from_contents(contents, default_specification=DRAFT7)
+
+    try:
+        others = {name: resource(one.text) for name, one in closure(schema, load).items()}
+        own = resource(schema.text)
+        base = own.id() or ""
+        registry: Any = Registry().with_resources([*others.items(), (base, own)])
+        made = ParsedJson(own.contents, registry.resolver(base))
+        _check_references(made.schema, made.resolver)
+    except jsonschema.exceptions.SchemaError as error:
+        raise BadSchema(f"Invalid JSON schema: {error.message[:500]} at {error.json_path}") from None
+    except referencing.exceptions.Unresolvable as error:
+        raise BadSchema(f"Invalid JSON schema: $ref {error.ref!r} leads nowhere") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BadSchema(f"Invalid JSON schema: {error or type(error).__name__}") from None
+    return made
+
+
+def canonical(schema: Schema) -> str:
+    """The schema without white space; the order of keys stays, as in Java's library."""
+    return json.dumps(_json(schema.text), separators=(",", ":"), ensure_ascii=False)
+
+
+def _json(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadSchema("Invalid JSON schema: it is not JSON") from None
+    if not isinstance(found, dict | bool):
+        raise BadSchema("Invalid JSON schema: it must be an object or a boolean")
+    return found
+
+
+def _check_references(node: Any, resolver: Any) -> None:
+    """Raises Unresolvable if a ``$ref`` leads nowhere."""
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            resolver.lookup(node["$ref"])
+        for key, one in node.items():
+            if key not in ("enum", "const", "default", "examples"):
+                _check_references(one, resolver)
+    elif isinstance(node, list):
+        for one in node:
+            _check_references(one, resolver)

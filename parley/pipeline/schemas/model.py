@@ -1,0 +1,105 @@
+"""A schema as a registry stores it: its type, its text, and the schemas of other subjects that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+__all__ = ["BadSchema", "Loader", "Reference", "Schema", "SchemaType", "closure"]
+
+_REFERENCES_MAX: Final = 1000
+"""References of a schema, with those of the schemas that it refers to: a few dozen in practice."""
+
+
+class BadSchema(ValueError):
+    """A text is no schema of its type, or refers to one that is not there. The text says why."""
+
+
+class SchemaType(StrEnum):
+    """The languages of schemas, by their names in the registry's API."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a schema calls ``name`` is a version of another subject."""
+
+    name: str
+    subject: str
+    version: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The form of the API and of the topic."""
+        return {"name": self.name, "subject": self.subject, "version": self.version}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The identity of a schema: two registrations with equal ones get the same id."""
+
+    type: SchemaType
+    text: str
+    references: tuple[Reference, ...] = ()
+
+    def with_text(self, text: str) -> Schema:
+        """The same schema in another notation."""
+        return replace(self, text=text)
+
+    @classmethod
+    def of_json(cls, given: Mapping[str, Any]) -> Schema:
+        """Read the form of the API and of the topic. Raises BadSchema."""
+        kind, text, references = given.get("schemaType") or "AVRO", given.get("schema"), given.get("references") or []
+        if kind not in SchemaType.__members__:
+            raise BadSchema(f"Invalid schema type {kind}: it must be one of {', '.join(SchemaType)}")
+        if not isinstance(text, str) or not isinstance(references, list):
+            raise BadSchema("A schema needs 'schema', which is text, and may have 'references', a list")
+        return cls(SchemaType(kind), text, tuple(_reference(one) for one in references))
+
+    def as_json(self) -> dict[str, Any]:
+        """The form of the API and of the topic: Avro is not named, as in Confluent's."""
+        made: dict[str, Any] = {} if self.type is SchemaType.AVRO else {"schemaType": self.type.value}
+        if self.references:
+            made["references"] = [one.as_json() for one in self.references]
+        return {**made, "schema": self.text}
+
+
+def _reference(given: Any) -> Reference:
+    if isinstance(given, dict):
+        name, subject, version = given.get("name"), given.get("subject"), given.get("version")
+        if isinstance(name, str) and isinstance(subject, str) and type(version) is int:
+            return Reference(name, subject, version)
+    raise BadSchema("A reference needs 'name' and 'subject', which are text, and 'version', a number")
+
+
+Loader = Callable[[Reference], Schema]
+"""Returns the schema of a reference. Raises BadSchema if there is none."""
+
+
+def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
+    """All schemas that this one refers to, by name, each after those that it refers to itself. Raises BadSchema."""
+    found: dict[str, Schema] = {}
+    open_names: list[str] = []
+
+    def visit(references: tuple[Reference, ...]) -> None:
+        for one in references:
+            if one.name in open_names:
+                raise BadSchema(f"The reference {one.name} leads back to itself")
+            if one.name in found:
+                continue
+            if len(found) + len(open_names) >= _REFERENCES_MAX:
+                raise BadSchema(f"The schema refers to more than {_REFERENCES_MAX} others")
+            loaded = load(one)
+            if loaded.type is not schema.type:
+                raise BadSchema(f"The reference {one.name} is a schema of type {loaded.type}, not {schema.type}")
+            open_names.append(one.name)
+            visit(loaded.references)
+            open_names.pop()
+            found[one.name] = loaded
+
+    visit(schema.references)
+    return found

@@ -1,0 +1,178 @@
+"""Protobuf schemas: text of a ``.proto`` file, or a FileDescriptorProto in base64, as descriptors.
+
+Rules: text is compiled by ``protoc`` (of ``grpcio-tools``) in a process of its own, with a limit on its time; what it
+imports must be among the references, or among the files that come with the libraries. The canonical text is printed
+from the descriptor by ``proto_text``; a schema that it cannot print completely stays as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
+from parley.pipeline.schemas.proto_text import proto_text
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+__all__ = ["canonical", "files_of", "pool_of", "serialized"]
+
+NAME: Final = "default.proto"
+_SECONDS: Final = 20.0
+_CACHED: Final = 1000
+_KNOWN: Final = {
+    **{
+        f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
+        for name in ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
+                     "timestamp", "type", "wrappers")
+    },
+    **{
+        f"google/type/{name}.proto": f"google.type.{name}_pb2"
+        for name in ("calendar_period", "color", "date", "datetime", "dayofweek", "decimal", "expr", "fraction",
+                     "interval", "latlng", "localized_text", "money", "month", "phone_number", "postal_address",
+                     "quaternion", "timeofday")
+    },
+    "confluent/meta.proto": "confluent_kafka.schema_registry.confluent.meta_pb2",
+    "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
+    "confluent/types/decimal.proto": "confluent_kafka.schema_registry.confluent.types.decimal_pb2",
+}  # fmt: skip
+"""Files that a schema may import without a reference, as with Confluent's registry."""
+
+
+def files_of(schema: Schema, load: Loader) -> tuple[FileDescriptorProto, ...]:
+    """The descriptor of the schema, and before it those of all files that it imports. Raises BadSchema."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    others = tuple((name, one.text) for name, one in closure(schema, load).items())
+    return tuple(FileDescriptorProto.FromString(one) for one in _files(schema.text, others))
+
+
+def pool_of(files: tuple[FileDescriptorProto, ...]) -> Any:
+    """A descriptor pool with these files; the last is the schema's own. Raises BadSchema."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool = DescriptorPool()
+    try:
+        for one in files:
+            pool.Add(one) if hasattr(pool, "Add") else pool.AddSerializedFile(one.SerializeToString())
+        pool.FindFileByName(files[-1].name)
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadSchema(f"Invalid Protobuf schema: {error}") from None
+    return pool
+
+
+def canonical(schema: Schema, load: Loader) -> str:
+    """The text printed from the schema's descriptor, if that means the same; otherwise the descriptor in base64."""
+    others = tuple((name, one.text) for name, one in closure(schema, load).items())
+    return _canonical(schema.text, others)
+
+
+def serialized(schema: Schema, load: Loader) -> str:
+    """The descriptor in base64, which clients ask for with ``format=serialized``."""
+    return base64.b64encode(files_of(schema, load)[-1].SerializeToString()).decode()
+
+
+@lru_cache(_CACHED)
+def _canonical(text: str, others: tuple[tuple[str, str], ...]) -> str:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    own = _files(text, others)[-1]
+    printed = proto_text(FileDescriptorProto.FromString(own))
+    try:
+        if printed == text or _files(printed, others)[-1] == own:
+            return printed
+    except BadSchema:
+        pass
+    return base64.b64encode(own).decode()
+
+
+@lru_cache(_CACHED)
+def _files(text: str, others: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
+    """All descriptors, serialized; the last is that of ``text``."""
+
+    made: dict[str, FileDescriptorProto] = {}
+    for name, one in [*others, (NAME, text)]:
+        own = _descriptor(one, name, made)
+        _add_known(own.dependency, made)
+        for imported in own.dependency:
+            if imported not in made:
+                raise BadSchema(f"Invalid Protobuf schema: {imported} is imported, and no reference has this name")
+        made[name] = own
+        pool_of(tuple(made.values()))
+    return tuple(one.SerializeToString(deterministic=True) for one in made.values())
+
+
+def _descriptor(text: str, name: str, others: dict[str, FileDescriptorProto]) -> FileDescriptorProto:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    if not text.strip():
+        raise BadSchema("Invalid Protobuf schema: it is empty")
+    try:
+        own = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        own = _compiled(text, name, others)
+    own.name = name
+    own.ClearField("source_code_info")
+    _plain(own.message_type)
+    for each in own.extension:
+        each.ClearField("json_name")
+    return own
+
+
+def _plain(messages: Any) -> None:
+    """Without the names of fields in JSON that follow from their names: some compilers leave them out."""
+    for one in messages:
+        for field in one.field:
+            if field.json_name == _json_name(field.name):
+                field.ClearField("json_name")
+        _plain(one.nested_type)
+
+
+def _json_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> FileDescriptorProto:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    known = dict(others)
+    _add_known(_KNOWN, known)
+    with tempfile.TemporaryDirectory(prefix="parley-proto-") as place:
+        folder = Path(place)
+        (folder / NAME).write_text(text, encoding="utf-8")
+        deps = FileDescriptorSet(file=[one for at, one in known.items() if at != NAME])
+        (folder / "known").write_bytes(deps.SerializeToString())
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}"]
+        command += [f"--descriptor_set_in={folder / 'known'}", f"--descriptor_set_out={folder / 'made'}", NAME]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise BadSchema(f"Invalid Protobuf schema: protoc does not end within {_SECONDS:g} s") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").splitlines()
+            errors = [line for line in said if line.startswith(NAME)] or said
+            raise BadSchema(f"Invalid Protobuf schema: {'; '.join(errors)[:2000]}")
+        found = FileDescriptorSet.FromString((folder / "made").read_bytes())
+    return found.file[0]
+
+
+def _add_known(names: Any, made: dict[str, FileDescriptorProto]) -> None:
+    """Add the files that come with the libraries, each behind those that it imports."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    for name in names:
+        if name in _KNOWN and name not in made:
+            own = FileDescriptorProto.FromString(import_module(_KNOWN[name]).DESCRIPTOR.serialized_pb)
+            _add_known(own.dependency, made)
+            own.name = name
+            made[name] = own

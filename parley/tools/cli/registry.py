@@ -1,0 +1,69 @@
+"""``parley registry``: a schema registry for Avro, JSON Schema and Protobuf, with Confluent's REST API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley.configuration.extras import how_to_install
+from parley.tools.cli.app import App
+from parley.tools.cli.common_options import CommandConfig, client_properties
+from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.spark import requires_library
+from parley.tools.cli.until_stopped import run_until_stopped
+
+app = App(
+    "Serve schemas of Avro, JSON Schema and Protobuf to producers and consumers, with the REST API of Confluent's "
+    "schema registry (port 8081).\n\n"
+    "The schemas are in a compacted topic, _schemas, in Confluent's format. Several instances may serve the same "
+    "topic: all of them read and write.",
+    examples=[
+        ("parley registry --bootstrap-server broker:9092", "until Ctrl-C, at http://localhost:8081"),
+        ("parley registry schema-registry.properties", "with the settings of a file"),
+        (
+            "parley registry --bootstrap-server broker:9093 --command-config client.properties --listeners http://:8082",
+            "on a cluster with TLS or logins, at another port",
+        ),
+    ],
+)
+
+
+@app.only_command()
+def registry(
+    properties: Annotated[
+        Path | None, typer.Argument(metavar="[REGISTRY.PROPERTIES]", help="The registry's configuration.")
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None, typer.Option("--bootstrap-server", help="The cluster: kafkastore.bootstrap.servers.")
+    ] = None,
+    command_config: CommandConfig = None,
+    listeners: Annotated[
+        str | None, typer.Option("--listeners", help="Where to listen, as http://host:port or https://host:port.")
+    ] = None,
+    override: Annotated[
+        list[str],
+        typer.Option("--override", metavar="KEY=VALUE", help="A setting that overrides the file; repeatable."),
+    ] = [],  # noqa: B006 - read only
+) -> None:
+    """Run the registry until SIGINT or SIGTERM."""
+    with requires_library("The registry", how_to_install("registry")):
+        import jsonschema  # noqa: F401 - they are needed when the first schema comes
+
+        from parley.pipeline.registry.config import RegistryConfig
+        from parley.pipeline.registry.serving import run_registry
+    from parley.pipeline.connect.errors import ConnectError
+
+    client = {f"kafkastore.{key}": value for key, value in client_properties(command_config).items()}
+    named = {"kafkastore.bootstrap.servers": bootstrap_server, "listeners": listeners}
+    given = {**client_properties(properties), **client, **{key: value for key, value in named.items() if value}}
+    try:
+        config = RegistryConfig.parse({**given, **dict(pairs(override, "--override"))})
+    except ConnectError as error:
+        raise CommandError("\n".join(["The registry cannot be started:", str(error)])) from error
+    run_until_stopped(lambda stopping: run_registry(config, stopping, _say_ready))
+
+
+def _say_ready(url: str) -> None:
+    print(f"The schema registry is ready: {url}", flush=True)
