@@ -125,6 +125,8 @@ class ShareMember:
         self.name = name
         self.topics = topics
         self.epoch = 0
+        self.acknowledges_all = False
+        """Set if all topics get the acknowledgements, not only the first one."""
         self.client = ConnectedClient(anonymous("127.0.0.1", "PLAINTEXT"), 1)
 
     def begin_fetch(
@@ -187,13 +189,14 @@ class ShareMember:
         batches = [
             make(first_offset=low, last_offset=high, acknowledge_types=types) for low, high, types in acknowledged
         ]
-        named = self.topics if epoch == 0 else self.topics[:1] if batches else ()
+        named = self.topics if epoch == 0 or self.acknowledges_all else self.topics[:1] if batches else ()
         return [
             getattr(request, topic)(
                 topic_id=each,
                 partitions=[
                     getattr(request, partition)(
-                        partition_index=0, acknowledgement_batches=batches if each == self.topics[0] else []
+                        partition_index=0,
+                        acknowledgement_batches=batches if each == self.topics[0] or self.acknowledges_all else [],
                     )
                 ],
             )

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from parley.broker.api.share_fetch.handler import ACKNOWLEDGED_IN_A_TURN
 from parley.broker.replication.partition import Isolation
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
@@ -235,6 +236,32 @@ def test_records_of_other_members_cannot_be_acknowledged(directory: Path) -> Non
         assert await one.acknowledge((0, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
         assert await one.acquired((0, 4, [RELEASE])) == []
         assert await one.acquired() == [(0, 4, 2)]
+
+    run(scenario())
+
+
+def test_many_acknowledgements_are_taken_in_turns(directory: Path) -> None:
+    """A member that disconnects in between has acquired nothing more, and leaves the rest to others."""
+    size, count = ACKNOWLEDGED_IN_A_TURN, 3
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topics = [await bench.create(f"t{each}") for each in range(count)]
+        for each in range(count):
+            bench.write(f"t{each}", size)
+        one, two = bench.member("one", *topics), bench.member("two", *topics)
+        most = {"max_records": count * size, "batch_size": count * size}
+        assert await one.acquired(max_wait_ms=1000, **most) == [(0, size - 1, 1)] * count
+        one.acknowledges_all = True
+        fetching = one.begin_fetch((0, size - 1, [ACCEPT, RELEASE] * (size // 2)), **most)
+        await bench.idle()
+        one.disconnect()
+        with pytest.raises(KafkaError) as refused:
+            await fetching
+        assert refused.value.code is ErrorCode.SHARE_SESSION_NOT_FOUND
+        again = await two.acquired(max_wait_ms=1000, **most)
+        assert again.count((0, size - 1, 1)) == count - 1
+        assert sum(last - first + 1 for first, last, _ in again) == size // 2 + (count - 1) * size
 
     run(scenario())
 

@@ -6,13 +6,14 @@ Rules of this module:
   the member still has is released.
 * Acknowledgements that come with a fetch are taken before it acquires. The response waits until they are stored.
 * A request that renews locks fetches nothing.
+* Members may acknowledge each record differently. After so many the event loop serves others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -52,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 MEMBER_ID_MAX = 36
 """The most characters of a member id, which is a UUID."""
+ACKNOWLEDGED_IN_A_TURN = 500
+"""Acknowledgements taken before the event loop serves others. Each takes up to 8 microseconds."""
 REFUSED_MAX_S = 5.0
 """The longest wait of a client without room for its session, whatever it names: it would ask again at once."""
 
@@ -126,12 +129,18 @@ class ShareFetchApi:
         else:
             forgotten = _named((topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data)
             session = self.sessions.resume(key, epoch, named, forgotten)
-        acknowledging = self._take(context, request, key, context.api_version >= 2 and request.is_renew_ack)
-        if epoch == FINAL_EPOCH:
-            acknowledging.release(session)
-            self.sessions.end(session)
-            return self._final(acknowledging, partial(self._rendered_end, context, session, acknowledging))
-        return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
+        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
+
+        def acknowledged() -> Any:
+            if epoch == FINAL_EPOCH:
+                acknowledging.release(session)
+                self.sessions.end(session)
+                return self._final(acknowledging, partial(self._rendered_end, context, session, acknowledging))
+            if not self.sessions.has(session):  # it ended with its connection: the member must acquire nothing more
+                raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+            return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
+
+        return _in_turns(self._take(context, request, key.group_id, acknowledging), acknowledged)
 
     def _rendered_end(
         self, context: RequestContext, session: ShareSession, acknowledging: Acknowledging
@@ -155,17 +164,18 @@ class ShareFetchApi:
         self,
         context: RequestContext,
         request: ShareFetchRequest | ShareAcknowledgeRequest,
-        key: SessionKey,
-        is_renewal: bool,
-    ) -> Acknowledging:
-        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
-        may_renew = is_renewal and self._parts.share_partitions.settings_of(key.group_id).may_renew
+        group_id: str,
+        acknowledging: Acknowledging,
+    ) -> Iterator[int]:
+        """Take the acknowledgements, partition by partition. Yields how many each has."""
+        is_renewal = context.api_version >= 2 and request.is_renew_ack
+        may_renew = is_renewal and self._parts.share_partitions.settings_of(group_id).may_renew
         for topic in request.topics:
             for each in topic.partitions:
                 if each.acknowledgement_batches:
                     target = TopicPartition(topic.topic_id, each.partition_index)
                     acknowledging.take(target, each.acknowledgement_batches, may_renew=may_renew)
-        return acknowledging
+                    yield sum(len(batch.acknowledge_types) for batch in each.acknowledgement_batches)
 
     def _final(self, acknowledging: Acknowledging, rendered: Callable[[], Any]) -> Any:
         if acknowledging.is_done:
@@ -189,11 +199,15 @@ class ShareFetchApi:
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = self.sessions.resume(key, epoch)
-        acknowledging = self._take(context, request, key, context.api_version >= 2 and request.is_renew_ack)
-        if epoch == FINAL_EPOCH:
-            acknowledging.release(session)
-            self.sessions.end(session)
-        return self._final(acknowledging, partial(self._acknowledged, context, key.group_id, acknowledging))
+        acknowledging = Acknowledging(self._parts, context, key.group_id, key.member_id)
+
+        def acknowledged() -> Any:
+            if epoch == FINAL_EPOCH:
+                acknowledging.release(session)
+                self.sessions.end(session)
+            return self._final(acknowledging, partial(self._acknowledged, context, key.group_id, acknowledging))
+
+        return _in_turns(self._take(context, request, key.group_id, acknowledging), acknowledged)
 
     def _acknowledged(
         self, context: RequestContext, group_id: str, acknowledging: Acknowledging
@@ -222,6 +236,28 @@ class ShareFetchApi:
 
 def _named(topics: Iterable[tuple[UUID, Iterable[int]]]) -> list[TopicPartition]:
     return [TopicPartition(topic_id, index) for topic_id, indexes in topics for index in indexes]
+
+
+def _in_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
+    """Do the work, and return the result of ``then``. ``work`` yields the size of each of its steps."""
+    done = 0
+    for size in work:
+        done += size
+        if done >= ACKNOWLEDGED_IN_A_TURN:
+            return _in_more_turns(work, then)
+    return then()
+
+
+async def _in_more_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
+    await asyncio.sleep(0)
+    done = 0
+    for size in work:
+        done += size
+        if done >= ACKNOWLEDGED_IN_A_TURN:
+            await asyncio.sleep(0)
+            done = 0
+    result = then()
+    return await result if asyncio.iscoroutine(result) else result
 
 
 def _check_renewal(request: ShareFetchRequest) -> None:

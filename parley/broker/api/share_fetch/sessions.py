@@ -80,6 +80,10 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def has(self, session: ShareSession) -> bool:
+        """True unless the session has ended, or another one has begun in its place."""
+        return self._sessions.get(session.key) is session
+
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
         """Begin a session in place of the one before. Raises SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST."""
         before = self._sessions.get(key)
@@ -137,15 +141,16 @@ class ShareSessions:
             self._on_ended(session, True)
 
     def _disconnected(self, session: ShareSession) -> None:
-        if self._sessions.get(session.key) is session:
+        if self.has(session):
             self._metrics.disconnected += 1
             self._on_ended(session, False)
             self.end(session)
 
     def _remove(self, session: ShareSession) -> bool:
         """Forget a session. Returns True if it was the last one of its group."""
-        if self._sessions.pop(session.key, None) is None:
+        if not self.has(session):
             return False
+        del self._sessions[session.key]
         self._metrics.sessions -= 1
         self._metrics.session_partitions -= len(session.partitions)
         session.client.on_disconnect.pop(session.key, None)
