@@ -68,9 +68,13 @@ class TaskPeer(Peer):
         self._words.put_nowait(None)
 
 
-@types.coroutine
-def _while_going(part: Coroutine[Any, Any, None], going: asyncio.Event) -> Generator[Any, Any, None]:
+async def _while_going(part: Coroutine[Any, Any, None], going: asyncio.Event) -> None:
     """Run a coroutine that takes steps only while an event is set. It can always be cancelled."""
+    await _steps(part, going)  # from Python 3.12 on, a task cannot run a generator itself
+
+
+@types.coroutine
+def _steps(part: Coroutine[Any, Any, None], going: asyncio.Event) -> Generator[Any, Any, None]:
     try:
         step = part.send(None)
         while True:
