@@ -56,7 +56,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 def counted(sent: list[tuple[int, str, str]]) -> dict[str, list[str]]:
     """What the application makes of records: each record of a key has its number."""
-    found = defaultdict(list)
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for *_, value in sent:
         key, _, text = value.partition(":")
         found[key].append(f"{len(found[key]) + 1}:{text}")
@@ -64,7 +64,7 @@ def counted(sent: list[tuple[int, str, str]]) -> dict[str, list[str]]:
 
 
 def by_key(output: Committed) -> dict[str, list[str]]:
-    found = defaultdict(list)
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for key, value in chain(*output.values.values()):
         found[key].append(value)
     return found

@@ -141,6 +141,17 @@ def test_a_refused_client_learns_why(
     assert "Traceback" not in done.err
 
 
+def test_parley_check_learns_at_once_that_its_login_is_refused(
+    parley: Parley, secured: SecuredBrokers, secured_broker: Broker, tmp_path: Path
+) -> None:
+    line = f'{MODULES}.plain.PlainLoginModule required username="alice" password="{SECRET}!";'
+    config = write(tmp_path / "client.properties", secured.client_properties() | {"sasl.jaas.config": line})
+    done = parley("check", "--bootstrap-server", secured_broker.bootstrap_servers, "--command-config", config)
+    assert done.code == 1
+    assert "refuses the login" in done.err
+    assert SECRET not in done.err
+
+
 def test_commands_on_librdkafka_learn_why_a_listener_closes_their_connections(
     secured_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

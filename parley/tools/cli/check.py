@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sys
@@ -100,9 +101,14 @@ def check(
         raise CommandError("--transactions needs idempotence. Leave --no-idempotence out.")
     from parley.tools.checker import Trial
     from parley.tools.checker.trial import Unreadable
+    from parley.tools.cli.cluster_client import why_refused
     from parley.tools.cli.invocation import pairs
-    from parley.tools.cli.librdkafka import secured
+    from parley.tools.cli.librdkafka import secured, security_properties
 
+    properties = client_properties(command_config)
+    client = secured(properties)
+    if refusal := asyncio.run(why_refused(bootstrap_server, security_properties(properties))):
+        raise CommandError(refusal)  # librdkafka would try again for a minute, and then say that no broker responds
     trial = Trial(
         bootstrap_server,
         topic or f"parley-check-{uuid4().hex[:12]}",
@@ -113,7 +119,7 @@ def check(
         transactional=transactions,
         rate=rate,
         record_bytes=record_size,
-        client=secured(client_properties(command_config)),
+        client=client,
     )
     try:
         trial.create_topic(replication_factor, pairs(config, "--config"))
