@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from parley.tools.simulation.faults import Kind
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 USERS_EXTRAS = PROJECT["optional-dependencies"].keys() - {"test", "lint", "fuzz", "dist", "mutants"}
@@ -43,6 +45,16 @@ def test_hooks_before_a_commit_are_part_of_what_is_checked() -> None:
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     programs = {hook["entry"].split()[0] for hook in local["hooks"]}
     assert programs == {".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/lint-imports", ".venv/bin/parley"}
+
+
+def test_each_guarantee_names_tests_and_faults_that_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page))
+    sources = {path: (ROOT / path).read_text() if (ROOT / path).exists() else "" for path, _ in named}
+    assert len(named) > 20
+    assert {each for each in named if f"def {each[1] or 'test_'}" not in sources[each[0]]} == set()
+    drawn = re.findall(r"--faults (?:\"([^\"]+)\"|(\w+))", page)
+    assert {"".join(each) for each in drawn} <= {kind.value for kind in Kind} | {"X"}
 
 
 def _notes(version: str) -> subprocess.CompletedProcess[str]:

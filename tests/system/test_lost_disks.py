@@ -6,6 +6,7 @@ was elected, and the other replicas were cut to match it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.system.clusters import POLL_S, ClusterOfProcesses
-from tests.system.running import BrokerProcess
+from tests.system.clusters import IMPATIENT, POLL_S, ClusterOfProcesses, losing_nothing
+from tests.system.conftest import watched
+from tests.system.running import BrokerDied, BrokerProcess
 from tests.system.test_confluent_produce import read, send
 
 pytestmark = pytest.mark.slow
@@ -97,6 +99,46 @@ def test_brokers_are_killed_one_after_the_other_and_the_last_one_is_emptied(clus
     cluster.brokers[last].kill()
     emptied(cluster.brokers[last])
     everything_is_there(cluster, last)
+
+
+@pytest.mark.soak
+def test_directories_are_exchanged(tmp_path: Path, new_name: Callable[..., str]) -> None:
+    """The two directories of a broker; then the disks of two brokers, and the operator corrects the ids in them."""
+    cluster = ClusterOfProcesses(tmp_path)
+    for broker in cluster.brokers.values():
+        broker.overrides["log.dirs"] = f"{broker.data},{broker.data}-2"
+    with cluster.running(), watched(*cluster.brokers.values()):
+        with losing_nothing(cluster, new_name(), client=IMPATIENT) as running:
+            running.wait_for_acknowledged(60)
+            for number, end in ((1, BrokerProcess.stop), (2, BrokerProcess.kill)):
+                broker = cluster.brokers[number]
+                end(broker)
+                exchange(broker.data, broker.data.with_name("data-2"))
+                cluster.start_all()
+                cluster.wait_until_in_sync()
+                running.wait_for_acknowledged(60)
+            for broker in cluster.brokers.values():
+                broker.kill()
+            one, other = cluster.brokers[1], cluster.brokers[2]
+            for name in ("data", "data-2"):
+                exchange(one.folder / name, other.folder / name)
+            for broker in (one, other):
+                with pytest.raises(BrokerDied, match="belongs to broker"):
+                    broker.start()
+                for path in broker.folder.glob("data*/meta.properties"):
+                    own = f"broker.id={broker.overrides['broker.id']}"
+                    path.write_text(re.sub(r"broker\.id=\d", own, path.read_text()))
+            cluster.start_all(order=(1, 2, 3))
+            cluster.wait_until_in_sync()
+            running.wait_for_acknowledged(60)
+        assert not any(LOSS in broker.log() for broker in cluster.brokers.values())
+
+
+def exchange(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
 
 
 def test_a_single_broker_serves_again_after_a_kill(new_broker: Callable[..., BrokerProcess]) -> None:
