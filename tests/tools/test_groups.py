@@ -301,3 +301,22 @@ def test_the_verbose_table_of_members_says_which_are_upgraded_while_not_all_are(
     assert "UPGRADED" not in members_table(group)[0]
     assert "UPGRADED" not in members_table(replace(group, members=[new]), verbose=True)[0]
     assert "UPGRADED" not in members_table(replace(group, members=[old]), verbose=True)[0]
+
+
+def test_share_groups_are_shown_with_the_others(on_broker: Parley, topic: str, group: str) -> None:
+    share = f"share-{group}"
+    on_broker("share-groups", "--reset-offsets", "--group", share, "--topic", topic, "--to-earliest", "--execute")
+    listed = [line.split() for line in on_broker("groups", "--list", "--type", "--state").lines]
+    assert [share, "Share", "Empty"] in listed
+    assert [group, "Classic", "Empty"] in listed
+    words = ("groups", "--describe", "--group", group, "--group", share)
+    tables = [line.split() for line in on_broker(*words).lines if line.strip()]
+    assert [group, topic, "0", "4", "10", "6", "-", "-", "-"] in tables
+    assert ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"] in tables
+    assert [share, topic, "0", "0", "10"] in tables
+    assert [share, "Empty"] == [on_broker(*words, "--state").lines[-1].split()[at] for at in (0, 3)]
+    described = {each["group"]: each for each in json.loads(on_broker(*words, "--json").out)}
+    assert described[group]["offsets"][0]["currentOffset"] == 4
+    assert described[share]["offsets"][0]["startOffset"] == 0
+    on_broker("groups", "--delete", "--group", share)
+    assert share not in on_broker("groups", "--list").lines

@@ -84,6 +84,7 @@ _ENDING: Final = frozenset(
         ErrorCode.FENCED_STATE_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_REQUEST,  # the state was deleted, with the group or by DeleteShareGroupOffsets
     }
 )
 """The errors after which what is in memory no longer holds."""

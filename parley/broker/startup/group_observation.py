@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from uuid import UUID
 
 from parley.broker.coordinators.groups.group import Group
+from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, UNKNOWN_COUNT
+from parley.broker.coordinators.share_state.shard import ShareStateShard
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
 from parley.broker.metrics.registry import Labelled
 from parley.broker.replication.partition import Partition
@@ -29,7 +34,7 @@ def group_members(groups: Iterable[Group], most: int) -> Iterator[Labelled]:
 
 
 def _members(group: Group) -> Iterator[Labelled]:
-    consumer, classic = group.consumer or group.streams, group.membership
+    consumer, classic = group.consumer or group.share or group.streams, group.membership
     if consumer is None and classic.members:
         numbers = GroupMemberMetrics(members=len(classic.members), epoch=classic.generation)
         yield (group.group_id, group.type), numbers
@@ -47,6 +52,32 @@ def _lags(group: Group, end_of: Callable[[str, int], int | None]) -> Iterator[La
         end = end_of(topic, partition)
         lag = None if end is None else max(0, end - committed.offset)
         yield (group.group_id, topic, str(partition)), GroupLag(lag, committed.offset)
+
+
+def share_group_lags(
+    runtime: CoordinatorRuntime[ShareStateShard],
+    names: Mapping[UUID, str],
+    end_of: Callable[[str, int], int | None],
+    most: int,
+) -> Iterator[Labelled]:
+    """Return the start offset and the lag of at most ``most`` share partitions that this broker coordinates."""
+    states = (each for _, shard in runtime.states() for each in shard.states.items())
+    return islice(_share_lags(states, names, end_of), most)
+
+
+def _share_lags(
+    states: Iterable[tuple[SharePartitionKey, StoredState]],
+    names: Mapping[UUID, str],
+    end_of: Callable[[str, int], int | None],
+) -> Iterator[Labelled]:
+    for key, state in states:
+        name = names.get(key.topic_id)
+        if name is None or state.start_offset == UNINITIALIZED_OFFSET:
+            continue
+        end = end_of(name, key.partition)
+        is_known = end is not None and state.delivery_complete_count != UNKNOWN_COUNT
+        lag = max(0, end - state.start_offset - state.delivery_complete_count) if is_known and end is not None else None
+        yield (key.group_id, name, str(key.partition)), GroupLag(lag, state.start_offset)
 
 
 def known_end(partitions: Mapping[str, Mapping[int, Partition]], broker_id: int, topic: str, index: int) -> int | None:

@@ -14,6 +14,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -56,7 +57,7 @@ from parley.broker.metrics.catalogue.replication import (
     ReplicaMetrics,
     TruncationMetrics,
 )
-from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics, ShareLagMetrics
 from parley.broker.metrics.registry import Labelled, Metrics
 from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
@@ -70,7 +71,7 @@ from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.share.share_partitions import SharePartitions
-from parley.broker.startup.group_observation import group_lags, group_members, known_end
+from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.storage.log_cleaner import LogCleaner
 from parley.storage.log_manager import LogManager
 from parley.storage.scrubber import Scrubber
@@ -107,6 +108,7 @@ class Observed:
     authorization: Authorization
     quotas: QuotaEnforcement
     share_partitions: SharePartitions
+    share_state: ShareCoordinator
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -148,6 +150,15 @@ def watch(metrics: Metrics, broker: Observed) -> None:
         GroupLagMetrics,
         lambda: group_lags(
             broker.groups.loaded_groups(),
+            partial(known_end, broker.partitions.by_topic, broker.broker_id),
+            broker.config().metrics_group_partitions_max,
+        ),
+    )
+    metrics.watch(
+        ShareLagMetrics,
+        lambda: share_group_lags(
+            broker.share_state.runtime,
+            broker.metadata.image.topic_names,
             partial(known_end, broker.partitions.by_topic, broker.broker_id),
             broker.config().metrics_group_partitions_max,
         ),

@@ -133,6 +133,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             authorization=parts.authorization,
             quotas=parts.quotas,
             share_partitions=parts.share_partitions,
+            share_state=parts.share_state,
         ),
     )
     environment.health.starting("opening metrics.listener")

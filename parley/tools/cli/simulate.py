@@ -117,6 +117,7 @@ def _show_digest(outcome: Outcome) -> None:
         f"{outcome.records_acknowledged} records acknowledged, "
         f"{outcome.transactions_committed} transactions committed, "
         f"{outcome.generations} generations and {outcome.epochs} epochs of groups, "
+        f"{outcome.deliveries} deliveries to a share group, "
         f"{outcome.steps} steps, digest {outcome.digest}"
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from parley.tools.simulation.client_invariants import Violations
 from parley.tools.simulation.event_history import History
@@ -40,6 +40,9 @@ class MemberPlace:
 
 class ConsumerGroupLedger:
     """What the members of a group of the consumer protocol know about it."""
+
+    PROGRESS: ClassVar = "GroupProgress"
+    """The invariant that the group gets on."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_epoch = 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from parley.tools.simulation.client_invariants import Violations
 from parley.tools.simulation.event_history import History
@@ -43,6 +44,9 @@ class Place:
 
 class GroupLedger:
     """What the members of a group know about it."""
+
+    PROGRESS: ClassVar = "GroupProgress"
+    """The invariant that the group gets on."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_generation = 0

@@ -1,4 +1,4 @@
-"""The groups of a run: three members each, of the classic protocol or of the consumer protocol."""
+"""The groups of a run: three members each, of the classic protocol, of the consumer protocol, or of a share group."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from parley.tools.simulation.consumer_protocol_members import ConsumerProtocolMe
 from parley.tools.simulation.group_ledger import GroupLedger
 from parley.tools.simulation.group_members import ClassicMember
 from parley.tools.simulation.group_processes import SESSION_S, Addresses, Begin, GroupConsumer
+from parley.tools.simulation.share_group_ledger import ShareGroupLedger
+from parley.tools.simulation.share_group_members import ShareGroupMember
 from parley.tools.simulation.world import World
 
 PROGRESS_S: Final = 60.0
@@ -27,7 +29,7 @@ STABLE_S: Final = 2 * SESSION_S
 class RunningGroup:
     """A group in a run: what its members report, its members, and their tasks once it runs."""
 
-    ledger: GroupLedger | ConsumerGroupLedger
+    ledger: GroupLedger | ConsumerGroupLedger | ShareGroupLedger
     members: Sequence[GroupConsumer]
     lives: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ class RunningGroup:
             await world.until(lambda: is_stable() or any(life.done() for life in self.lives), timeout=PROGRESS_S)
         except TimeoutError:
             what = "; ".join(self.lacks(ends)) or "its last rebalance is new"
-            violations.report("GroupProgress", f"not within {PROGRESS_S:g} s: {what}")
+            violations.report(self.ledger.PROGRESS, f"not within {PROGRESS_S:g} s: {what}")
             await asyncio.Event().wait()
         for member in self.members:
             member.stop()
@@ -79,12 +81,23 @@ def consumer_group(world: World, ledger: Ledger, groups: ConsumerGroupLedger) ->
     return RunningGroup(groups, _members(world, "consumer", groups.releases, begin))
 
 
-def _members(world: World, prefix: str, releases: Callable[[str], None], begin: Begin) -> list[GroupConsumer]:
+def share_group(world: World, ledger: Ledger, groups: ShareGroupLedger) -> RunningGroup:
+    """Return a share group."""
+
+    def begin(name: str, addresses: Addresses, rng: Random, instance_id: str | None) -> ShareGroupMember:
+        return ShareGroupMember(name, addresses, ledger, groups, rng)
+
+    return RunningGroup(groups, _members(world, "sharer", groups.releases, begin, has_static=False))
+
+
+def _members(
+    world: World, prefix: str, releases: Callable[[str], None], begin: Begin, *, has_static: bool = True
+) -> list[GroupConsumer]:
     """A dynamic member, a static one, and a third: the seed decides which it is, and whether it outlives the faults."""
     rng = world.random(f"{prefix}s")
     is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
     return [
         GroupConsumer(f"{prefix}-1", world, releases, begin, is_static=False, stays_away=False),
-        GroupConsumer(f"{prefix}-2", world, releases, begin, is_static=True, stays_away=False),
-        GroupConsumer(f"{prefix}-3", world, releases, begin, is_static=is_static, stays_away=stays_away),
+        GroupConsumer(f"{prefix}-2", world, releases, begin, is_static=has_static, stays_away=False),
+        GroupConsumer(f"{prefix}-3", world, releases, begin, is_static=is_static and has_static, stays_away=stays_away),
     ]

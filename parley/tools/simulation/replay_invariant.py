@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from parley.broker.coordinators.groups.group import Group
@@ -15,6 +16,7 @@ from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.internal_topic import read_back
 from parley.broker.coordinators.runtime import CoordinatorRuntime
+from parley.broker.coordinators.share_state.shard import ShareStateShard
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.protocol.messages.stored import GroupMetadataValue
 from parley.storage.log import Log
@@ -64,7 +66,13 @@ def lasting(state: Any) -> dict[str, Any]:
     match state:
         case GroupShard():
             known = {
-                name: (_generation(group), dict(group.offsets), dict(group.pending_offsets), _consumer(group))
+                name: (
+                    _generation(group),
+                    dict(group.offsets),
+                    dict(group.pending_offsets),
+                    _consumer(group),
+                    _share(group),
+                )
                 for name, group in state.groups.items()
             }
             return {name: each for name, each in known.items() if any(each)}
@@ -73,6 +81,8 @@ def lasting(state: Any) -> dict[str, Any]:
                 name: (transaction, name in state.ongoing, name in state.prepared)
                 for name, transaction in state.transactions.items()
             }
+        case ShareStateShard():
+            return {key.text: replace(stored, fenced_below=-1) for key, stored in state.states.items()}
     raise TypeError(f"the simulation does not know what lasts of a {type(state).__name__}")
 
 
@@ -94,11 +104,20 @@ def _consumer(group: Group) -> tuple[object, ...] | None:
     return known.epoch, known.members, known.target_epoch, known.targets, known.regexes, known.owners
 
 
+def _share(group: Group) -> tuple[object, ...] | None:
+    """Return what a share group has stored."""
+    known = group.share
+    if known is None:
+        return None
+    return known.epoch, known.metadata_hash, known.members, known.target_epoch, known.targets, known.stored
+
+
 def _runtimes(machine: Machine) -> Iterator[CoordinatorRuntime[Any]]:
     assert machine.server is not None
     parts = machine.server.parts
     yield parts.groups.runtime
     yield parts.transactions.runtime
+    yield parts.share_state.runtime
 
 
 def _log(machine: Machine, topic: str, partition: int) -> Log | None:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
@@ -21,10 +22,13 @@ from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.fault_injection import CHECK_EVERY_S, FaultInjection
 from parley.tools.simulation.faults import Fault, Kind, destructive_plan, plan
 from parley.tools.simulation.group_ledger import GroupLedger
-from parley.tools.simulation.groups import RunningGroup, classic_group, consumer_group
+from parley.tools.simulation.groups import RunningGroup, classic_group, consumer_group, share_group
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.replay_invariant import ReplayInvariant
+from parley.tools.simulation.share_group_ledger import ShareGroupLedger
+from parley.tools.simulation.share_group_members import GROUP_CONFIGS, SHARE_GROUP
+from parley.tools.simulation.share_group_members import PROPERTIES as SHARE_GROUP_PROPERTIES
 from parley.tools.simulation.transaction_ledger import TransactionLedger
 from parley.tools.simulation.transactional_clients import TransactionalProducer, committed_number
 from parley.tools.simulation.virtual_time_loop import Stuck
@@ -49,6 +53,8 @@ TRANSFERS = "transfers"
 """The topic of the transactional producers."""
 COORDINATORS_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
+GROUP_RESOURCE = 32
+"""The type of a group as a resource with a configuration."""
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
 
@@ -72,6 +78,8 @@ class Settings:
     """True if there is a group of the classic protocol, too; None: the seed decides."""
     consumer_groups: bool | None = None
     """True if there is a group of the consumer protocol, too; None: the seed decides."""
+    share_groups: bool | None = None
+    """True if there is a share group, too; None: the seed decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,8 @@ class Outcome:
     """The number of the last generation of the classic group in which a member got its assignment."""
     epochs: int
     """The last epoch of the group of the consumer protocol that a member entered."""
+    deliveries: int
+    """How many records the members of the share group got, each time counted."""
     virtual_seconds: float
     steps: int
 
@@ -119,9 +129,10 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
     if compacts is None:
         compacts = world.random("compaction").random() < 0.5
     world.properties["log.cleaner.enable"] = "true" if compacts else "false"
-    for topic in ("offsets.topic", "transaction.state.log"):
+    for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
         world.properties[f"{topic}.replication.factor"] = str(min(3, settings.brokers))
-    world.properties["transaction.state.log.min.isr"] = str(min(2, settings.brokers))
+    for topic in ("transaction.state.log", "share.coordinator.state.topic"):
+        world.properties[f"{topic}.min.isr"] = str(min(2, settings.brokers))
     transacts = settings.transactions
     if transacts is None:
         transacts = world.random("transactions").random() < 0.5
@@ -135,7 +146,12 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         consumer_groups = world.random("consumer groups").random() < 0.25
     if consumer_groups:
         world.properties.update(CONSUMER_GROUP_PROPERTIES)
-    protocols = {"classic": groups, "consumer": consumer_groups}
+    share_groups = settings.share_groups
+    if share_groups is None:
+        share_groups = world.random("share groups").random() < 0.25
+    if share_groups:
+        world.properties.update(SHARE_GROUP_PROPERTIES)
+    protocols = {"classic": groups, "consumer": consumer_groups, "share": share_groups}
     run = _Run(
         world,
         settings,
@@ -160,6 +176,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         transactions_committed=run.transactions.committed,
         generations=run.group.newest_generation,
         epochs=run.consumer_group.newest_epoch,
+        deliveries=run.share_group.deliveries,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
     )
@@ -183,7 +200,7 @@ class _Run:
         transacts: bool,
         protocols: Collection[str],
     ) -> None:
-        """``protocols`` are those of the groups: classic, consumer, or both."""
+        """``protocols`` are those of the groups: any of classic, consumer and share."""
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
@@ -197,11 +214,15 @@ class _Run:
         self.transactions = TransactionLedger(world.history, self.violations)
         self.group = GroupLedger(world.history, self.violations)
         self.consumer_group = ConsumerGroupLedger(world.history, self.violations)
+        self.share_group = ShareGroupLedger(world.history, self.violations)
+        self._has_share_group = "share" in protocols
         self._groups: list[RunningGroup] = []
         if "classic" in protocols:
             self._groups.append(classic_group(world, self.ledger, self.group))
         if "consumer" in protocols:
             self._groups.append(consumer_group(world, self.ledger, self.consumer_group))
+        if self._has_share_group:
+            self._groups.append(share_group(world, self.ledger, self.share_group))
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._pauses: Pauses | None = None
         """None while the producers do not have to get on."""
@@ -238,6 +259,7 @@ class _Run:
                 if machine.serves:
                     self._replays.check(machine, self.world.loop.time())
                     self._check_epochs(machine)
+                    self._check_share_group(machine)
             if self._pauses is not None:
                 if not self._injection.is_mild:
                     self._pauses.disturbed()
@@ -251,6 +273,13 @@ class _Run:
             group = shard.consumer_group(CONSUMER_GROUP)
             if group is not None:
                 self.consumer_group.coordinates((machine.process, partition), shard, group)
+
+    def _check_share_group(self, machine: Machine) -> None:
+        """Tell the ledger of the share group what its share coordinators have stored."""
+        assert machine.server is not None
+        for _, shard in machine.server.parts.share_state.runtime.states():
+            for key, state in shard.states.items():
+                self.share_group.stored(key.partition, state.start_offset)
 
     def _disturbed(self) -> None:
         if self._pauses is not None:
@@ -271,6 +300,8 @@ class _Run:
             group.start(TOPIC, range(self.settings.partitions))
         # A restored store must not be older than the topics, or it would forget that there were transactions or groups.
         needed = COORDINATORS_TOPICS if TRANSFERS in self.topics else (OFFSETS_TOPIC,) if self._groups else ()
+        if self._has_share_group:
+            needed = (*needed, SHARE_STATE_TOPIC)
         await self.until(lambda: self._invariants.has_topics(needed), "the coordinators have topics")
         if self.settings.brokers >= 3:
             # Transactional producers pause as their seed says: they replace each other, and wait for markers.
@@ -311,6 +342,8 @@ class _Run:
                     node = await client.controller()
                     response = await client.send(CreateTopicsRequest(topics=topics, timeout_ms=5000), node=node)
                     if {topic.error_code for topic in response.topics} <= CREATED:
+                        if self._has_share_group:
+                            await _set_share_group_configs(client, node)
                         return
             except KafkaError as error:
                 self.world.history.note("admin", f"create topic: {error}")
@@ -430,3 +463,16 @@ class _Run:
             text = f"not within {RECOVERY_S:g} s: {what}. {self._invariants.describe()}"
             self.violations.report("Recovers", text)
             await asyncio.Event().wait()
+
+
+async def _set_share_group_configs(client: Client, node: int) -> None:
+    """Set the configuration of the share group. Raises KafkaError."""
+    kind = IncrementalAlterConfigsRequest
+    configs = [
+        kind.AlterableConfig(name=name, config_operation=0, value=value) for name, value in GROUP_CONFIGS.items()
+    ]
+    resource = kind.AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=SHARE_GROUP, configs=configs)
+    response = await client.send(kind(resources=[resource], validate_only=False), node=node)
+    code = ErrorCode(response.responses[0].error_code)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code)

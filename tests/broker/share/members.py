@@ -82,6 +82,10 @@ class MemoryPersister:
                 records[each] = (batch.delivery_state, batch.delivery_count)
         self.records[key] = {each: kept for each, kept in records.items() if each >= start_offset}
 
+    def forget(self) -> None:
+        """Forget everything, and refuse nothing."""
+        self.start, self.records, self.refuse = {}, {}, None
+
     async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
         self.start.pop((group_id, topic_id, partition), None)
 

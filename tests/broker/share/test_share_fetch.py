@@ -164,6 +164,42 @@ def test_what_a_member_leaves_is_free_again_and_does_not_count_as_delivered(dire
     run(scenario())
 
 
+def test_a_client_that_has_disconnected_acquires_nothing(directory: Path) -> None:
+    """Its fetch still waits. Records that it acquired would be locked for nothing."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await two.acquired(max_wait_ms=1000) == []
+        waiting = one.begin_fetch(max_wait_ms=60_000)
+        await bench.idle()
+        one.disconnect()
+        bench.write("t", 2)
+        await waiting
+        assert await two.acquired() == [(0, 1, 1)]
+
+    run(scenario())
+
+
+def test_a_group_whose_state_was_deleted_begins_again(directory: Path) -> None:
+    """A member that the group has forgotten may still have a session."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=1000, max_records=2, share_acquire_mode=1) == [(0, 1, 1)]
+        await one.acknowledge((0, 0, [ACCEPT]))
+        bench.persister.refuse = KafkaError(ErrorCode.INVALID_REQUEST, "not initialized")
+        assert await one.acknowledge((1, 1, [ACCEPT])) == ErrorCode.UNKNOWN_SERVER_ERROR
+        bench.persister.forget()
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+
+    run(scenario())
+
+
 def test_sessions_follow_their_epochs(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)

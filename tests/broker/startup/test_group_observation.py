@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,8 +13,10 @@ from parley import Broker
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.member import Member
 from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics
-from parley.broker.startup.group_observation import group_lags, group_members, known_end
+from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.groups.test_coordinator import Groups
@@ -33,6 +37,24 @@ def test_the_lag_is_left_out_if_the_end_is_unknown() -> None:
     }
 
 
+def test_the_lag_of_a_share_group_leaves_out_what_is_complete() -> None:
+    topic = UUID(int=1)
+    state = StoredState(0, 0, 0, start_offset=4, delivery_complete_count=2, created_ms=0, written_ms=0)
+    states = {
+        SharePartitionKey("g", topic, 0): state,
+        SharePartitionKey("g", topic, 1): replace(state, delivery_complete_count=-1),  # as an older broker writes it
+        SharePartitionKey("g", topic, 2): replace(state, start_offset=-1),
+        SharePartitionKey("g", UUID(int=2), 0): state,  # of a topic that was deleted
+    }
+    runtime: Any = SimpleNamespace(states=lambda: [(0, SimpleNamespace(states=states))])
+    found: Any = share_group_lags(runtime, {topic: "t"}, lambda *key: 10, 10)
+    assert {labels: (numbers.offset, numbers.lag) for labels, numbers in found} == {
+        ("g", "t", "0"): (4, 4),
+        ("g", "t", "1"): (4, None),
+    }
+    assert len(list(share_group_lags(runtime, {topic: "t"}, lambda *key: 10, 1))) == 1
+
+
 def test_not_more_than_the_most_are_exported() -> None:
     groups = [group(f"g{n}", {("t", 0): n, ("t", 1): n}) for n in range(10)]
     assert len(list(group_lags(groups, lambda *key: 100, 5))) == 5
@@ -43,6 +65,10 @@ def test_not_more_than_the_most_are_exported() -> None:
     assert [(labels, numbers.members, numbers.epoch) for labels, numbers in found] == [
         ((f"g{n}", "consumer"), 1, 7) for n in range(3)
     ]
+    of_share_group = group("s", {})
+    of_share_group.share = ShareGroup("s", epoch=3, members={"m": ShareMember("m")})
+    found = group_members([of_share_group], 3)
+    assert [(labels, numbers.members, numbers.epoch) for labels, numbers in found] == [(("s", "share"), 1, 3)]
 
 
 def test_groups_without_members_have_no_members() -> None:

@@ -44,6 +44,7 @@ from parley.storage.removed_tombstones import RemovedTombstones
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 from tests.tools.simulation import consumer_group_mutants as consumer
+from tests.tools.simulation import share_group_mutants as share
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -315,6 +316,11 @@ def without_followers(broker: int) -> list[Fault]:
     return [Fault(at, Kind.PART, broker, other, 8.0, 0.0) for at in (2.0, 12.0) for other in others]
 
 
+def kills(broker: int) -> list[Fault]:
+    """Each broker in turn is killed and starts again: leaders and coordinators move."""
+    return [Fault(1.5 + 2.0 * turn, Kind.KILL, each, each, 1.0, 0.0) for turn, each in enumerate((1, 2, 3, 1, 2, 3))]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A bug, and how it is to be found: with the faults of these seeds in turn, or with those given.
@@ -336,6 +342,8 @@ class Mutant:
     """True if there is a group of the classic protocol, too."""
     consumer_groups: bool = False
     """True if there is a group of the consumer protocol, too."""
+    share_groups: bool = False
+    """True if there is a share group, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
     is_long: bool = False
@@ -346,6 +354,9 @@ def no_faults(broker: int) -> list[Fault]:
     """The bug shows without any fault."""
     return []
 
+
+SHARE_SOAKS = (share.forget_deliveries, share.confirm_unstored, share.send_other_records)
+"""The mutants of share groups that need not be found each time: others violate the same invariants."""
 
 MUTANTS = (
     Mutant(acknowledge_early, range(1, 40)),
@@ -394,6 +405,19 @@ MUTANTS = (
             (consumer.never_hand_over, 3, "GroupProgress"),
         )
     ),
+    *(
+        Mutant(mutate, range(2, 42), faults, share_groups=True, invariant=invariant, is_long=mutate in SHARE_SOAKS)
+        for mutate, faults, invariant in (
+            (share.end_locks_early, no_faults, "AcquiredByOne"),
+            (share.deliver_without_limit, no_faults, "DeliveredWithinCount"),
+            (share.forget_deliveries, kills, "DeliveredWithinCount"),
+            (share.store_no_outcome, kills, "AcknowledgedOnce"),
+            (share.confirm_unstored, kills, "AcknowledgedOnce"),
+            (share.archive_released, no_faults, "NoRecordSkipped"),
+            (share.send_other_records, no_faults, "NoRecordSkipped"),
+            (share.keep_locks, no_faults, "ShareProgress"),
+        )
+    ),
 )
 
 
@@ -413,6 +437,7 @@ def hunt(mutant: Mutant) -> Outcome | None:
                 transactions=mutant.transactions,
                 groups=mutant.groups,
                 consumer_groups=mutant.consumer_groups,
+                share_groups=mutant.share_groups,
             )
             outcome = simulate(seed, settings)
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):

@@ -24,7 +24,7 @@ class Acknowledging:
         self._context = context
         self._group_id = group_id
         self._member_id = member_id
-        self._storing: dict[TopicPartition, asyncio.Future[None] | None] = {}
+        self._storing: list[tuple[TopicPartition, asyncio.Future[None] | None]] = []
         self._releasing: list[asyncio.Future[None]] = []
         self.errors: dict[TopicPartition, KafkaError] = {}
         """The partitions whose acknowledgements are refused, or could not be stored."""
@@ -32,20 +32,20 @@ class Acknowledging:
     @property
     def partitions(self) -> Iterable[TopicPartition]:
         """The partitions with acknowledgements."""
-        return (*self._storing, *self.errors)
+        return dict.fromkeys((*(target for target, _ in self._storing), *self.errors))
 
     @property
     def is_done(self) -> bool:
         """True if nothing waits for the share coordinator."""
-        storing = (*self._storing.values(), *self._releasing)
+        storing = (*(future for _, future in self._storing), *self._releasing)
         return all(future is None or future.done() for future in storing)
 
     def take(self, target: TopicPartition, batches: Sequence[Any], *, may_renew: bool) -> None:
-        """Take the acknowledgements of a partition, all or none."""
+        """Take the acknowledgements of a partition, all or none. A request that names a partition twice calls twice."""
         try:
             checked = acknowledged(batches, may_renew=may_renew)
             led = self._led(target)
-            self._storing[target] = led.acknowledge(self._member_id, checked)
+            self._storing.append((target, led.acknowledge(self._member_id, checked)))
             _count(self._parts.share_partitions.metrics, checked)
         except KafkaError as error:
             self.errors[target] = error
@@ -65,16 +65,16 @@ class Acknowledging:
 
     async def stored(self) -> None:
         """Wait until everything is stored, or could not be."""
-        for target, future in self._storing.items():
+        for target, future in self._storing:
             if future is None:
                 continue
             try:
                 await asyncio.shield(future)
             except KafkaError as error:
                 self.errors[target] = error
-        self._storing = {target: None for target in self._storing if target not in self.errors}
+        self._storing = [(target, None) for target, _ in self._storing]
         for future in self._releasing:
-            with suppress(KafkaError):  # the leader has released the records all the same
+            with suppress(KafkaError):  # then the records are released when their lock ends
                 await asyncio.shield(future)
 
 

@@ -46,13 +46,15 @@ class SessionKey(NamedTuple):
 class ShareSession:
     """The partitions that one member fetches."""
 
-    __slots__ = ("client", "epoch", "key", "partitions")
+    __slots__ = ("client", "epoch", "has_ended", "key", "partitions")
 
     def __init__(self, key: SessionKey, partitions: Iterable[TopicPartition], client: ConnectedClient) -> None:
         self.key = key
         self.client = client
         self.epoch = INITIAL_EPOCH
         """The epoch of the last request."""
+        self.has_ended = False
+        """True if no further request can name the session: its member must not acquire more."""
         self.partitions = dict.fromkeys(partitions, True)
         """In the order in which the member named them; True until a response had the partition."""
 
@@ -151,6 +153,7 @@ class ShareSessions:
         if not self.has(session):
             return False
         del self._sessions[session.key]
+        session.has_ended = True
         self._metrics.sessions -= 1
         self._metrics.session_partitions -= len(session.partitions)
         session.client.on_disconnect.pop(session.key, None)

@@ -8,6 +8,7 @@ Rules of this module:
 * A fetch waits for appended records, and for what other members release. Those that wait get their turn in the
   order of their arrival.
 * What is not in memory is read in a thread, and acquired after that: others may have acquired it meanwhile.
+* A fetch whose session has ended acquires nothing: its client has gone, and would hold the records until the lock ends.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _acquire(self, candidate: _Candidate, headers: Headers) -> None:
         request, led = self._request, candidate.led
-        if not led.is_active:
+        if not led.is_active or self._session.has_ended:
             return
         wanted = Wanted(request.max_records - self._acquired, request.share_acquire_mode == 1)
         acquired = led.acquire(self._session.key.member_id, candidate.offset, headers.batches, wanted)
@@ -198,6 +199,9 @@ class WaitingShareFetch(Delayed[Any]):
     def _look_again(self) -> None:
         self._is_woken = False
         if self.done() or self._purgatory is None:
+            return
+        if self._session.has_ended:
+            self._finish()
             return
         quotas = self._parts.quotas
         if quotas.is_active:

@@ -15,12 +15,11 @@ from parley.broker.coordinators.share_state.batches import combined
 from parley.broker.coordinators.share_state.persister import (
     UNINITIALIZED_OFFSET,
     UNKNOWN_COUNT,
-    DeliveryState,
     ShareState,
     ShareStateSummary,
     StateBatch,
 )
-from parley.broker.coordinators.share_state.records import snapshot_record, tombstone, update_record
+from parley.broker.coordinators.share_state.records import is_sound, snapshot_record, tombstone, update_record
 from parley.broker.coordinators.share_state.shard import ShareStateShard
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -28,16 +27,20 @@ from parley.protocol.errors import ErrorCode, KafkaError
 _NO_CHECK: Final = -1
 """The epoch of requests that are not fenced."""
 
-_STORABLE: Final = frozenset(DeliveryState)
-
 
 def initialize(
     key: SharePartitionKey, state_epoch: int, start_offset: int, shard: ShareStateShard, now_ms: int
 ) -> Decision[None]:
-    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH."""
+    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH.
+
+    A group coordinator that does not know whether it has done so does it again, perhaps after members have acknowledged
+    records. So the same epoch without an offset changes nothing.
+    """
     known = shard.states.get(key)
     if known is not None:
         _check_state_epoch(known, state_epoch)
+        if known.state_epoch == state_epoch and start_offset == UNINITIALIZED_OFFSET:
+            return Decision(None)
     state = StoredState(
         snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
         state_epoch=state_epoch,
@@ -71,10 +74,14 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH."""
+    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH.
+
+    A leader with a higher epoch than the known one has the state of a group that was deleted and made again since.
+    """
     known = _initialized(key, "Write", shard)
     _check_leader_epoch(known, leader_epoch)
-    _check_state_epoch(known, state_epoch)
+    if state_epoch not in (_NO_CHECK, known.state_epoch):
+        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
     _check_batches(batches)
     changed = replace(
         known,
@@ -152,6 +159,5 @@ def _check_state_epoch(known: StoredState, state_epoch: int) -> None:
 def _check_batches(batches: Sequence[StateBatch]) -> None:
     """Raise INVALID_REQUEST for batches that no leader writes: a later read could not make sense of them."""
     for batch in batches:
-        is_range = 0 <= batch.first_offset <= batch.last_offset
-        if not is_range or batch.delivery_state not in _STORABLE or batch.delivery_count < 0:
+        if not is_sound(batch):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A state batch is malformed: {tuple(batch)}.")

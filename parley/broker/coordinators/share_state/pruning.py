@@ -19,6 +19,7 @@ from parley.broker.coordinators.share_state.shard import ShareStateShard
 
 PRUNE: Final = "prune"
 STORE_COLD: Final = "store-cold"
+FORGET_DELETED: Final = "forget-deleted"
 """The keys of the timers."""
 
 
@@ -54,6 +55,6 @@ def forget_deleted(shard: ShareStateShard, now_ms: int) -> Decision[None]:
 
 
 PERIODIC: Final[Mapping[str, Callable[[ShareStateShard, int], Decision[None]]]] = MappingProxyType(
-    {PRUNE: prune, STORE_COLD: store_cold}
+    {PRUNE: prune, STORE_COLD: store_cold, FORGET_DELETED: forget_deleted}
 )
-"""The events that begin when a shard is loaded."""
+"""The events that begin when a shard is loaded. Topics may have been deleted while no broker coordinated it."""

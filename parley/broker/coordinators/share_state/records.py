@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.share_state.persister import StateBatch
+from parley.broker.coordinators.share_state.persister import DeliveryState, StateBatch
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
@@ -25,6 +25,8 @@ SNAPSHOT, UPDATE = 0, 1
 """The kinds of record: the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
+
+_STORABLE: Final = frozenset(DeliveryState)
 
 
 def snapshot_record(key: SharePartitionKey, state: StoredState) -> KeyValue:
@@ -102,6 +104,12 @@ def read_snapshot(value: bytes) -> StoredState:
     )
 
 
+def is_sound(batch: StateBatch) -> bool:
+    """Return True if a leader can have written the batch."""
+    is_range = 0 <= batch.first_offset <= batch.last_offset
+    return is_range and batch.delivery_state in _STORABLE and batch.delivery_count >= 0
+
+
 def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
     """Return an update, and its batches. Raises MalformedMessage."""
     stored = decode_stored(ShareUpdateValue, value)[0]
@@ -109,6 +117,8 @@ def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
 
 
 def _batches(stored: Iterable[ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch]) -> list[StateBatch]:
-    return [
+    """Return the batches that make sense. No leader could load a share partition that has another one."""
+    read = (
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in stored
-    ]
+    )
+    return [batch for batch in read if is_sound(batch)]

@@ -93,7 +93,7 @@ class StreamsGroupMetrics(Instruments, title="Streams groups", labels=("state",)
 
 class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group", "type")):
     """The groups with members that this broker coordinates, at most ``metrics.group.partitions.max`` of them. ``type``
-    is classic, consumer or streams."""
+    is classic, consumer, share or streams."""
 
     members: int = gauge("parley_group_members", "Members of the group.")
     epoch: int = gauge(

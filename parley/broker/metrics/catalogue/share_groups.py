@@ -69,3 +69,15 @@ class ShareGroupMetrics(Instruments, title="Share groups"):
         "Share fetches that wait for records.",
         "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=ShareFetch",
     )
+
+
+class ShareLagMetrics(Instruments, title="Lag of share groups", labels=("group", "topic", "partition")):
+    """Where share groups continue in partitions, for at most ``metrics.group.partitions.max`` of the share partitions
+    that this broker coordinates, and how far behind they are. The lag is left out in the same cases as that of other
+    groups."""
+
+    lag: int = gauge(
+        "parley_share_group_lag_records",
+        "Records up to the end of the partition that are not acknowledged or archived. Some moments late.",
+    )
+    offset: int = gauge("parley_share_group_start_offset", "The first record that is not acknowledged or archived.")

@@ -1,6 +1,7 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
-One intended difference: the exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with 0.
+Two intended differences. The exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with
+0. Share groups are listed, described and deleted, too; ``--describe`` prints them as kafka-share-groups does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ T = TypeVar("T")
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
     "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
-    "would do unless `--execute` is given; the group must not have members.",
+    "would do unless `--execute` is given; the group must not have members. `--list`, `--describe` and `--delete` take "
+    "share groups, too; `parley share-groups` resets their offsets.",
     examples=[
         ("parley groups --list --state", "all groups with their states"),
         ("parley groups --describe --group readers", "offset, lag and consumer of each partition"),
@@ -171,13 +173,13 @@ def _list(options: Options) -> None:
 
 
 def _describe(options: Options) -> None:
-    from parley.tools.cli.groups import describing, tables
+    from parley.tools.cli.groups import every_type
 
     view = "members" if options.members else "state" if options.state else "offsets"
     found = _at_cluster(
-        options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
+        options, lambda client: every_type.describe(client, _named(options), timeout_ms=options.timeout)
     )
-    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
+    if not every_type.show(found, view, verbose=options.verbose, as_json=options.json_output):
         raise typer.Exit(FAILED)
 
 

@@ -28,7 +28,7 @@ def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, as_json: b
 def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, as_json: bool) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
     if as_json:
-        print(json.dumps([_as_data(group) for group in groups], indent=2))
+        print(json.dumps([as_data(group) for group in groups], indent=2))
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
@@ -101,7 +101,8 @@ _VIEWS: Mapping[str, Callable[[ShareGroup, bool], list[str]]] = {
 }
 
 
-def _as_data(group: ShareGroup) -> dict[str, Any]:
+def as_data(group: ShareGroup) -> dict[str, Any]:
+    """A group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator

@@ -19,8 +19,9 @@ from parley.broker.coordinators.share_state import decisions
 from parley.broker.coordinators.share_state.batches import combined
 from parley.broker.coordinators.share_state.persister import ShareState, StateBatch
 from parley.broker.coordinators.share_state.pruning import forget_deleted, prune, store_cold
+from parley.broker.coordinators.share_state.records import snapshot_record, update_record
 from parley.broker.coordinators.share_state.shard import ShareStateShard, Surroundings
-from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.support.proportion import examples
@@ -73,6 +74,19 @@ def test_batches_are_merged_offset_by_offset(known: list[StateBatch], added: lis
     merged = combined(known, added, start)
     check_form(merged)
     assert offsets_of(merged, -1, {}) == offsets_of(added, start, offsets_of(known, start, {}))
+
+
+def test_batches_that_no_leader_writes_are_passed_over() -> None:
+    """A record on the disk may have any. A leader could not load the share partition."""
+    shard = ShareStateShard(
+        0, Surroundings(lambda: CONFIG, lambda: MetadataImage("c"), lambda _: 1 << 20, lambda *_: None, {})
+    )
+    batches = (StateBatch(7, 3, 0, 1), StateBatch(-5, 3, 2, 1), StateBatch(4, 5, 1, 1), StateBatch(6, 6, 2, -1))
+    sound = StateBatch(8, 9, 2, 1)
+    state = StoredState(0, 0, 0, 0, 0, 0, 0, batches=(*batches, sound))
+    for record in (snapshot_record(KEYS[0], state), update_record(KEYS[0], 0, 0, 0, 0, batches)):
+        shard.replay(*record, None, 0)
+        assert shard.states[KEYS[0]].batches == (sound,)
 
 
 @dataclass
@@ -128,6 +142,8 @@ class SharePartitions(RuleBasedStateMachine):
             assert code is ErrorCode.FENCED_STATE_EPOCH
             return
         assert code is ErrorCode.NONE
+        if known is not None and (known.state_epoch, -1) == (epoch, start):
+            return  # done before
         fence = 0 if known is None else max(0, known.fence)
         self.model[key] = Known(epoch, start, -1 if start == -1 else 0, fence)
 
@@ -148,7 +164,7 @@ class SharePartitions(RuleBasedStateMachine):
             assert code is ErrorCode.INVALID_REQUEST
         elif leader != -1 and leader < known.fence:
             assert code is ErrorCode.FENCED_LEADER_EPOCH
-        elif epoch != -1 and epoch < known.state_epoch:
+        elif epoch not in (-1, known.state_epoch):
             assert code is ErrorCode.FENCED_STATE_EPOCH
         else:
             assert code is ErrorCode.NONE

@@ -1,0 +1,177 @@
+"""The ledger of a share group (KIP-932) in a simulation, and the invariants that it checks.
+
+* **AcquiredByOne**: no record is delivered again with a higher count before the lock of the member that has it ends,
+  unless the member has acknowledged it. After the end of the session, or an election, the count does not rise.
+* **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
+* **AcknowledgedOnce**: no fetch that was sent after the acceptance or rejection of a record was confirmed returns it.
+* **NoRecordSkipped**: the group leaves a record behind only if a member accepted or rejected it, or its count is spent.
+* **ShareProgress**: after the faults, the group soon has left everything behind.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW
+from parley.tools.simulation.client_invariants import Violations
+from parley.tools.simulation.event_history import History
+
+LOCK_S: Final = 4.0
+"""How long a record that a member has acquired is locked for the others."""
+DELIVERIES_MAX: Final = 5
+"""How often a record is delivered at most: the default of brokers."""
+
+Record = tuple[int, int]
+"""A partition and an offset."""
+
+
+class Acknowledgement(NamedTuple):
+    """What a member says about a record, as ``AcknowledgementBatch.types`` has it."""
+
+    record: Record
+    kind: int
+
+
+@dataclass(slots=True)
+class _Holder:
+    """The member that got a record last, as far as it knows that it holds the record."""
+
+    who: str
+    count: int
+    until: float
+    """The lock does not end before, in seconds of virtual time."""
+
+
+class ShareGroupLedger:
+    """What the members of a share group know about its records."""
+
+    PROGRESS: ClassVar = "ShareProgress"
+    """The invariant that the group gets on."""
+
+    def __init__(self, history: History, violations: Violations) -> None:
+        self.newest_since = history.now()
+        self.deliveries = 0
+        """How many records members have got, each time counted."""
+        self._history = history
+        self._violations = violations
+        self._holders: dict[Record, _Holder] = {}
+        self._assigned: dict[str, frozenset[int]] = {}
+        self._decided: set[Record] = set()
+        """The records that a member has accepted or rejected, confirmed or not."""
+        self._settled: dict[Record, float] = {}
+        """When the acceptance or rejection of records was confirmed."""
+        self._releases: defaultdict[Record, list[float]] = defaultdict(list)
+        """When releases of records were confirmed."""
+        self._last_deliveries: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        """When records were delivered last, by partition and offset."""
+        self._most_deliveries: defaultdict[Record, int] = defaultdict(int)
+        self._starts: defaultdict[int, int] = defaultdict(int)
+
+    # --- Reports of members ---
+
+    def assigned(self, who: str, partitions: frozenset[int]) -> None:
+        """A member has its partitions."""
+        if self._assigned.get(who) != partitions:
+            self._history.note(who, f"shares {sorted(partitions)}")
+            self._assigned[who] = partitions
+
+    def acquired(self, who: str, records: Iterable[Record], count: int, sent: float, node: int) -> None:
+        """A member has got records with this delivery count, by a fetch that it sent at ``sent``."""
+        records = list(records)
+        self.deliveries += len(records)
+        self._history.note(who, f"acquires {_text(records)} from {node}, delivery {count}")
+        for record in records:
+            holder = self._holders.get(record)
+            if holder is not None and count > holder.count and self._history.now() < holder.until:
+                text = f"{who} got {record} from broker {node}, delivery {count}, while {holder.who} held it"
+                self._violations.report("AcquiredByOne", text)
+            released = sum(at <= sent for at in self._releases[record])
+            if not released < count <= DELIVERIES_MAX:
+                text = f"{who} got {record} from broker {node}, delivery {count} after {released} releases"
+                self._violations.report("DeliveredWithinCount", text)
+            settled = self._settled.get(record)
+            if settled is not None and settled <= sent:
+                text = f"{who} got {record} from broker {node}, {sent - settled:.3f} s after it was settled"
+                self._violations.report("AcknowledgedOnce", text)
+            self._most_deliveries[record] = max(self._most_deliveries[record], count)
+            self._last_deliveries[record[0]][record[1]] = self._history.now()
+            self._holders[record] = _Holder(who, count, sent + LOCK_S)
+
+    def lacks_records(self, who: str, records: Collection[Record], node: int) -> None:
+        """A response says that a member has acquired records, and does not have them."""
+        self._violations.report("NoRecordSkipped", f"broker {node} did not send {who} {_text(records)}")
+
+    def acknowledges(self, who: str, acknowledgements: Sequence[Acknowledgement]) -> None:
+        """A member is about to send acknowledgements."""
+        for record, kind in acknowledgements:
+            if kind in (ACCEPT, REJECT):
+                self._decided.add(record)
+            if kind != RENEW:
+                self._let_go(who, record)
+
+    def confirmed(self, who: str, acknowledgements: Sequence[Acknowledgement], sent: float) -> None:
+        """The acknowledgements that a member sent at ``sent`` were confirmed."""
+        now = self._history.now()
+        for kind in sorted({each.kind for each in acknowledgements}):
+            records = [each.record for each in acknowledgements if each.kind == kind]
+            self._history.note(who, f"has acknowledged {_text(records)} with {kind}")
+            for record in records:
+                if kind in (ACCEPT, REJECT):
+                    self._settled.setdefault(record, now)
+                elif kind == RELEASE:
+                    self._releases[record].append(now)
+                elif (holder := self._holders.get(record)) is not None and holder.who == who:
+                    holder.until = sent + LOCK_S
+
+    def loses(self, who: str, records: Iterable[Record]) -> None:
+        """A member no longer holds records: its session has ended, or it does not know."""
+        for record in records:
+            self._let_go(who, record)
+
+    def _let_go(self, who: str, record: Record) -> None:
+        holder = self._holders.get(record)
+        if holder is not None and holder.who == who:
+            del self._holders[record]
+
+    def releases(self, who: str) -> None:
+        """A client consumes nothing any more: it leaves or has died."""
+        self._assigned.pop(who, None)
+        self.loses(who, [record for record, holder in self._holders.items() if holder.who == who])
+
+    # --- Coordinators ---
+
+    def stored(self, partition: int, start_offset: int) -> None:
+        """A share coordinator has this offset as the first that the group has not left behind."""
+        now = self._history.now()
+        for offset in range(self._starts[partition], start_offset):
+            record = partition, offset
+            # Members do not see a delivery whose response is lost. Each of these takes as long as the lock.
+            unseen = int((now - self._last_delivery(partition, offset)) / LOCK_S)
+            if record not in self._decided and self._most_deliveries[record] + unseen < DELIVERIES_MAX:
+                text = f"the group has left {record} behind after {self._most_deliveries[record]} deliveries"
+                self._violations.report("NoRecordSkipped", text)
+        self._starts[partition] = max(self._starts[partition], start_offset)
+
+    def _last_delivery(self, partition: int, offset: int) -> float:
+        """Return when a record was delivered last. If no member got it: when the first one after it was."""
+        last = self._last_deliveries[partition]
+        if offset in last:
+            return last[offset]
+        return min((at for later, at in last.items() if later > offset), default=self._history.now())
+
+    # --- The end of the run ---
+
+    def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
+        """What the group lacks until it has left all partitions behind to these ends."""
+        found = [f"{who} has no partitions" for who in members if who not in self._assigned]
+        for partition, end in ends.items():
+            if self._starts[partition] < end:
+                found.append(f"partition {partition} is left behind up to {self._starts[partition]} of {end}")
+        return found
+
+
+def _text(records: Iterable[Record]) -> str:
+    return " ".join(f"{partition}@{offset}" for partition, offset in records)
