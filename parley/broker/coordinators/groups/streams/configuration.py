@@ -88,14 +88,18 @@ class _Unfit(Exception):
         self.status = Status(code, detail)
 
 
-def configure(topology: Topology, image: MetadataImage) -> Configured:
-    """Find the topics of a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as Kafka does."""
+def check_form(topology: Topology) -> None:
+    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if no group can have the topology, whatever its topics are."""
     if topology.epoch < 0:
         raise _broken("Topology epoch must be non-negative.")
     ids = [each.id for each in topology.subtopologies]
     if len(set(ids)) != len(ids):
         raise _broken("Two subtopologies have the same id.")
-    if len(ids) > SUBTOPOLOGIES_MAX:
+
+
+def configure(topology: Topology, image: MetadataImage) -> Configured:
+    """Find the topics of a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as Kafka does."""
+    if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         raise _invalid(f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies.")
     try:
         return _Counts(topology, image).configured()

@@ -21,7 +21,7 @@ from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
-from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode
+from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode, check_form
 from parley.broker.coordinators.groups.streams.endpoints import endpoints_of
 from parley.broker.coordinators.groups.streams.group_change import StreamsGroupChange
 from parley.broker.coordinators.groups.streams.reconciliation import reconciled
@@ -225,6 +225,7 @@ def _topology(request: StreamsGroupHeartbeatRequest, change: StreamsGroupChange)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
         return known
     topology = topology_of(request.topology)
+    check_form(topology)
     if known is None:
         change.put_topology(topology)
         return topology
