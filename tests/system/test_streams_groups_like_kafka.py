@@ -343,6 +343,8 @@ class Script:
             for index in task.partitions
         )
         loads = sorted(sum(len(t.partitions) for t in each.target_assignment.active_tasks) for each in group.members)
+        if len({each.process_id for each in group.members}) < len(group.members):
+            loads = []  # between programs with different numbers of threads, the order of Java's hash tables decides
         epochs = [each[1] for each in members] if is_stable else None
         ids_only = [(member_id, topology, process) for member_id, _, topology, process in members]
         return (

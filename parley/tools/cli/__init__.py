@@ -31,6 +31,9 @@ COMMANDS: dict[str, Command] = {
     "produce": Command("produce", "send each line of standard input to a topic as a record", "kafka-console-producer"),
     "consume": Command("consume", "print the records of a topic", "kafka-console-consumer"),
     "groups": Command("groups", "list, describe, reset and delete consumer groups", "kafka-consumer-groups"),
+    "streams-groups": Command(
+        "streams_groups", "list, describe, reset and delete streams groups", "kafka-streams-groups"
+    ),
     "share-groups": Command("share_groups", "list, describe, reset and delete share groups", "kafka-share-groups"),
     "transactions": Command(
         "transactions", "show transactions, find hanging ones, and abort them", "kafka-transactions"

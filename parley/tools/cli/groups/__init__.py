@@ -89,7 +89,10 @@ class Options:
         str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
     ] = ""
     type_: Annotated[
-        str, typer.Option("--type", help="With --list: show types, or only groups of these: classic, consumer, share.")
+        str,
+        typer.Option(
+            "--type", help="With --list: show types, or only groups of these: classic, consumer, share, streams."
+        ),
     ] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset of the partition.")] = (

@@ -11,10 +11,19 @@ from parley.protocol.messages.groups import ListGroupsRequest
 from parley.tools.cli.cluster_client import check, until_ready
 from parley.tools.cli.invocation import CommandError
 
-STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
-TYPES = ("Classic", "Consumer", "Share")
+STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Dead",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
+TYPES = ("Classic", "Consumer", "Share", "Streams")
 _LIST_TIMEOUT_MS = 10_000
-_CONSUMERS = ("consumer", "", "share")
+_CONSUMERS = ("consumer", "", "share", "streams")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,236 @@
+"""``parley streams-groups``: list, describe, reset and delete streams groups, as kafka-streams-groups does.
+
+One intended difference: the exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    one_action,
+)
+from parley.tools.cli.groups.partition_selection import parse_selection
+from parley.tools.cli.invocation import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+T = TypeVar("T")
+
+_ALL = "*"
+
+app = App(
+    "List, describe, reset and delete streams groups (KIP-1071).\n\n"
+    "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
+    "would do unless `--execute` is given; the group must not have members.",
+    examples=[
+        ("parley streams-groups --list --state", "all streams groups with their states"),
+        ("parley streams-groups --describe --group counts --members --verbose", "members, epochs and tasks"),
+        (
+            "parley streams-groups --reset-offsets --group counts --all-input-topics --to-earliest "
+            "--delete-all-internal-topics --execute",
+            "let the application begin again, without its state",
+        ),
+        ("parley streams-groups --delete --group counts", "delete the group and its offsets"),
+    ],
+    optional_values={"--state": _ALL},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    list_: Annotated[bool, typer.Option("--list", help="List the streams groups.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show streams groups.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")] = False
+    delete_offsets: Annotated[
+        bool, typer.Option("--delete-offsets", help="Delete the offsets of a group for some input topics.")
+    ] = False
+    reset_offsets: Annotated[
+        bool, typer.Option("--reset-offsets", help="Set the offsets of groups without members.")
+    ] = False
+    group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All streams groups.")] = False
+    input_topic: Annotated[
+        list[str],
+        typer.Option("--input-topic", help="A topic that the application reads, or topic:0,1; repeatable."),
+    ] = field(default_factory=list)
+    all_input_topics: Annotated[
+        bool, typer.Option("--all-input-topics", help="All topics that the application reads.")
+    ] = False
+    members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
+    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
+    state: Annotated[
+        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+    ] = ""
+    verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the committed offset.")] = False
+    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Reset by this number of records: forward, or back if negative.")
+    ] = None
+    to_datetime: Annotated[
+        str,
+        typer.Option("--to-datetime", help="Reset to a time: YYYY-MM-DDThh:mm:ss.sss, UTC unless it has an offset."),
+    ] = ""
+    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to this long ago: PnDTnHnMnS.")] = ""
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", help="Reset to the offsets in a CSV file, as written by --export.")
+    ] = None
+    delete_internal_topic: Annotated[
+        list[str],
+        typer.Option("--delete-internal-topic", help="With --execute: delete this internal topic, too; repeatable."),
+    ] = field(default_factory=list)
+    delete_all_internal_topics: Annotated[
+        bool,
+        typer.Option("--delete-all-internal-topics", help="With --execute or --delete: delete all internal topics."),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Carry out the reset.")] = False
+    export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def streams_groups(options: Options) -> None:
+    action = one_action(
+        list=options.list_,
+        describe=options.describe,
+        delete=options.delete,
+        delete_offsets=options.delete_offsets,
+        reset_offsets=options.reset_offsets,
+    )
+    _check_together(options, action)
+    _ACTIONS[action](options)
+
+
+def _check_together(options: Options, action: str) -> None:
+    """Raise ``CommandError`` for options that cannot be combined."""
+    for needed, names in _ONLY_WITH.items():
+        for name in names if action not in needed else ():
+            if getattr(options, name):
+                raise CommandError(f"--{name.replace('_', '-')} needs --{needed[0].replace('_', '-')}.")
+    if action != "list" and bool(options.group) == options.all_groups:
+        raise CommandError("Name either --group or --all-groups.")
+    if action == "delete_offsets" and len(options.group) != 1:
+        raise CommandError(f"--delete-offsets takes one --group, not {len(options.group)}.")
+    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
+        raise CommandError("Use one of --members, --offsets and --state.")
+    if options.delete_internal_topic and options.delete_all_internal_topics:
+        raise CommandError("Use --delete-internal-topic or --delete-all-internal-topics, not both.")
+
+
+def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
+
+
+def _named(options: Options) -> list[str] | None:
+    return None if options.all_groups else options.group
+
+
+def _list(options: Options) -> None:
+    from parley.tools.cli.share_groups.tables import show_list
+    from parley.tools.cli.streams_groups import describing
+
+    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
+    found = _at_cluster(options, lambda client: describing.list_streams_groups(client, states))
+    show_list(found, with_state=bool(options.state), as_json=options.json_output)
+
+
+def _describe(options: Options) -> None:
+    from parley.tools.cli.streams_groups import describing, tables
+
+    view = "members" if options.members else "state" if options.state else "offsets"
+    found = _at_cluster(
+        options,
+        lambda client: describing.describe(
+            client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
+        ),
+    )
+    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
+        raise typer.Exit(FAILED)
+
+
+def _delete(options: Options) -> None:
+    from parley.tools.cli.streams_groups import changing
+
+    internal = changing.InternalTopics(all=options.delete_all_internal_topics)
+    done = _at_cluster(
+        options, lambda client: changing.delete_groups(client, _named(options), internal, timeout_ms=options.timeout)
+    )
+    changing.show_deleted(done, as_json=options.json_output)
+
+
+def _delete_offsets(options: Options) -> None:
+    from parley.tools.cli.groups import deleting
+    from parley.tools.cli.streams_groups import changing
+
+    if bool(options.input_topic) == options.all_input_topics:
+        raise CommandError("Name either --input-topic or --all-input-topics.")
+    (name,) = options.group
+    selection = parse_selection(options.input_topic)
+    forgotten = _at_cluster(
+        options, lambda client: changing.delete_offsets(client, name, selection, timeout_ms=options.timeout)
+    )
+    deleting.show_offsets(name, forgotten, as_json=options.json_output)
+
+
+def _reset_offsets(options: Options) -> None:
+    from parley.tools.cli.groups import reset
+    from parley.tools.cli.streams_groups import changing
+
+    if options.execute and options.dry_run:
+        raise CommandError("Use --dry-run or --execute, not both.")
+    target = reset.target(**{name: getattr(options, name) for name in reset.TARGETS})
+    if target.kind != "from_file" and bool(options.input_topic) == options.all_input_topics:
+        raise CommandError("Name either --input-topic or --all-input-topics.")
+    names = _named(options)
+    plan = reset.Plan(
+        target,
+        None if names is None else tuple(names),
+        parse_selection(options.input_topic),
+        options.execute,
+        options.timeout,
+    )
+    internal = changing.InternalTopics(tuple(options.delete_internal_topic), options.delete_all_internal_topics)
+    if not options.execute and not options.dry_run and not options.export:
+        reset.warn_dry_run()
+    results = _at_cluster(options, lambda client: changing.reset(client, plan, internal))
+    reset.show(results, as_csv=options.export, as_json=options.json_output)
+    if any(result.error for result in results):
+        raise typer.Exit(FAILED)
+
+
+_ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
+    "list": _list,
+    "describe": _describe,
+    "delete": _delete,
+    "delete_offsets": _delete_offsets,
+    "reset_offsets": _reset_offsets,
+}
+_ONLY_WITH: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+    ("describe",): ("members", "offsets", "verbose"),
+    ("describe", "list"): ("state",),
+    ("reset_offsets",): ("execute", "dry_run", "export", "from_file", "delete_internal_topic"),
+    ("reset_offsets", "delete"): ("delete_all_internal_topics",),
+    ("reset_offsets", "delete_offsets"): ("input_topic", "all_input_topics"),
+}
+"""The actions of which each of these options needs one."""
