@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,7 +240,7 @@ class Script:
             response.member_id,
             response.member_epoch,
             response.heartbeat_interval_ms,
-            [(each.status_code, each.status_detail) for each in response.status],
+            [(each.status_code, sorted(re.split(r"[ ,]+", each.status_detail))) for each in response.status],
             response.active_tasks is None,
         )
 
