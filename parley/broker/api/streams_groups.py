@@ -127,7 +127,7 @@ class StreamsGroupsApi:
                 self._coordinator.check_owned(group_id)
                 groups.append(await self._coordinator.read(group_id, _describer(group_id, operations)))
             except KafkaError as error:
-                groups.append(undescribed_streams_group(group_id, error.code, str(error) or None))
+                groups.append(undescribed_streams_group(group_id, error.code, error.message or None))
         return StreamsGroupDescribeResponse(groups=groups)
 
 
@@ -167,7 +167,7 @@ def _failed(error: KafkaError) -> StreamsGroupHeartbeatResponse:
     too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE
     return StreamsGroupHeartbeatResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR if too_large else error.code,
-        error_message=str(error) or None,
+        error_message=error.message or None,
         member_id="",
         member_epoch=0,
         heartbeat_interval_ms=0,

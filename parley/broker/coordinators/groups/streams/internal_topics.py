@@ -99,7 +99,7 @@ class InternalTopics:
                 if each.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
             }
         except KafkaError as error:
-            failed = {topic.name: str(error) for topic in topics}
+            failed = {topic.name: error.message for topic in topics}
         finally:
             self._in_progress.difference_update(topic.name for topic in topics)
         until_s = self._monotonic() + remember_s
