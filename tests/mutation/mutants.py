@@ -21,6 +21,7 @@ EQUIVALENT = [
     (r"!= NO_EPOCH\b", "_NotEq_Gt", "no epoch is below NO_EPOCH"),
     (r"self\.first_request = 0", "Number", "the fetcher sets it before the state is FETCHING, and reads it only then"),
     (r"state_since_ms: int = -1", "Number", "read only in groups that have entered a state or come from the log"),
+    (r" -> .*transaction_version: int = +-?1\b", "Number", "the rules for markers change with version 2"),
     (r"most_common\(1\)\[0\]\[0\]", "Number", "only the first is taken"),
     (r"rebalance_timeout_ms .*default=0", "Number", "a rebalance without members ends at once"),
     (r" -> .*\bmin_epoch: int = +(1|-1)\b", "Number", "the first epoch is 1 anyway"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -290,7 +291,9 @@ def test_replica_log_info_has_the_fields_of_kafkas_development_version() -> None
 def test_each_version_has_its_reason() -> None:
     for name, message in MESSAGES.items():
         assert message.__doc__, name
-        reasons = {int(number) for number in re.findall(r"^ {8}(\d+): \S", message.__doc__, re.MULTILINE)}
+        reasons = {
+            int(number) for number in re.findall(r"^ {4}(\d+): \S", inspect.cleandoc(message.__doc__), re.MULTILINE)
+        }
         assert reasons == set(message.VERSIONS) - {message.VERSIONS.min}, name
 
 

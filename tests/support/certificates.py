@@ -20,6 +20,18 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 _DAY = timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""What the key of an authority is for."""
 
 
 def _distinguished(name: str) -> x509.Name:
@@ -118,6 +130,12 @@ class Authority:
             .not_valid_after(expires or now + _DAY)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
+        # Python 3.13 demands these identifiers, and that an authority says what its key is for.
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+        )
+        if is_authority:
+            builder = builder.add_extension(_SIGNS, critical=True)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
         return builder.sign(self._key, hashes.SHA256())
