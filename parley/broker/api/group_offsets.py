@@ -15,9 +15,10 @@ from uuid import UUID
 
 from parley.broker.api.requested_names import once
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer.commits import check_may_read
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.streams import commits as streams_commits
 from parley.broker.metadata.current import Metadata

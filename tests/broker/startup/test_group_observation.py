@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from parley import Broker
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.member import Member
-from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics
@@ -24,7 +25,7 @@ from tests.broker.coordinators.groups.test_coordinator import Groups
 
 def group(name: str, offsets: dict[tuple[str, int], int]) -> Group:
     committed = {key: CommittedOffset(offset, -1, "", 0) for key, offset in offsets.items()}
-    return Group(name, 0, offsets=committed)
+    return Group(name, 0, offsets=CommittedOffsets(committed))
 
 
 def test_the_lag_is_left_out_if_the_end_is_unknown() -> None:

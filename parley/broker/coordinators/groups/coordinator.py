@@ -21,6 +21,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
 from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, sync
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer import heartbeats
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
 from parley.broker.coordinators.groups.consumer.background import BackgroundWork, Visible
@@ -28,7 +29,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.heartbeats import Sender
 from parley.broker.coordinators.groups.consumer.settings import settings_of
 from parley.broker.coordinators.groups.consumer.topics import version_of
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
 from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
 from parley.broker.coordinators.groups.member_decisions import Joiner

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsGroupState
 from parley.protocol.messages.stored import GroupMetadataValue
-
-
-class CommittedOffset(NamedTuple):
-    """The offset that a group has committed for a partition. ``expire_at_ms`` is set if the client gave a retention."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp_ms: int
-    expire_at_ms: int = -1
-    log_offset: int = -1
-    """Offset of the commit's record in the log; -1 until it is written. Of two commits, the later one counts."""
-
-
-TopicPartition = tuple[str, int]
 
 CLASSIC: Final = "classic"
 """The type of groups whose members assign partitions among themselves."""
@@ -53,7 +39,7 @@ class Group:
     partition: int
     """The partition of ``__consumer_offsets`` that stores the group."""
     membership: Membership = field(default_factory=lambda: NO_MEMBERS)
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """Offsets committed in transactions that no marker has ended, by producer id. See ``add_pending_offset``."""
     pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)

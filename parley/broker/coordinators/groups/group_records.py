@@ -13,10 +13,8 @@ key (first two bytes)  key                                                value
 
 from __future__ import annotations
 
-from struct import Struct
-
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.groups.group import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import OFFSET_VALUE_VERSION, CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
@@ -25,16 +23,10 @@ from parley.protocol.sentinels import NO_EPOCH
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
-OFFSET_VALUE_VERSION = 3
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
 """The only version with an expiry time, which clients older than KIP-211 set."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
-
-_new = tuple.__new__  # a quarter of the time that the constructor takes
-
-_PLAIN_OFFSET = Struct(">hqihq")
-"""An offset as most are stored, in ``OFFSET_VALUE_VERSION`` without metadata. Loading decodes millions of them."""
 
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
@@ -100,10 +92,6 @@ def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
 
 def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
     """Return the committed offset in a record at ``log_offset``. Raises MalformedMessage."""
-    if len(value) == _PLAIN_OFFSET.size:
-        version, offset, leader_epoch, metadata_bytes, commit_timestamp_ms = _PLAIN_OFFSET.unpack(value)
-        if version == OFFSET_VALUE_VERSION and metadata_bytes == 0:
-            return _new(CommittedOffset, (offset, leader_epoch, "", commit_timestamp_ms, -1, log_offset))
     stored, _ = decode_stored(OffsetCommitValue, value)
     return CommittedOffset(
         offset=stored.offset,

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
+from parley.broker.coordinators.groups.committed_offsets import is_plain
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.consumer_records import decode_change, is_of_consumer_group
@@ -193,7 +194,11 @@ class GroupShard:
         known = self._known.get(key[:-4])
         if known is not None and value is not None and producer is None and known[0].membership is not REMOVED:
             # Most records by far: loading applies millions of them.
-            known[0].offsets[known[1], int.from_bytes(key[-4:], "big", signed=True)] = decode_offset(value, offset)
+            one = (known[1], int.from_bytes(key[-4:], "big", signed=True))
+            if is_plain(value):
+                known[0].offsets.set_plain(one, value, offset)
+            else:
+                known[0].offsets[one] = decode_offset(value, offset)
             return
         if len(key) < 2:
             raise MalformedMessage("a record of the offsets topic has no key")

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE, check_may_commit_to, partition_check
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.consumer.sessions import session_of
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_records import group_tombstone, offset_record, offset_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState

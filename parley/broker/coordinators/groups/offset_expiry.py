@@ -14,7 +14,8 @@ but no later than after the retention that an old client gave with the commit.
 
 from __future__ import annotations
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import MalformedMessage

@@ -7,10 +7,11 @@ from random import Random
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.consumer.assignors.registry import load_assignors
 from parley.broker.coordinators.groups.consumer.settings import settings_of
 from parley.broker.coordinators.groups.coordinator import ConsumerGroupsNeed, GroupCoordinator, ShareGroupsNeed
-from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
 from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
 from parley.broker.coordinators.groups.offset_decisions import Committer

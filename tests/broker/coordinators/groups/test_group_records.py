@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from parley.broker.coordinators.groups.group import CommittedOffset
-from parley.broker.coordinators.groups.group_records import (
+from parley.broker.coordinators.groups.committed_offsets import (
     OFFSET_VALUE_VERSION,
+    CommittedOffset,
+    CommittedOffsets,
+    is_plain,
+)
+from parley.broker.coordinators.groups.group_records import (
     OFFSET_WITH_EXPIRY_VALUE_VERSION,
+    decode_offset,
     group_record,
     group_tombstone,
     offset_record,
@@ -25,13 +32,32 @@ from tests.broker.coordinators.groups.grouped import Replay, at
 def test_only_an_offset_with_a_retention_of_its_own_is_written_in_the_old_version(
     expire_at_ms: int, epoch_read: int, version: int
 ) -> None:
-    given = CommittedOffset(5, 7, "m", 80, expire_at_ms)
-    key, value = offset_record("g", ("t", 3), given)
+    committed = CommittedOffset(5, 7, "m", 80, expire_at_ms)
+    key, value = offset_record("g", ("t", 3), committed)
     assert value is not None
     assert (int.from_bytes(key[:2], "big"), int.from_bytes(value[:2], "big")) == (1, version)
     replay = Replay()
     replay.apply(key, value)
-    assert replay.groups()[0].offsets == {("t", 3): given._replace(leader_epoch=epoch_read, log_offset=0)}
+    assert replay.groups()[0].offsets == {("t", 3): committed._replace(leader_epoch=epoch_read, log_offset=0)}
+
+
+NUMBERS = st.integers(-1, 2**63 - 1)
+
+
+@given(
+    st.builds(
+        CommittedOffset, NUMBERS, st.integers(-1, 2**31 - 1), st.sampled_from(["", "m"]), NUMBERS, NUMBERS, NUMBERS
+    )
+)
+def test_a_committed_offset_is_kept_as_it_is_and_as_its_record_says(committed: CommittedOffset) -> None:
+    kept = CommittedOffsets({("t", 0): committed})
+    assert kept == {("t", 0): committed}
+    _, value = offset_record("g", ("t", 0), committed)
+    assert value is not None
+    assert is_plain(value) is (committed.metadata == "" and committed.expire_at_ms == -1)
+    if is_plain(value):
+        kept.set_plain(("t", 0), value, committed.log_offset)
+        assert kept["t", 0] == committed == decode_offset(value, committed.log_offset)
 
 
 def test_offsets_with_the_oldest_keys_are_read_and_records_without_keys_skipped() -> None:

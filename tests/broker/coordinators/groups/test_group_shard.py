@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import group_shard, offset_decisions
-from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
@@ -524,7 +525,7 @@ Lasting = dict[str, tuple[GroupMetadataValue | None, dict[Any, CommittedOffset],
 
 def lasting(shard: GroupShard) -> Lasting:
     """Return what the records of a shard say of each group: its generation, its offsets, and its pending offsets."""
-    found = {name: (group.stored, group.offsets, group.pending_offsets) for name, group in shard.groups.items()}
+    found = {name: (group.stored, dict(group.offsets), group.pending_offsets) for name, group in shard.groups.items()}
     return {name: kept for name, kept in found.items() if any(kept)}
 
 

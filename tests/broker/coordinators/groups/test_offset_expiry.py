@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets
+from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
@@ -27,7 +28,7 @@ def group(
     state: GroupState, protocol_type: str | None = None, *, since_ms: int = -1, expire_at_ms: int | None = None
 ) -> Group:
     offset = committed() if expire_at_ms is None else committed()._replace(expire_at_ms=expire_at_ms)
-    offsets = {("t", 0): offset}
+    offsets = CommittedOffsets({("t", 0): offset})
     membership = Membership(state, since_ms, protocol_type=protocol_type, protocol="range")
     return Group("g", 0, membership, offsets)
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.groups.group import CommittedOffset
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
 from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
