@@ -13,6 +13,7 @@ from parley import Broker
 from tests.support.kafka import JavaFailed
 from tests.support.kafka_tools import output_of_tool
 from tests.tools.conftest import Parley
+from tests.tools.test_streams_groups import Application
 
 pytestmark = pytest.mark.system
 
@@ -144,8 +145,12 @@ def test_options_that_contradict(parley: Parley, kept: Broker, words: tuple[str,
 
 def test_files(parley: Parley, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with Broker(data_dir=folder, offsets_topic_num_partitions=1, num_partitions=2) as broker:
+    at_once = {"group.streams.initial.rebalance.delay.ms": "0", "group.streams.assignment.interval.ms": "0"}
+    with Broker(at_once, data_dir=folder, offsets_topic_num_partitions=1, num_partitions=2) as broker:
         fill(broker)
+        application = Application(broker, "t")
+        application.join()
+        application.leave()
     log = folder / "t-0" / "00000000000000000000.log"
     offsets = folder / "__consumer_offsets-0" / "00000000000000000000.log"
     for words in (

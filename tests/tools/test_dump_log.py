@@ -216,7 +216,7 @@ def test_committed_offsets_and_groups(parley: Parley, tmp_path: Path) -> None:
         in lines[0]
     )
     assert '"subscription":{"topics":["t"],"userData":null}' in lines[1]
-    assert lines[2].endswith('key: {"type":"2","data":{"group":"g"}}')
+    assert lines[2].endswith('key: {"type":"2","data":{"group":"g"}} payload: <DELETE>')
     assert "unknown" in lines[3]
 
 

@@ -84,6 +84,11 @@ def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> s
     return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
 
 
+def _payload(value: bytes | None, kind: type[Data]) -> str | None:
+    """Decode a value to JSON. A tombstone has the text that Kafka's tool prints for it."""
+    return "<DELETE>" if value is None else _decoded(value, _all_versions(kind), "version")
+
+
 def _all_versions(kind: type[Data]) -> dict[int, type[Data]]:
     return dict.fromkeys(kind.VERSIONS, kind)
 
@@ -121,13 +126,13 @@ def _offsets(record: Record) -> Texts:
     """Decode a record of __consumer_offsets; the type of its key decides the type of its value."""
     kind = int.from_bytes((record.key or b"")[:2], "big")
     values = _OFFSET_KINDS.get(kind, _OFFSET_KINDS[0])[1]
-    return _decoded(record.key, _OFFSET_KEYS, "type"), _decoded(record.value, _all_versions(values), "version")
+    return _decoded(record.key, _OFFSET_KEYS, "type"), _payload(record.value, values)
 
 
 def _transactions(record: Record) -> Texts:
     """Decode a record of __transaction_state."""
     key = _decoded(record.key, _all_versions(stored.TransactionLogKey), "type")
-    return key, _decoded(record.value, _all_versions(stored.TransactionLogValue), "version")
+    return key, _payload(record.value, stored.TransactionLogValue)
 
 
 _SHARE_STATE_KINDS: dict[int, tuple[type[Data], type[Data]]] = {
@@ -142,7 +147,7 @@ def _share_state(record: Record) -> Texts:
     kind = int.from_bytes((record.key or b"")[:2], "big")
     values = _SHARE_STATE_KINDS.get(kind, _SHARE_STATE_KINDS[0])[1]
     keys = {number: key for number, (key, _) in _SHARE_STATE_KINDS.items()}
-    return _decoded(record.key, keys, "type"), _decoded(record.value, _all_versions(values), "version")
+    return _decoded(record.key, keys, "type"), _payload(record.value, values)
 
 
 DECODERS: dict[str, Callable[[Record], Texts]] = {
