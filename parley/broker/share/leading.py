@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -31,7 +32,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.share.acknowledgements import AcknowledgementBatch
 from parley.broker.share.settings import SettingsOf, ShareSettings
-from parley.broker.share.share_partition import Acquired, LogBatch, SharePartition, Wanted
+from parley.broker.share.share_partition import Acquired, LogBatch, SharePartition, Wanted, before
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)
@@ -181,6 +182,10 @@ class LedSharePartition:
         try:
             stored = await self._persister.read(*self.key, self.leader_epoch)
             start = await self._start_offset(stored)
+            existing = before(stored.batches, self.partition.log.log_end_offset)
+            is_behind = existing != stored.batches
+            if is_behind:
+                await self._store_again(stored, start)
         except KafkaError as error:
             self.end(_for_client(error))
             return
@@ -190,11 +195,21 @@ class LedSharePartition:
         if self.state is LeadingState.ENDED:
             return
         self._state_epoch = stored.state_epoch
-        self.share = SharePartition(stored, start)
+        self.share = SharePartition(replace(stored, batches=existing), start, must_store_all=is_behind)
         self.state = step("share partition", STEPS, self.state, LeadingEvent.LOADED)
         self._metrics.load_time.observe(int((self._loop.time() - began) * 1_000_000))
         self._write_soon()
         self._share_fetches.notify(self)
+
+    async def _store_again(self, stored: ShareState, start: int) -> None:
+        """Replace the state: it has records that the log has lost, in an unclean election or a crash.
+
+        Records that get their offsets now are others, and must be delivered. A write could not take back that the lost
+        ones were acknowledged.
+        """
+        facts = {"group": self.key.group_id, "topic": self.partition.topic, "partition": self.key.partition}
+        _log.warning("share state is ahead of the log", extra={**facts, "log_end": self.partition.log.log_end_offset})
+        await self._persister.initialize(*self.key, stored.state_epoch, start)
 
     async def _start_offset(self, stored: ShareState) -> int:
         """Return where the group begins. An offset behind the log, after an unclean election, is moved to its end."""

@@ -78,16 +78,19 @@ class Write:
 class SharePartition:
     """The window of one share group in one partition."""
 
-    def __init__(self, state: ShareState, start_offset: int) -> None:
-        """``start_offset`` is where the group begins if ``state`` does not say so. Raises ValueError."""
+    def __init__(self, state: ShareState, start_offset: int, *, must_store_all: bool = False) -> None:
+        """``start_offset`` is where the group begins if ``state`` does not say so. Raises ValueError.
+
+        With ``must_store_all`` the first write has everything.
+        """
         self._spans = Spans()
         self.start_offset = start_offset
         """The first record that is not final, or ``end_offset``."""
         self.end_offset = start_offset
         """The record after the last one that was acquired."""
         self._has_available = bool(state.batches)
-        self._has_changed = state.start_offset != start_offset
-        self._must_store_all = False
+        self._has_changed = must_store_all or state.start_offset != start_offset
+        self._must_store_all = must_store_all
         for batch in state.batches:
             self._take_stored(batch)
         self._advance()
@@ -382,6 +385,13 @@ class SharePartition:
         self._has_available = True
         self._advance()
         self._has_changed = has_changed
+
+
+def before(batches: Sequence[StateBatch], offset: int) -> tuple[StateBatch, ...]:
+    """Return the batches without what is at ``offset`` and behind it."""
+    return tuple(
+        each._replace(last_offset=min(each.last_offset, offset - 1)) for each in batches if each.first_offset < offset
+    )
 
 
 def _joined(acquired: list[Acquired]) -> list[Acquired]:

@@ -49,7 +49,8 @@ class MemoryPersister:
     async def initialize(
         self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
     ) -> None:
-        self.start[group_id, topic_id, partition] = start_offset
+        key = (group_id, topic_id, partition)
+        self.start[key], self.records[key] = start_offset, {}
 
     async def read(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
         if self.refuse is not None:

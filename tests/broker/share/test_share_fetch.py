@@ -321,6 +321,27 @@ def test_what_cannot_be_stored_does_not_hold(directory: Path) -> None:
     run(scenario())
 
 
+def test_what_is_stored_about_records_that_the_log_has_lost_does_not_count(directory: Path) -> None:
+    """The records after an unclean election have the offsets of those that were acknowledged."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        key = (GROUP, topic, 0)
+        bench.persister.start[key] = 1
+        bench.persister.records[key] = {2: (2, 1), 3: (0, 2), 4: (2, 1), 5: (4, 1)}
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(1, 1, 1), (3, 3, 3)]
+        while bench.persister.writes == 0:
+            await bench.idle()
+        assert bench.persister.records[key].keys() == {1, 2, 3}
+        bench.write("t", 2)
+        assert await one.acquired((1, 1, [ACCEPT]), (3, 3, [ACCEPT])) == [(4, 5, 1)]
+
+    run(scenario())
+
+
 def test_a_new_leader_delivers_what_was_not_acknowledged(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
