@@ -81,6 +81,8 @@ class GroupConsumer:
     def settle(self) -> None:
         """From now on let the member consume undisturbed."""
         self._settled.set()
+        for life in self._lives:
+            life.member.is_settled = True
 
     def stop(self) -> None:
         """Let the member leave. Its task ends soon."""
@@ -143,6 +145,7 @@ class GroupConsumer:
         name = f"{self.name}.{self._number}"
         addresses = [machine.address for machine in self._world.machines.values()]
         member = self._make(name, addresses, self._world.random(name), self._instance_id)
+        member.is_settled = self._settled.is_set()
         process = self._world.client_process(name, host=self.name)
         for older in self._lives:
             older.member.is_newest = False

@@ -25,6 +25,8 @@ class GroupReader(Reader):
         super().__init__(name, bootstrap, ledger, rng)
         self.is_newest = True
         """False once another process takes the place of this one."""
+        self.is_settled = False
+        """True once the faults have ended, and the group must get on."""
         self.group = group
         self.positions: dict[int, int] = {}
         """The next offset of each partition that the member has."""

@@ -81,7 +81,7 @@ class ShareGroupMember(GroupReader):
             while not self.stopping and self.is_newest:
                 for node, led in (await self._leaders_of(topic)).items():
                     await self._fetch_from(topic, node, led)
-                await self.pause(0.3)
+                await self.pause(0.05 if self.is_settled else 0.3)
             for node in list(self._sessions):
                 decided = [each for each in self._decisions(node) if each.kind != RENEW]
                 await self._acknowledge(node, decided, ends=True)
@@ -170,7 +170,7 @@ class ShareGroupMember(GroupReader):
             max_wait_ms=self.rng.choice((0, 100, 300)),
             min_bytes=1,
             max_bytes=65_536,
-            max_records=self.rng.choice((1, 20, 200)),
+            max_records=500 if self.is_settled else self.rng.choice((1, 20, 200)),
             batch_size=self.rng.randint(1, 8),
             share_acquire_mode=self.rng.randint(0, 1),
             topics=self._topics(ShareFetchRequest.FetchTopic, ShareFetchRequest.FetchPartition, named, acknowledged),
@@ -242,6 +242,8 @@ class ShareGroupMember(GroupReader):
     def _decision(self, record: Record, count: int) -> int | None:
         if record[1] % POISON_EVERY == POISON_EVERY - 1:
             return RELEASE
+        if self.is_settled:
+            return ACCEPT
         draw = self.rng.random()
         if draw < 0.02:
             return REJECT
