@@ -68,6 +68,7 @@ _CONNECTORS: Final = f"{_HERE}.connectors"
 _OURS: Final = (
     "delta:DeltaSinkConnector",
     "http:HttpSinkConnector",
+    "iceberg:IcebergSinkConnector",
     "parquet:ParquetSinkConnector",
     "sql.sink:SqlSinkConnector",
     "sql.source:SqlSourceConnector",

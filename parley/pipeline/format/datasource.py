@@ -1,6 +1,14 @@
-"""The format ``parley`` of Spark: which reader or writer the options ask for."""
+"""The format ``parley`` of Spark: which reader or writer the options ask for.
+
+``CREATE TABLE ... USING parley`` is refused, because Spark stores the options of such a table and hands none of them to
+a source in Python that reads or writes it. Spark asks for the columns when it makes the table, unless the statement
+names them; then the options are those of the table, ``provider`` and ``option.<name>`` among them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -11,17 +19,30 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from parley.pipeline.format.options import OptionError, SinkOptions, sink_options, source_options
+from parley.pipeline.format.options import OptionError, SinkOptions, read_boolean, sink_options, source_options
 from parley.pipeline.format.sink import KafkaBatchWriter, KafkaStreamWriter, check_columns
 from parley.pipeline.format.source import (
     KafkaBatchReader,
     KafkaStreamReader,
+    NarrowedBatchReader,
     RefusedStreamReader,
     check_schema,
     source_schema,
 )
 
 __all__ = ["ParleyDataSource"]
+
+
+_NO_TABLES: Final = (
+    "a table USING parley would have no options when it is read, because Spark hands none of them to data sources in"
+    " Python. Make a view: CREATE TEMPORARY VIEW orders USING parley OPTIONS ('kafka.bootstrap.servers' 'host:9092',"
+    " subscribe 'orders'). Or read with options: SELECT * FROM orders WITH ('kafka.bootstrap.servers' = 'host:9092',"
+    " 'subscribe' = 'orders')"
+)
+
+
+def _is_of_a_table(options: Mapping[str, str]) -> bool:
+    return "provider" in options and any(name.startswith("option.") for name in options)
 
 
 class ParleyDataSource(DataSource):
@@ -32,12 +53,20 @@ class ParleyDataSource(DataSource):
         return "parley"
 
     def schema(self) -> StructType:
+        if _is_of_a_table(self.options):
+            raise OptionError(_NO_TABLES)
         return source_schema(self.options.get("includeheaders", "").strip().lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if not self.options:
+            raise OptionError(f"there are no options. If this is a table: {_NO_TABLES}")
         options = source_options(self.options, streaming=False)
         check_schema(schema, options)
-        return KafkaBatchReader(options)
+        return (
+            NarrowedBatchReader(options)
+            if read_boolean(self.options, "pushFilters", False)
+            else KafkaBatchReader(options)
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
 from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, TopicPartition
-from parley.pipeline.format.offset_decisions import Offsets
+from parley.pipeline.format.offset_decisions import Offsets, Range
 from parley.pipeline.format.options import AtTime, Chosen, Extreme, OptionError, Position, SourceOptions, Specific
 from parley.protocol.errors import ErrorCode, KafkaError
 
-__all__ = ["check_order", "chosen_partitions", "earliest", "latest", "resolve_end", "resolve_start", "shared_cluster"]
+__all__ = [
+    "check_order",
+    "chosen_partitions",
+    "earliest",
+    "latest",
+    "not_before",
+    "resolve_end",
+    "resolve_start",
+    "shared_cluster",
+]
 
 
 _ALL: Final = re.compile(".*")
@@ -107,6 +117,17 @@ def resolve_end(
     """
     found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
     return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)
+
+
+def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
+    """The ranges from the first record on that is as late as the timestamp; those without such a record are left out.
+
+    The ends of the ranges must be known before: a record that is appended now may be late enough.
+    """
+    found = list(whole)
+    starts = cluster.offsets({one.partition: timestamp_ms for one in found})
+    late = (replace(one, start=max(one.start, starts[one.partition])) for one in found if starts[one.partition] >= 0)
+    return [one for one in late if len(one)]
 
 
 def check_order(start: Offsets, end: Offsets) -> None:

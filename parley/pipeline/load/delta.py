@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from parley.pipeline.load.columns import NO_TIME, Layout
-from parley.pipeline.load.files import OURS, Destination, Written, empty_pending, mark_path
+from parley.pipeline.load.files import OURS, Destination, Written, take_folder
 from parley.pipeline.load.manifest import LoadConflict
 from parley.pipeline.values.widening import delta_type
 
@@ -82,11 +82,7 @@ class DeltaCommits:
             self._make()
             self._table = self._open()  # perhaps that of another, made meanwhile
         self._add_columns()
-        filesystem, root = self._destination.filesystem()
-        filesystem.create_dir(mark_path(root).rpartition("/")[0], recursive=True)
-        with filesystem.open_output_stream(mark_path(root)) as mark:
-            mark.write(self._destination.load_id.encode())
-        empty_pending(filesystem, root)
+        take_folder(self._destination.uri, self._destination.load_id)
         if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
             self.commit([], new)
 

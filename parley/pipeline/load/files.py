@@ -27,12 +27,13 @@ from parley.pipeline.load.ranges import OffsetRange
 from parley.pipeline.load.statistics import statistics
 from parley.pipeline.load.value_reading import jsonable
 from parley.pipeline.values.json_text import dumps
+from parley.pipeline.values.widening import iceberg_columns
 
 OURS: Final = "_parley"
 """The folder with what is ours; readers of a folder of files pass over names that begin with an underscore."""
 DELTA_LOG: Final = "_delta_log"
 """The folder by which a Delta table is known."""
-EXTENSIONS: Final = {"parquet": "parquet", "delta": "parquet", "csv": "csv", "json": "json"}
+EXTENSIONS: Final = {"parquet": "parquet", "delta": "parquet", "iceberg": "parquet", "csv": "csv", "json": "json"}
 OPEN_MAX: Final = 128
 """How many files a task writes at once; of more, the one that was begun first is closed, and begun again as another."""
 
@@ -94,8 +95,15 @@ def mark_path(root: str) -> str:
     return f"{root}/{OURS}/running"
 
 
-def empty_pending(system: pa_fs.FileSystem, root: str) -> None:
-    """Delete files that were never finished; a task that would move one to its place now fails."""
+def take_folder(uri: str, load_id: str) -> None:
+    """Take a folder from another load: leave the mark of this one, and delete files that were never finished.
+
+    A task of the other load that would move a file to its place now fails.
+    """
+    system, root = filesystem(uri)
+    system.create_dir(f"{root}/{OURS}", recursive=True)
+    with system.open_output_stream(mark_path(root)) as mark:
+        mark.write(load_id.encode())
     pending = f"{root}/{OURS}/pending"
     system.create_dir(pending, recursive=True)
     system.delete_dir_contents(pending)
@@ -175,11 +183,13 @@ class _File:
     def __init__(self, filesystem: pa_fs.FileSystem, pending: str, path: str, task: Task) -> None:
         self._filesystem, self._pending, self._path, self._task = filesystem, pending, path, task
         self._stream = filesystem.open_output_stream(pending)
-        self._writer = _writer(task.destination.format, self._stream, task.layout.columns)
+        kind, columns = task.destination.format, task.layout.columns
+        self._columns = iceberg_columns(columns) if kind == "iceberg" else columns
+        self._writer = _writer(kind, self._stream, self._columns)
         self._records = 0
 
     def write(self, made: pa.RecordBatch) -> None:
-        self._writer.write(made)
+        self._writer.write(made if made.schema == self._columns else made.cast(self._columns))
         self._records += made.num_rows
 
     def close(self) -> None:

@@ -22,12 +22,14 @@ from parley.pipeline.load.spark_tasks import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from parley.pipeline.tables.iceberg import IcebergPlace
+
 PER_FILE: Final = 1_000_000
 """Offsets that become one file, by default."""
 
 
 class Commits(Protocol):
-    """Where it is kept what was loaded: `Manifests`, or `DeltaCommits`."""
+    """Where it is kept what was loaded: `Manifests`, `DeltaCommits` or `IcebergCommits`."""
 
     @property
     def positions(self) -> Mapping[int, int]:
@@ -52,6 +54,8 @@ class LoadSettings:
     isolation: Isolation = Isolation.READ_COMMITTED
     per_file: int = PER_FILE
     accept_loss: bool = False
+    iceberg: IcebergPlace | None = None
+    """The table, for the format ``iceberg``; ``uri`` has no meaning then."""
 
 
 @dataclass(slots=True)
@@ -86,8 +90,7 @@ def load(
         begins = cluster.offsets(dict.fromkeys(places, EARLIEST), settings.isolation)
         ends = cluster.offsets(dict.fromkeys(places, LATEST), settings.isolation)
         topic_id = cluster.topic_id(settings.topic)
-        destination = Destination(settings.uri, settings.format, new_load_id())
-        commits = _commits(settings, destination, [place.partition for place in places])
+        destination, commits = _commits(settings, [place.partition for place in places])
         ends |= _ends_of_uncommitted(cluster, commits.positions, ends)
     check_origin(destination, settings.topic, topic_id)
     first = {place.partition: offset for place, offset in begins.items()}
@@ -124,11 +127,19 @@ def _ends_of_uncommitted(
     return {place: position for place, position in beyond.items() if position <= log_ends[place]}
 
 
-def _commits(settings: LoadSettings, destination: Destination, partitions: Sequence[int]) -> Commits:
+def _commits(settings: LoadSettings, partitions: Sequence[int]) -> tuple[Destination, Commits]:
+    load_id = new_load_id()
+    if settings.iceberg is not None:
+        from parley.pipeline.load.iceberg import IcebergCommits
+
+        table = IcebergCommits(settings.iceberg, settings.topic, settings.layout, load_id)
+        table.look_up(partitions)
+        return Destination(table.folder, settings.format, load_id), table
+    destination = Destination(settings.uri, settings.format, load_id)
     if settings.format == "delta":
         found = DeltaCommits(destination, settings.topic, settings.layout)
         found.look_up(partitions)
-        return found
+        return destination, found
     layout = settings.layout
     kept = {
         "format": settings.format,
@@ -136,4 +147,4 @@ def _commits(settings: LoadSettings, destination: Destination, partitions: Seque
         "partition_by": layout.partition_by or "nothing",
         "isolation": settings.isolation.name.lower(),
     }
-    return Manifests(destination, settings.topic, kept)
+    return destination, Manifests(destination, settings.topic, kept)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from parley.pipeline.load.files import DELTA_LOG, OURS, Destination, Written, data_files, empty_pending, mark_path
+from parley.pipeline.load.files import DELTA_LOG, OURS, Destination, Written, data_files, take_folder
 from parley.pipeline.load.ranges import is_stray
 
 VERSION: Final = 1
@@ -77,9 +77,7 @@ class Manifests:
         """
         self._filesystem.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
         self.commit([], {**positions, **self.positions})
-        with self._filesystem.open_output_stream(mark_path(self._root)) as mark:
-            mark.write(self._destination.load_id.encode())
-        empty_pending(self._filesystem, self._root)
+        take_folder(self._destination.uri, self._destination.load_id)
         for path, name in data_files(self._filesystem, self._root):
             if is_stray(name, self._topic, self.positions):
                 self._filesystem.delete_file(path)

@@ -35,6 +35,9 @@ __all__ = [
     "DIGITS_MAX",
     "Fractions",
     "delta_type",
+    "iceberg_columns",
+    "iceberg_type",
+    "iceberg_widens",
     "is_always_exact",
     "only_adds_fields",
     "settled",
@@ -289,3 +292,43 @@ def delta_type(kind: Any) -> Any:
         key, item = delta_type(kind.key_type), delta_type(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     return pa.binary() if types.is_fixed_size_binary(kind) else kind
+
+
+def iceberg_type(kind: Any) -> Any:
+    """Iceberg's type for values of an Arrow type; also that of a column that the library describes as large."""
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_struct(kind):
+        return pa.struct([(each.name, iceberg_type(each.type)) for each in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(iceberg_type(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(iceberg_type(kind.key_type), iceberg_type(kind.item_type))
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or (types.is_fixed_size_binary(kind) and not types.is_decimal(kind)):
+        return pa.binary()
+    return pa.int32() if kind in (pa.int8(), pa.int16()) else kind
+
+
+def iceberg_columns(columns: Any) -> Any:
+    """The schema with Iceberg's types."""
+    return pa.schema([(one.name, iceberg_type(one.type)) for one in columns])
+
+
+def iceberg_widens(old: Any, new: Any) -> bool:
+    """Whether Iceberg reads a column of the old type as one of the new, so that no file is written again."""
+    if old == new:
+        return True
+    if types.is_struct(old) and types.is_struct(new):
+        found = {field.name: field.type for field in new}
+        return all(field.name in found and iceberg_widens(field.type, found[field.name]) for field in old)
+    if types.is_list(old) and types.is_list(new):
+        return iceberg_widens(old.value_type, new.value_type)
+    if types.is_map(old) and types.is_map(new):
+        return bool(old.key_type == new.key_type) and iceberg_widens(old.item_type, new.item_type)
+    if types.is_decimal(old) and types.is_decimal(new):
+        return bool(old.scale == new.scale and old.precision <= new.precision)
+    return (old, new) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))

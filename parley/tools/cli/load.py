@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from parley.pipeline.client.cluster import Connection
     from parley.pipeline.load.columns import Layout
     from parley.pipeline.load.job import Loaded
+    from parley.pipeline.tables.iceberg import IcebergPlace
 
-FORMATS = ("parquet", "delta", "csv", "json")
+FORMATS = ("parquet", "delta", "iceberg", "csv", "json")
 
 app = App(
-    "Export topics to folders of Parquet, CSV or JSON files or to Delta tables, in parallel on Spark.\n\n"
+    "Export topics to folders of Parquet, CSV or JSON files or to Delta or Iceberg tables, in parallel on Spark.\n\n"
     "A run exports the records that are not in the folder yet, up to the end of the topic when it starts; run the "
     "command again for newer records. A killed run loses and duplicates nothing: the next run continues from its last "
     "commit. With --to-topic each row of the files becomes one record of a topic again.",
@@ -41,6 +42,11 @@ app = App(
             "parley load --topic orders --output /data/orders --format delta --value-format json "
             "--schema 'id bigint, at timestamp' --flat --partition-by day --event-time at",
             "a Delta table with the values' fields as columns, partitioned by the day of one field",
+        ),
+        (
+            "parley load --topic orders --output shop.orders --format iceberg --catalog prod "
+            "--catalog-property uri=http://catalog:8181",
+            "an Iceberg table of a REST catalog",
         ),
         ("parley load --to-topic orders-again --input /data/orders", "import the files into a topic"),
     ],
@@ -56,10 +62,20 @@ class Options:
     topic: Annotated[
         list[str], typer.Option("--topic", help="The topic to export; repeatable, then each topic gets its own folder.")
     ] = field(default_factory=list)
-    output: Annotated[str, typer.Option("--output", help="The folder, or a URL such as s3://bucket/folder.")] = ""
+    output: Annotated[
+        str,
+        typer.Option("--output", help="The folder, or a URL such as s3://bucket/folder; for iceberg namespace.table."),
+    ] = ""
     to_topic: Annotated[str, typer.Option("--to-topic", help="Import instead: the topic to send rows to.")] = ""
     input: Annotated[str, typer.Option("--input", help="With --to-topic: the folder with the files.")] = ""
     format: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "parquet"
+    catalog: Annotated[
+        str, typer.Option("--catalog", help="For iceberg: the catalog, by its name in PyIceberg's configuration.")
+    ] = "default"
+    catalog_property: Annotated[
+        list[str],
+        typer.Option("--catalog-property", help="For iceberg: a property of the catalog, key=value; repeatable."),
+    ] = field(default_factory=list)
     key_format: Annotated[str, typer.Option("--key-format", help="binary, string or base64.")] = ""
     value_format: Annotated[
         str, typer.Option("--value-format", help="binary, string, base64, json, avro or avro-confluent.")
@@ -136,6 +152,13 @@ def _check(options: Options) -> None:
         raise CommandError("Name --topic and --output to export, or --to-topic and --input to import.")
     if options.format not in FORMATS:
         raise CommandError(f"--format must be one of {', '.join(FORMATS)}, not {options.format}.")
+    if options.format == "iceberg" and (imports or len(options.topic) > 1):
+        raise CommandError(
+            "--format iceberg exports one topic into one table. To import rows of a table, read it with PyIceberg or "
+            'Spark and write with format("parley").'
+        )
+    if any("=" not in one for one in options.catalog_property):
+        raise CommandError("--catalog-property is key=value, such as uri=http://catalog:8181.")
     if options.format in ("csv", "json") and "binary" in (options.key_format, options.value_format):
         raise CommandError(f"{options.format} files hold text only: use base64 for bytes.")
     if options.isolation_level not in ("read_committed", "read_uncommitted"):
@@ -213,6 +236,7 @@ def _export(session: Any, options: Options) -> None:
             Isolation[options.isolation_level.upper()],
             options.max_records_per_file,
             options.accept_data_loss,
+            _iceberg(options),
         )
         with ExitStack() as stack:
             bar = _Bar(topic, stack)
@@ -222,6 +246,15 @@ def _export(session: Any, options: Options) -> None:
             f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
             f"added to {settings.uri}."
         )
+
+
+def _iceberg(options: Options) -> IcebergPlace | None:
+    from parley.pipeline.tables.iceberg import IcebergPlace
+
+    if options.format != "iceberg":
+        return None
+    pairs = (one.partition("=") for one in options.catalog_property)
+    return IcebergPlace(options.catalog, tuple((key, value) for key, _, value in pairs), options.output)
 
 
 def _below(output: str, topic: str) -> str:

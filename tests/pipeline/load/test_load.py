@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from parley.pipeline.load.job import LoadSettings, load
 from parley.pipeline.load.manifest import LoadConflict
 from parley.pipeline.load.ranges import RecordsGone, TopicRecreated
 from parley.pipeline.load.schemas import read_schema
+from parley.pipeline.tables.iceberg import IcebergPlace
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
 from tests.pipeline.transactions import abort_transaction, commit_transaction, open_transaction
@@ -244,6 +246,60 @@ def test_delta(settings: LoadSettings) -> None:
     assert not list(Path(settings.uri, "_parley", "pending").iterdir())
     with pytest.raises(LoadConflict, match="take another folder"):
         load(replace(settings, layout=Layout()), in_process)
+
+
+def test_iceberg(settings: LoadSettings, tmp_path: Path) -> None:
+    catalog = (("type", "sql"), ("uri", f"sqlite:///{tmp_path}/catalog"), ("warehouse", f"file://{tmp_path}/warehouse"))
+    place = IcebergPlace("local", catalog, "shop.orders")
+    settings = replace(settings, format="iceberg", iceberg=place, layout=Layout(partition_by="day"))
+
+    def loaded(condition: str = "offset >= 0") -> list[tuple[int, int]]:
+        table = place.load().load_table("shop.orders").scan(condition).to_arrow()
+        return sorted(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
+
+    with pytest.raises(Killed):
+        load(settings, dying_after(3), at_once=2)
+    assert len(loaded()) == 200
+    load(settings, in_process)
+    assert loaded() == WHOLE
+    assert load(settings, in_process).records == 0
+    assert loaded("timestamp < '2023-11-14T00:00:00+00:00'") == []
+
+    def overtaken(tasks: list[Task]) -> list[list[Written]]:
+        found = in_process(tasks)
+        load(settings, in_process)
+        return found
+
+    produce(settings.connection.bootstrap, settings.topic, rows(5, 300), 0)
+    with pytest.raises((LoadConflict, NotOurs)):
+        load(settings, overtaken)
+    assert loaded() == sorted([*WHOLE, *((0, n) for n in range(300, 305))])
+    assert not list(Path(tmp_path).rglob("pending/*"))
+    produce(settings.connection.bootstrap, settings.topic, rows(5, 400), 1)
+    load(replace(settings, layout=Layout(partition_by="day", bad_records="keep")), in_process)  # has a column more
+    assert len(loaded()) == 510
+    assert loaded("_corrupt is not null") == []
+    for other in (Layout(), Layout(partition_by="day", key_format="string")):
+        with pytest.raises(LoadConflict, match="take another table"):
+            load(replace(settings, layout=other), in_process)
+
+
+def test_columns_of_iceberg_get_wider_with_the_schema(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    catalog = (("type", "sql"), ("uri", f"sqlite:///{tmp_path}/catalog"), ("warehouse", f"file://{tmp_path}/warehouse"))
+    place = IcebergPlace("local", catalog, "shop.t")
+    topic = create(kafka_broker.bootstrap_servers, "widened", 1)
+    fields: list[dict[str, Any]] = [{"name": "n"}, {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}}]
+    for number, kind in ((1, "int"), (1 << 40, "long")):
+        fields[0]["type"] = kind
+        schema = {"type": "record", "name": "r", "fields": fields}
+        value = json.dumps({"n": number, "at": "01:00:00"}).encode()
+        produce(kafka_broker.bootstrap_servers, topic, [(None, value, 1_700_000_000_000, ())])
+        layout = Layout(value_format="json", schema=read_schema(json.dumps(schema)), flat=True)
+        connection = Connection(bootstrap=kafka_broker.bootstrap_servers)
+        load(LoadSettings(connection, topic, "", "iceberg", layout, iceberg=place), in_process)
+    table = place.load().load_table("shop.t").scan().to_arrow().sort_by("_offset")
+    assert table.column("n").to_pylist() == [1, 1 << 40]
+    assert table.column("at").to_pylist() == [dt.time(1)] * 2
 
 
 def test_the_log_of_a_table_tells_what_is_in_each_file(settings: LoadSettings) -> None:

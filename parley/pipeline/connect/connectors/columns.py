@@ -140,10 +140,11 @@ class Columns:
         required: Iterable[str] = (),
         dividing: Iterable[str] = (),
         fixed: Iterable[str] = (),
+        widens: Callable[[Any, Any], bool] = lambda old, new: True,
     ) -> None:
         """``stored`` are the types of the columns that are there; ``required`` those of them that take no nulls.
 
-        ``fixed`` are columns that are never widened.
+        ``fixed`` are columns that are never widened; ``widens`` tells whether the target can widen a column at all.
 
         ``dividing`` are columns that a table is divided by: their values are kept as text, in which some are null.
         """
@@ -153,6 +154,7 @@ class Columns:
         self._required = frozenset(required)
         self._dividing = frozenset(dividing)
         self._fixed = frozenset(fixed)
+        self._widens = widens
         self._rows: list[tuple[Row, dict[str, Any]]] = []
         self._changed: set[str] = set()
         """Columns with another type than some of the rows were added with."""
@@ -212,12 +214,14 @@ class Columns:
         raise self._refused(row, name, error)
 
     def _keeps(self, name: str, kind: Any) -> bool:
-        """Whether what the column has so far, stored or among these rows, is exact in a type."""
+        """Whether what the column has so far, stored or among these rows, is exact in a type that it can get."""
+        stored = self._stored.get(name, UNKNOWN)
+        if stored != UNKNOWN and not self._widens(stored, kind):
+            return False
         if is_always_exact(self.kinds.get(name, UNKNOWN), kind):
             return True
         if not all(fits(row.values.get(name), kind) for row, _ in self._rows):
             return False
-        stored = self._stored.get(name, UNKNOWN)
         if is_always_exact(stored, kind):
             return True
         if (name, kind) not in self._asked:

@@ -225,7 +225,9 @@ class DeltaSinkConnector(SinkConnector):
     version = _VERSION
     task_class = DeltaSinkTask
     config_def = (
-        range_keys("The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store.")
+        range_keys(
+            "url", "The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store."
+        )
         .define("partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns a new table is divided by.")
         .define(
             _EVOLUTION,

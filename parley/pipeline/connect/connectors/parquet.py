@@ -167,7 +167,7 @@ class ParquetSinkConnector(SinkConnector):
     version = _VERSION
     task_class = ParquetSinkTask
     config_def = (
-        range_keys("Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
+        range_keys("url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
         .define(
             "parquet.codec",
             ConfigType.STRING,

@@ -7,11 +7,11 @@ from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at
 __all__ = ["range_keys"]
 
 
-def range_keys(url: str) -> ConfigDef:
-    """``url``, which means this, ``flush.size`` and ``rotate.interval.ms``."""
+def range_keys(target: str, doc: str) -> ConfigDef:
+    """The key ``target``, which is needed and means this, ``flush.size`` and ``rotate.interval.ms``."""
     return (
         ConfigDef()
-        .define("url", ConfigType.STRING, importance=Importance.HIGH, doc=url, validator=non_empty)
+        .define(target, ConfigType.STRING, importance=Importance.HIGH, doc=doc, validator=non_empty)
         .define(
             "flush.size",
             ConfigType.INT,

@@ -20,9 +20,12 @@ import sqlalchemy as sa
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
 from parley.pipeline.connect.connectors.delta import DeltaSinkTask
+from parley.pipeline.connect.connectors.iceberg import IcebergSinkTask
 from parley.pipeline.connect.connectors.parquet import ParquetSinkTask
 from parley.pipeline.connect.connectors.sql.database import open_engine
 from parley.pipeline.connect.connectors.sql.sink import SqlSinkTask
@@ -49,9 +52,10 @@ from parley.pipeline.connect.data import (
 )
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.logical import from_millis
-from parley.pipeline.connect.records import SinkRecord
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.load.columns import BadRecord, Layout, rows
 from parley.pipeline.load.schemas import read_schema
+from parley.pipeline.tables.iceberg import IcebergTable, opened
 from tests.pipeline.connect.connectors.postgresql import postgresql
 from tests.pipeline.connect.connectors.tasks import record, started
 from tests.pipeline.exactness import is_same, values
@@ -102,6 +106,8 @@ def place_of(server: str) -> Iterator[Callable[[str], Place]]:
             return _delta(folders[-1])
         if kind == "parquet":
             return _parquet(folders[-1])
+        if kind == "iceberg":
+            return _iceberg(folders[-1])
         return _database(server if kind == "postgresql" else f"jdbc:sqlite:{folders[-1]}/database")
 
     yield make
@@ -130,6 +136,21 @@ def _parquet(folder: str) -> Place:
         return found
 
     return Place(lambda props: _task(ParquetSinkTask(), refusals, {"url": folder, **props}), read, refusals)
+
+
+def _iceberg(folder: str) -> Place:
+    refusals, uri = Refusals(), f"sqlite:///{folder}/catalog"
+    catalog = {"catalog.type": "sql", "catalog.uri": uri, "catalog.warehouse": f"file://{folder}/warehouse"}
+    given = {**catalog, "table": "shop.t"}
+
+    def read() -> dict[tuple[int, int], dict[str, Any]]:
+        task = _task(IcebergSinkTask(), refusals, given)
+        assert isinstance(task, IcebergSinkTask)
+        if opened(task._place) is None:
+            return {}
+        return _by_place(task._place.load().load_table("shop.t").scan().to_arrow())
+
+    return Place(lambda props: _task(IcebergSinkTask(), refusals, {**given, **props}), read, refusals)
 
 
 def _by_place(table: pa.Table) -> dict[tuple[int, int], dict[str, Any]]:
@@ -236,7 +257,7 @@ def has_no_json(value: Any) -> bool:
     return any(mark in text for mark in ("\\u0000", "NaN", "Infinity"))
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet", "sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet", "sqlite", "postgresql"])
 def test_what_is_read_is_what_was_sent_or_it_was_refused(place_of: Callable[[str], Place], kind: str) -> None:
     is_database = kind in ("sqlite", "postgresql")
 
@@ -264,12 +285,12 @@ def test_what_is_read_is_what_was_sent_or_it_was_refused(place_of: Callable[[str
     run()
 
 
-@pytest.mark.parametrize("kind", ["delta", "sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "postgresql"])
 def test_without_evolution_columns_stay_as_they_are(place_of: Callable[[str], Place], kind: str) -> None:
     place = place_of(kind)
     first = {"i": 1, "d": 0.5, "s": "x", "b": True}
     put(place.start(), [record(0, first)])
-    strict = {"schema_evolution": "false"} if kind == "delta" else {"auto_evolve": "false"}
+    strict = {"schema_evolution": "false"} if kind in ("delta", "iceberg") else {"auto_evolve": "false"}
     task = place.start(**strict)
     later: list[dict[str, Any]] = [
         {"i": 5.5}, {"i": True}, {"i": "5"}, {"i": 1 << 63}, {"d": (1 << 53) + 1}, {"d": "x"}, {"s": 5}, {"b": 1},
@@ -297,8 +318,26 @@ def test_columns_are_widened(place_of: Callable[[str], Place], kind: str) -> Non
     assert not place.refusals.errors
 
 
+def test_columns_of_iceberg_are_widened_without_writing_files_again(place_of: Callable[[str], Place]) -> None:
+    place = place_of("iceberg")
+    schemas = [struct({"x": INT32}), struct({"x": INT64, "y": STRING})]
+    narrow = struct({"i": INT32, "f": FLOAT32, "d": decimal(2), "s": schemas[0]})
+    wide = struct({"i": INT64, "f": FLOAT64, "d": decimal(2), "s": schemas[1], "n": BOOLEAN})
+    first: dict[str, Any] = {"i": 1, "f": 0.5, "d": Decimal("1.25"), "s": {"x": 1}}
+    second: dict[str, Any] = {"i": 1 << 40, "f": 0.1, "d": Decimal("2.50"), "s": {"x": 1 << 40, "y": "z"}, "n": True}
+    for offset, (schema, fields) in enumerate(((narrow, first), (wide, second))):
+        value = Struct(schema, {**fields, "s": Struct(schemas[offset], fields["s"])})
+        put(place.start(), [record(offset, value, value_schema=schema)])
+    # Iceberg reads no column of integers as one of doubles: such a record is refused by name.
+    put(place.start(), [record(2, {"i": 2.5})])
+    assert list(place.refusals.errors) == [(0, 2)]
+    sent = {(0, 0): first, (0, 1): second, (0, 2): {"i": 2.5}}
+    sent[0, 0]["s"] = {"x": 1, "y": None}
+    check(place, sent)
+
+
 def test_a_task_without_place_for_refused_records_fails_and_stores_nothing(place_of: Callable[[str], Place]) -> None:
-    for kind in ("delta", "parquet", "sqlite", "postgresql"):
+    for kind in ("delta", "iceberg", "parquet", "sqlite", "postgresql"):
         place = place_of(kind)
         task = place.start()
         task.context.errant_records = None  # type: ignore[misc]
@@ -543,3 +582,84 @@ def _url(place: Place) -> str:
     task = place.start()
     assert isinstance(task, DeltaSinkTask)
     return task._url
+
+
+def test_tasks_of_one_iceberg_table(place_of: Callable[[str], Place]) -> None:
+    """Several write to different partitions at once; a late one writes no range again, whatever was committed."""
+    place = place_of("iceberg")
+    late = place.start()
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(_put_all, place.start(), number) for number in range(3)]:
+            done.result()
+    partitions = [TopicPartition("t", number) for number in range(4)]
+    assert place.start().committed(partitions) == dict.fromkeys(partitions[:3], 4)
+    with pytest.raises(ConnectError, match="written by another task: the table has it up to 4"):
+        put(late, [record(0, {"a": 1}, partition=1)])
+    check(place, {(number, offset): {"a": number * 10 + offset} for number in range(3) for offset in range(4)})
+
+
+def _put_all(task: ExactlyOnceSinkTask, partition: int) -> None:
+    for offset in range(4):
+        _put_until_done(task, [record(offset, {"a": partition * 10 + offset}, partition=partition)])
+
+
+def test_a_commit_of_iceberg_between_look_and_commit_is_a_conflict(
+    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would commit the same rows once more, on top of those of the task that took this one's place."""
+    place = place_of("iceberg")
+    put(place.start(), [record(0, {"a": 1})])
+    late, successor = place.start(), place.start()
+    append = IcebergTable.append
+
+    def append_late(self: IcebergTable, rows: pa.Table, offsets: Mapping[str, int]) -> None:
+        monkeypatch.setattr(IcebergTable, "append", append)
+        put(successor, [record(1, {"a": 2})])
+        append(self, rows, offsets)
+
+    monkeypatch.setattr(IcebergTable, "append", append_late)
+    with pytest.raises(ConnectError, match="written by another task: the table has it up to 2"):
+        put(late, [record(1, {"a": 2})])
+    check(place, {(0, 0): {"a": 1}, (0, 1): {"a": 2}})
+
+
+def test_a_commit_of_iceberg_whose_response_is_lost_counts(
+    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of("iceberg")
+    task = place.start()
+    put(task, [record(0, {"a": 1})])
+    commit = SqlCatalog.commit_table
+
+    def lose(self: SqlCatalog, *words: Any, **named: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        commit(self, *words, **named)
+        raise CommitStateUnknownException("no response")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose)
+    put(task, [record(1, {"a": 2})])
+    check(place, {(0, 0): {"a": 1}, (0, 1): {"a": 2}})
+
+
+def test_an_iceberg_table_that_was_rolled_back_or_has_forgotten(place_of: Callable[[str], Place]) -> None:
+    """Offsets go back with the rows; commits of others do not hide them; if they have expired, the task stops."""
+    place = place_of("iceberg")
+    task = place.start()
+    assert isinstance(task, IcebergSinkTask)
+    for offset in range(3):
+        put(task, [record(offset, {"a": offset})])
+    partition = [TopicPartition("t", 0)]
+    table = task._place.load().load_table("shop.t")
+    table.append(pa.table({"a": pa.array([9], pa.int64())}))  # by another program
+    assert task.committed(partition) == {TopicPartition("t", 0): 3}
+    ours = [each.snapshot_id for each in table.refresh().snapshots()]
+    with table.manage_snapshots() as managing:
+        managing.set_current_snapshot(snapshot_id=ours[1])
+    assert task.committed(partition) == {TopicPartition("t", 0): 2}
+    with table.refresh().manage_snapshots() as managing:
+        managing.set_current_snapshot(snapshot_id=ours[3])
+    with table.refresh().maintenance.expire_snapshots() as expiring:
+        expiring.by_ids(ours[:3])
+    with pytest.raises(ConnectError, match=r"have expired.*remove the table's property parley\.writer"):
+        task.committed(partition)
+    assert place.start(name="another").committed(partition) == {}

@@ -1,0 +1,161 @@
+"""Filters that Spark hands to a batch read: what need not be fetched, and what Spark need not check. Decisions only.
+
+Rules:
+
+* Filters of topic, partition and offset are decided by the ranges that are read, so that Spark need not check them. Of
+  a list of offsets only the least and the greatest bound the ranges: Spark checks it, too.
+* A filter of the timestamp is always checked by Spark. Its lower bound narrows the ranges: every record before the
+  first one that is late enough is too early. There is no such upper bound, because records may be out of order in time.
+* A filter with a null, or with a value of another type than its column, is left to Spark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from parley.pipeline.client.cluster import TopicPartition
+from parley.pipeline.format.offset_decisions import Range
+
+__all__ = ["EVERYTHING", "Narrowing", "narrowing"]
+
+_TYPES: Final[Mapping[str, type]] = {"topic": str, "partition": int, "offset": int, "timestamp": dt.datetime}
+"""The columns that a read can be narrowed by. None of them is ever null."""
+_OFFSET_END: Final = 2**63
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
+
+
+def _in(found: Any, values: Sequence[Any]) -> bool:
+    return found in values
+
+
+_COMPARE: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: _in,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: str.__contains__,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A comparison of a partition's topic or number that must, or must not, hold."""
+
+    column: str
+    compare: Callable[[Any, Any], bool]
+    value: Any
+    is_expected: bool
+
+    def holds(self, partition: TopicPartition) -> bool:
+        return self.compare(getattr(partition, self.column), self.value) is self.is_expected
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What filters leave to be read."""
+
+    conditions: tuple[_Condition, ...] = ()
+    first: int = 0
+    end: int = _OFFSET_END
+    """Offsets from ``first`` up to, not with, ``end``."""
+    since_ms: int | None = None
+    """Nothing before the first record of a partition that has at least this timestamp."""
+
+    def applied(self, whole: Iterable[Range]) -> list[Range]:
+        """The ranges without the partitions and the offsets that are not wanted."""
+        wanted = (one for one in whole if all(condition.holds(one.partition) for condition in self.conditions))
+        cut = (replace(one, start=max(one.start, self.first), end=min(one.end, self.end)) for one in wanted)
+        return [one for one in cut if len(one)]
+
+
+EVERYTHING: Final = Narrowing()
+_NOTHING: Final = Narrowing(end=0)
+
+
+def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
+    """What all the filters together leave to be read, and those that Spark must check."""
+    found, left = EVERYTHING, []
+    for each in filters:
+        taken, is_exact = _taken(found, each)
+        found = found if taken is None else taken
+        if not is_exact:
+            left.append(each)
+    return found, left
+
+
+def _taken(found: Narrowing, each: Filter) -> tuple[Narrowing | None, bool]:
+    """The narrowing with a filter more, None if it does not narrow, and whether that is all that it says."""
+    is_expected = not isinstance(each, Not)
+    plain = each.child if isinstance(each, Not) else each
+    attribute: tuple[str, ...] = getattr(plain, "attribute", ())
+    if len(attribute) != 1 or attribute[0] not in _TYPES:
+        return None, False
+    column = attribute[0]
+    if isinstance(plain, IsNull | IsNotNull):
+        return (found if isinstance(plain, IsNotNull) is is_expected else _NOTHING), True
+    value, compare = getattr(plain, "value", None), _COMPARE.get(type(plain))
+    values: list[Any] = list(value) if isinstance(plain, In) and isinstance(value, list | tuple) else [value]
+    if compare is None or not values or not all(_is_of(column, each) for each in values):
+        return None, False
+    if column == "timestamp":
+        return (_since(found, plain, values) if is_expected else None), False
+    if column == "offset":
+        return _between(found, plain, values) if is_expected else (None, False)
+    condition = _Condition(column, compare, value, is_expected)
+    return replace(found, conditions=(*found.conditions, condition)), True
+
+
+def _is_of(column: str, value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, _TYPES[column]):
+        return False
+    return not isinstance(value, dt.datetime) or value.tzinfo is not None
+
+
+def _between(found: Narrowing, plain: Filter, values: list[int]) -> tuple[Narrowing | None, bool]:
+    first, end = {
+        EqualTo: (values[0], values[0] + 1),
+        EqualNullSafe: (values[0], values[0] + 1),
+        GreaterThan: (values[0] + 1, found.end),
+        GreaterThanOrEqual: (values[0], found.end),
+        LessThan: (found.first, values[0]),
+        LessThanOrEqual: (found.first, values[0] + 1),
+        In: (min(values), max(values) + 1),
+    }[type(plain)]
+    bounded = replace(found, first=max(found.first, first), end=min(found.end, end))
+    return bounded, not isinstance(plain, In)
+
+
+def _since(found: Narrowing, plain: Filter, values: list[dt.datetime]) -> Narrowing | None:
+    if isinstance(plain, LessThan | LessThanOrEqual):
+        return None
+    since_ms = (min(values) - _EPOCH) // _MILLISECOND  # a record's timestamp is of whole milliseconds
+    if since_ms <= 0:
+        return None  # to a broker, such numbers have other meanings
+    return replace(found, since_ms=max(since_ms, found.since_ms or 0))

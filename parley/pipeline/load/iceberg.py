@@ -1,0 +1,120 @@
+"""What was loaded into a table of Iceberg: files and offsets in one commit (`parley.pipeline.tables.iceberg`).
+
+The files are below the ``data`` folder of the table. Columns are added, and widened as Iceberg can. A table that is
+divided by event time has Iceberg's own division: readers need not know the folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from parley.pipeline.load.columns import Layout
+from parley.pipeline.load.files import Written, take_folder
+from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.tables.iceberg import (
+    IcebergConflict,
+    IcebergPlace,
+    IcebergTable,
+    OffsetsExpired,
+    create,
+    opened,
+)
+from parley.pipeline.values.widening import iceberg_columns, iceberg_widens
+
+__all__ = ["IcebergCommits"]
+
+_APPLICATION: Final = "parley-load"
+_ATTEMPTS: Final = 20
+"""How often a commit is tried on top of those of other writers."""
+
+
+class IcebergCommits:
+    """The commits of a table, for one topic; makes it if there is none. Raises LoadConflict if it has other columns."""
+
+    def __init__(self, place: IcebergPlace, topic: str, layout: Layout, load_id: str) -> None:
+        self._place = place
+        self._load_id = load_id
+        self._topic = topic
+        self._columns = iceberg_columns(layout.columns)
+        self._division = _division(layout, self._columns)
+        self._table = opened(place) or create(place, self._columns, self._division)
+        self._check()
+        self.positions: dict[int, int] = {}
+
+    @property
+    def folder(self) -> str:
+        """Where the files go."""
+        return f"{self._table.location}/data"
+
+    def look_up(self, partitions: Sequence[int]) -> None:
+        """Read how far these partitions are loaded. Raises LoadConflict if that cannot be told any more."""
+        self.positions = self._read(self._table, partitions)
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the table from another load; ``positions`` is where new partitions begin."""
+        take_folder(self.folder, self._load_id)
+        if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
+            self.commit([], new)
+
+    def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
+        """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
+        paths = [f"{self.folder}/{one.path}" for one in files]
+        moved = {self._application(each): offset for each, offset in positions.items()}
+        for attempt in range(_ATTEMPTS):
+            if (table := opened(self._place)) is None:
+                raise LoadConflict(f"the table {self._place.table} was deleted: start this load again")
+            self._table = table
+            self._check()
+            before = self._read(table, list(positions))
+            if any(offset != self.positions.get(each) for each, offset in before.items()):
+                raise LoadConflict(f"another load has written to {self._place.table} meanwhile: start this one again")
+            try:
+                table.add_files(paths, self._columns, moved)
+                break
+            except IcebergConflict as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise LoadConflict(f"other writers commit to {self._place.table} all the time: {error}") from None
+        self.positions |= positions
+
+    def _check(self) -> None:
+        there, wanted = self._table.columns, {one.name: one.type for one in self._columns}
+        name = self._place.table
+        if other := [each for each, kind in wanted.items() if not iceberg_widens(there.get(each, kind), kind)]:
+            shown = ", ".join(f"{each} {there[each]}, not {wanted[each]}" for each in other)
+            raise LoadConflict(f"the table {name} has the columns {shown}: take another table")
+        if required := [each for each in self._table.required if each not in wanted]:
+            raise LoadConflict(f"the columns {', '.join(required)} of {name} must not be null: take another table")
+        if self._table.division != self._division:
+            divided = [_shown(each) for each in (self._table.division, self._division)]
+            raise LoadConflict(f"the table {name} is divided by {divided[0]}, not {divided[1]}: take another table")
+
+    def _read(self, table: IcebergTable, partitions: Sequence[int]) -> dict[int, int]:
+        try:
+            found = table.offsets([self._application(each) for each in partitions])
+        except OffsetsExpired as error:
+            raise LoadConflict(str(error)) from error
+        return {each: found[name] for each in partitions if (name := self._application(each)) in found}
+
+    def _application(self, partition: int) -> str:
+        return f"{_APPLICATION}/{self._topic}/{partition}"
+
+
+def _division(layout: Layout, columns: pa.Schema) -> dict[str, str]:
+    """How the table is divided. Raises LoadConflict if no column of it has the event time."""
+    if layout.partition_by is None:
+        return {}
+    name = layout.event_time or ("_timestamp" if layout.flat else "timestamp")
+    at = columns.get_field_index(name)
+    if at < 0 or not pa.types.is_timestamp(columns.field(at).type):
+        raise LoadConflict(
+            f"a table of Iceberg is divided by a column that is a timestamp, which {name} is not: give it such a type"
+            " in the schema, and take --flat"
+        )
+    return {name: layout.partition_by}
+
+
+def _shown(division: Mapping[str, Any]) -> str:
+    return ", ".join(f"{by} of {column}" for column, by in division.items()) or "nothing"

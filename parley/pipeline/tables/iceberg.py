@@ -1,0 +1,228 @@
+"""A table of Iceberg that rows or files are appended to, with the offsets that they reach in the same commit.
+
+Rules:
+
+* The offsets are in the summary of the snapshot (``parley.offset.<application>``), all of them in each of ours. They
+  are read from the latest snapshot of ours among the ancestors of the current one. So a table that is rolled back gets
+  the records again that it has lost.
+* A property of the table says that an application has written to it. If no snapshot tells its offset then (they have
+  expired, or the table was rolled back to before them), appending is refused.
+* A commit holds only on top of the snapshot that was looked at: the library would else repeat it on top of others,
+  which may contain the same records. If it is unknown whether a commit holds, the snapshots tell it by its mark.
+* Columns are added and widened as Iceberg can: no file is written again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from parley.pipeline.values.widening import iceberg_type
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
+
+__all__ = ["IcebergConflict", "IcebergPlace", "IcebergTable", "OffsetsExpired", "create", "may_pass", "opened"]
+
+_OFFSET: Final = "parley.offset."
+_MARK: Final = "parley.commit"
+_WRITER: Final = "parley.writer."
+_RETRIES: Final = "commit.retry.num-retries"
+
+
+class IcebergConflict(Exception):
+    """Another writer has committed first, and nothing was committed here."""
+
+
+class OffsetsExpired(Exception):
+    """The table no longer tells how far an application has come; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergPlace:
+    """A table by its name in a catalog.
+
+    ``properties`` are those of the library for the catalog; those of its own configuration (``.pyiceberg.yaml``,
+    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) count, too.
+    """
+
+    catalog: str
+    properties: tuple[tuple[str, str], ...]
+    table: str
+
+    def load(self) -> Any:
+        """The catalog."""
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.catalog, **dict(self.properties))
+
+
+def opened(place: IcebergPlace) -> IcebergTable | None:
+    """The table as it is now; None if there is none."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        return IcebergTable(place.load().load_table(place.table))
+    except NoSuchTableError:
+        return None
+
+
+def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]) -> IcebergTable:
+    """Make an empty table, unless another writer makes it first; the table that there is then.
+
+    ``divided_by`` are columns and what the table is divided by of each: ``identity``, ``year``, ``month``, ``day`` or
+    ``hour``.
+    """
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+    from pyiceberg.transforms import parse_transform
+
+    catalog = place.load()
+    namespace = place.table.rpartition(".")[0]
+    if namespace:
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except Exception:  # each catalog has another for one that was made in between
+            if not catalog.namespace_exists(namespace):
+                raise
+    try:
+        with catalog.create_table_transaction(place.table, schema) as making, making.update_spec() as spec:
+            for column, by in divided_by.items():
+                spec.add_field(column, parse_transform(by), column if by == "identity" else f"{column}_{by}")
+    except (TableAlreadyExistsError, CommitFailedException):
+        pass  # another writer was first; if not, the table is missing below
+    return IcebergTable(catalog.load_table(place.table))
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error of a catalog or of a store may be gone when the same is tried again."""
+    from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
+    from sqlalchemy.exc import OperationalError
+
+    passing = (OSError, OperationalError, CommitStateUnknownException, ServerError, ServiceUnavailableError)
+    return isinstance(error, passing)
+
+
+class IcebergTable:
+    """A table as it was when it was opened. Commits are refused if it has changed since."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def location(self) -> str:
+        return str(self._table.location())
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The Arrow types of the columns, as `iceberg_type` has them."""
+        return {each.name: iceberg_type(each.type) for each in self._table.schema().as_arrow()}
+
+    @property
+    def required(self) -> list[str]:
+        """The columns that take no nulls."""
+        return [each.name for each in self._table.schema().fields if each.required]
+
+    @property
+    def division(self) -> dict[str, str]:
+        """Columns that the table is divided by, and how, as for `create`."""
+        schema = self._table.schema()
+        return {
+            schema.find_column_name(each.source_id) or "": str(each.transform) for each in self._table.spec().fields
+        }
+
+    def offsets(self, applications: Sequence[str]) -> dict[str, int]:
+        """How far each of these has come; those that have never written are left out. Raises OffsetsExpired."""
+        found = self._offsets()
+        for application in applications:
+            writer = _WRITER + application
+            if application not in found and writer in self._table.properties:
+                raise OffsetsExpired(
+                    f"the snapshots of {self._name} that hold the offset of {application} have expired, or it was"
+                    f" rolled back to before them. To write all records again that the position of the consumer group,"
+                    f" or the beginning of the topic, gives, remove the table's property {writer}"
+                )
+        return {each: found[each] for each in applications if each in found}
+
+    def append(self, rows: pa.Table, offsets: Mapping[str, int]) -> None:
+        """Append rows; their columns become those of the table. Raises IcebergConflict."""
+
+        def write(transaction: Transaction, summary: dict[str, str]) -> None:
+            self._widen(transaction, rows.schema)
+            transaction.append(rows, snapshot_properties=summary)
+
+        self._commit(write, offsets)
+
+    def add_files(self, paths: Sequence[str], schema: pa.Schema, offsets: Mapping[str, int]) -> None:
+        """Append Parquet files of this schema, which are in their places. Raises IcebergConflict."""
+
+        def write(transaction: Transaction, summary: dict[str, str]) -> None:
+            self._widen(transaction, schema)
+            transaction.add_files(list(paths), snapshot_properties=summary, check_duplicate_files=False)
+
+        self._commit(write, offsets)
+
+    @property
+    def _name(self) -> str:
+        return ".".join(self._table.name())
+
+    def _widen(self, transaction: Transaction, schema: pa.Schema) -> None:
+        there = self.columns
+        if any(there.get(each.name) != each.type for each in schema):
+            with transaction.update_schema() as update:
+                update.union_by_name(schema)
+
+    def _offsets(self) -> dict[str, int]:
+        """All offsets of the latest snapshot of ours; empty if there is none."""
+        for snapshot in self._snapshots():
+            found = _summary(snapshot)
+            if _MARK in found:
+                marks = {name.removeprefix(_OFFSET): text for name, text in found.items() if name.startswith(_OFFSET)}
+                return {application: int(text) for application, text in marks.items()}
+        return {}
+
+    def _snapshots(self) -> Iterator[Snapshot]:
+        """The current snapshot and its ancestors, the latest first, as far as they have not expired."""
+        snapshot = self._table.current_snapshot()
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+
+    def _commit(self, write: Callable[[Transaction, dict[str, str]], None], offsets: Mapping[str, int]) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        mark = uuid.uuid4().hex
+        everything = {**self._offsets(), **offsets}
+        summary = {_MARK: mark, **{_OFFSET + each: str(offset) for each, offset in everything.items()}}
+        writers = {_WRITER + each: "offsets in snapshots" for each in offsets}
+        # Only here, and not in the catalog: other writers may commit again as they like.
+        metadata = self._table.metadata
+        self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, _RETRIES: "0"}})
+        transaction = self._table.transaction()
+        try:
+            if writers.keys() - metadata.properties.keys():
+                transaction.set_properties(writers)
+            write(transaction, summary)
+            transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise IcebergConflict(f"another writer has committed to {self._name} first: {error}") from error
+        except Exception:
+            if not self._has(mark):
+                raise
+
+    def _has(self, mark: str) -> bool:
+        """Whether a commit holds. Errors of the catalog pass for no: the caller raises what has happened before."""
+        try:
+            self._table.refresh()
+        except Exception:
+            return False
+        return any(_summary(each).get(_MARK) == mark for each in self._snapshots())
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties

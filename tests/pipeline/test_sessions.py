@@ -1,0 +1,132 @@
+"""What Spark's own interfaces make of ``format("parley")``: SQL, filters, progress, and sessions of Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from parley import Broker
+from parley.pipeline.client.cluster import TopicPartition
+from parley.pipeline.format.progress import Lag, lag_of
+from parley.pipeline.spark.java import java_home
+from parley.tools.pytest_plugin import KafkaBroker
+from tests.pipeline.sparking import T0_MS, copy_stream, finish, produce, stream, table
+from tests.support.java_archives import small_spark
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(600)]
+
+CONNECT_CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+
+bootstrap, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+cluster = {"kafka.bootstrap.servers": bootstrap}
+rows = spark.read.format("parley").options(**cluster, subscribe="connect-in").load()
+rows.where("partition = 1").select("value").write.format("parley").options(
+    **cluster, topic="connect-out"
+).mode("append").save()
+reader = spark.readStream.format("parley").options(**cluster, subscribe="connect-in", startingOffsets="earliest")
+query = reader.load().where("partition = 0").select("value").writeStream.format("parley").options(
+    **cluster, topic="connect-out", checkpointLocation=checkpoint
+).trigger(availableNow=True).start()
+query.awaitTermination()
+print(type(spark).__module__, spark.read.format("parley").options(**cluster, subscribe="connect-out").load().count())
+"""
+
+
+def sent_bytes(metrics: str, topic: str) -> int:
+    with urllib.request.urlopen(metrics) as page:
+        text = page.read().decode()
+    found = re.search(rf'^parley_topic_out_bytes_total{{[^}}]*topic="{topic}"[^}}]*}} (\S+)$', text, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def test_sql_reads_topics_and_narrows_what_is_fetched(spark: SparkSession) -> None:
+    with Broker({"metrics.listener": (where := f"127.0.0.1:{free_port()}"), "num.partitions": "2"}) as broker:
+        produce(broker.bootstrap_servers, "filtered", 4000, partitions=2, batch_size=4096)
+        found, sent = [], [0]
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        try:
+            for pushes in ("true", "false"):
+                options = f"'kafka.bootstrap.servers' '{broker.bootstrap_servers}', subscribe 'filtered'"
+                options = f"OPTIONS ({options}, pushFilters '{pushes}')"
+                spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log_{pushes} USING parley {options}")
+                times = f"timestamp_millis({T0_MS + 3901}) AND timestamp_millis({T0_MS + 3989})"
+                query = spark.sql(
+                    f"SELECT * FROM log_{pushes} WHERE timestamp BETWEEN {times} AND partition = 1 AND offset >= 1900"
+                )
+                found.append(table(query))
+                sent.append(sent_bytes(f"http://{where}/metrics", "filtered"))
+                plan = query._jdf.queryExecution().executedPlan().toString()
+                checked = plan.split("Filter", 1)[1].split("\n")[0]
+                assert ("offset" in checked, "timestamp" in checked) == (pushes == "false", True)
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        assert found[0] == found[1]
+        assert len(found[0]) == 45
+        assert 0 < sent[1] < (sent[2] - sent[1]) / 5
+
+
+def test_a_table_is_refused_with_the_statement_that_works(spark: SparkSession, kafka_broker: KafkaBroker) -> None:
+    produce(kafka_broker.bootstrap_servers, "tabled", 3)
+    options = f"'kafka.bootstrap.servers' '{kafka_broker.bootstrap_servers}', subscribe 'tabled'"
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE refused USING parley OPTIONS ({options})")
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    spark.sql(f"CREATE TABLE named ({columns}, timestampType int) USING parley OPTIONS ({options})")
+    try:
+        with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+            spark.sql("SELECT * FROM named").collect()
+        given = options.replace("' '", "' = '").replace("subscribe ", "'subscribe' = ")
+        assert spark.sql(f"SELECT * FROM named WITH ({given})").count() == 3
+    finally:
+        spark.sql("DROP TABLE named")
+
+
+def test_progress_tells_how_far_a_query_is_behind(
+    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    produce(kafka_broker.bootstrap_servers, "behind", 30)
+    rows = stream(spark, "parley", kafka_broker.bootstrap_servers, subscribe="behind", maxOffsetsPerTrigger=20)
+    copying = copy_stream(rows, "parley", kafka_broker.bootstrap_servers, "behind-copy", tmp_path / "checkpoint")
+    query = copying.trigger(availableNow=True).start()
+    finish(query)
+    place = TopicPartition("behind", 0)
+    lags = [lag_of(one) for one in query.recentProgress]
+    assert lags == [Lag(query.id, number, {place: left}) for number, left in ((0, 10), (1, 0))]
+
+
+def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    """A client in a process of its own; PySpark starts the server beside it, from its own jar."""
+    bootstrap = kafka_broker.bootstrap_servers
+    kafka_broker.create_topic("connect-in", partitions=2)
+    produce(bootstrap, "connect-in", 50, partitions=2)
+    environment = {
+        **os.environ,
+        "SPARK_REMOTE": "local[2]",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{small_spark()}" --conf spark.ui.enabled=false pyspark-shell',
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT_CLIENT, bootstrap, str(tmp_path / "checkpoint")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["pyspark.sql.connect.session", "50"]
