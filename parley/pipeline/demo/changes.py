@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.pipeline.client.cluster import Cluster, Connection
@@ -29,8 +30,8 @@ WATERMARK: Final = "1 hour"
 _LOOK_S: Final = 0.2
 
 
-def changes(spark: SparkSession, bootstrap: str, topic: str, at_once: int) -> DataFrame:
-    """The changes in a topic, from its beginning, as they come."""
+def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema: str) -> DataFrame:
+    """The fields of the JSON values of a topic, from its beginning, as they come."""
     from pyspark.sql import functions as f
 
     source = (
@@ -41,8 +42,8 @@ def changes(spark: SparkSession, bootstrap: str, topic: str, at_once: int) -> Da
         .option("maxOffsetsPerTrigger", str(at_once))
         .load()
     )
-    value = f.from_json(f.col("value").cast("string"), SCHEMA)
-    return source.select(value.alias("change")).select("change.*")
+    value = f.from_json(f.col("value").cast("string"), schema)
+    return source.select(value.alias("found")).select("found.*")
 
 
 def counted(rows: DataFrame, window: str) -> DataFrame:
@@ -61,8 +62,10 @@ def counted(rows: DataFrame, window: str) -> DataFrame:
     )
 
 
-def _query(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
-    rows = changes(spark, options.bootstrap_server, options.source, options.at_once)
+def _query(
+    spark: SparkSession, options: argparse.Namespace, schema: str, counted: Callable[[DataFrame, str], DataFrame]
+) -> StreamingQuery:
+    rows = values(spark, options.bootstrap_server, options.source, options.at_once, schema)
     writer = (
         counted(rows, options.window)
         .writeStream.format("parley")
@@ -85,12 +88,17 @@ def _told(progress: Any) -> dict[str, Any]:
     return {"batch": progress["batchId"], "rows": progress["numInputRows"], "done": done}
 
 
-def main(arguments: list[str]) -> int:
-    """Run until SIGTERM; 1 if the query fails."""
-    parser = argparse.ArgumentParser(prog="python -m parley.pipeline.demo.changes", allow_abbrev=False)
+def run(
+    arguments: list[str], schema: str, counted: Callable[[DataFrame, str], DataFrame], *, name: str = "make pipeline"
+) -> int:
+    """Write what ``counted`` makes of a topic's values and a window to another topic, until SIGTERM.
+
+    1 if the query fails.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--source", required=True, help="the topic of changes")
-    parser.add_argument("--target", required=True, help="the topic of counts")
+    parser.add_argument("--source", required=True, help="the topic to read")
+    parser.add_argument("--target", required=True, help="the topic to write to")
     parser.add_argument("--window", default="10 minutes")
     parser.add_argument("--checkpoint-dir", required=True)
     parser.add_argument("--master", default=None)
@@ -105,8 +113,8 @@ def main(arguments: list[str]) -> int:
         except KafkaError as error:
             print(f"The cluster cannot be used: {error}", file=sys.stderr)
             return 1
-    spark = spark_session("make pipeline", master=options.master, settings=small, quiet=True)
-    query = _query(spark, options)
+    spark = spark_session(name, master=options.master, settings=small, quiet=True)
+    query = _query(spark, options, schema, counted)
     shown = -1
     while query.isActive and not over.wait(_LOOK_S):
         for progress in query.recentProgress:
@@ -122,4 +130,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], SCHEMA, counted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -288,13 +290,17 @@ def test_columns_of_iceberg_get_wider_with_the_schema(kafka_broker: KafkaBroker,
     catalog = (("type", "sql"), ("uri", f"sqlite:///{tmp_path}/catalog"), ("warehouse", f"file://{tmp_path}/warehouse"))
     place = IcebergPlace("local", catalog, "shop.t")
     topic = create(kafka_broker.bootstrap_servers, "widened", 1)
-    fields: list[dict[str, Any]] = [{"name": "n"}, {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}}]
+    fields: list[dict[str, Any]] = [
+        {"name": "n"},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
+    ]
     for number, kind in ((1, "int"), (1 << 40, "long")):
         fields[0]["type"] = kind
         schema = {"type": "record", "name": "r", "fields": fields}
-        value = json.dumps({"n": number, "at": "01:00:00"}).encode()
-        produce(kafka_broker.bootstrap_servers, topic, [(None, value, 1_700_000_000_000, ())])
-        layout = Layout(value_format="json", schema=read_schema(json.dumps(schema)), flat=True)
+        datum = io.BytesIO()
+        fastavro.schemaless_writer(datum, schema, {"n": number, "at": dt.time(1)})
+        produce(kafka_broker.bootstrap_servers, topic, [(None, datum.getvalue(), 1_700_000_000_000, ())])
+        layout = Layout(value_format="avro", schema=read_schema(json.dumps(schema)), flat=True)
         connection = Connection(bootstrap=kafka_broker.bootstrap_servers)
         load(LoadSettings(connection, topic, "", "iceberg", layout, iceberg=place), in_process)
     table = place.load().load_table("shop.t").scan().to_arrow().sort_by("_offset")

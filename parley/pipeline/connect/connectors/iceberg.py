@@ -138,8 +138,11 @@ def _keys() -> ConfigDef:
             ConfigType.STRING,
             "default",
             _HIGH,
-            "The catalog in PyIceberg's configuration. catalog.* are its properties: catalog.type, catalog.uri, ...",
+            "The catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
         )
+        .define("catalog.type", ConfigType.STRING, None, _HIGH, "rest, sql, hive, glue or dynamodb.")
+        .define("catalog.uri", ConfigType.STRING, None, _HIGH, "The catalog's address, such as http://catalog:8181.")
+        .define("catalog.warehouse", ConfigType.STRING, None, _HIGH, "Where the catalog puts new tables.")
         .define(
             "partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns that a new table is divided by (identity)."
         )

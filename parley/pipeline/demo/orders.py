@@ -1,0 +1,44 @@
+"""The Spark job of the worked example (docs/example-orders.md): change events of orders become revenue by window.
+
+A value is the JSON of a change as a database's log has it: ``op`` (c, u, d), ``at``, and the order ``before`` and
+``after`` it. A change adds what it adds to the revenue of its country, in the window in which it was made. Windows are
+written once, when the watermark says that they are complete.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from parley.pipeline.demo.changes import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ORDER: Final = "struct<id: bigint, country: string, amount: decimal(12, 2)>"
+SCHEMA: Final = f"op string, at timestamp, before {ORDER}, after {ORDER}"
+WATERMARK: Final = "30 minutes"
+"""Longer than events are late, and partitions apart."""
+
+
+def revenue(changes: DataFrame, window: str) -> DataFrame:
+    """Key and value of the records that tell the revenue of a window and a country."""
+    from pyspark.sql import functions as f
+
+    parts = f.array(
+        f.struct(f.col("before.country").alias("country"), (-f.col("before.amount")).alias("amount")),
+        f.struct("after.country", "after.amount"),
+    )
+    booked = changes.withWatermark("at", WATERMARK).select("at", f.inline(parts)).where("country IS NOT NULL")
+    sums = booked.groupBy(f.window("at", window), "country").agg(
+        f.sum("amount").cast("decimal(14, 2)").alias("revenue"), f.count("*").alias("bookings")
+    )
+    start = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("window")
+    return sums.select(
+        f.to_json(f.struct(start, "country")).alias("key"),
+        f.to_json(f.struct(start, "country", f.col("revenue").cast("string"), "bookings")).alias("value"),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], SCHEMA, revenue, name="orders"))
