@@ -195,7 +195,10 @@ def main(arguments: list[str]) -> int:
             revenue(broker.bootstrap_servers, folder, changes, options.master)
             load_table(broker.bootstrap_servers, folder / "table", options.master)
         rows = read_with_duckdb(folder / "table")
-    agree = rows == expected(changes)
+    wanted = expected(changes)
+    agree = rows == wanted
+    for row in set(rows) ^ set(wanted):
+        print("only in", "the table:" if row in rows else "plain Python:", *row)
     print(f"{len(rows)} rows of {len(changes)} changes: {'all agree' if agree else 'they differ'} with plain Python")
     if options.plot is not None:
         from parley.tools.orders_picture import picture

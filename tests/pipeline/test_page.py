@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+# Those that begin with the name of a file are run by test_sessions.py.
+PROGRAMS = re.findall(r"^```python\n(?!# )(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,14 +6,18 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from pathlib import Path
 
+import pyarrow.dataset as pa_dataset
+import pyspark
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from parley import Broker
+from parley import Broker, read_topic
 from parley.pipeline.client.cluster import TopicPartition
 from parley.pipeline.format.progress import Lag, lag_of
 from parley.pipeline.spark.java import java_home
@@ -111,22 +115,44 @@ def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -
     bootstrap = kafka_broker.bootstrap_servers
     kafka_broker.create_topic("connect-in", partitions=2)
     produce(bootstrap, "connect-in", 50, partitions=2)
+    told = run([sys.executable, "-c", CONNECT_CLIENT, bootstrap, str(tmp_path / "checkpoint")], tmp_path)
+    assert told.split() == ["pyspark.sql.connect.session", "50"]
+
+
+def test_a_declarative_pipeline(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    """The pipeline of docs/pipeline.md."""
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    program = re.findall(r"^```python\n(# transformations/orders.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "orders.py").write_text(program)
+    spec = textwrap.dedent(re.findall(r"^( {4}name: shop\n(?: {4}.*\n)+)", page, re.MULTILINE)[0])
+    spec = spec.replace("/data/pipeline", f"{tmp_path}/state").replace("host:9092", kafka_broker.bootstrap_servers)
+    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    with Producer({"bootstrap.servers": kafka_broker.bootstrap_servers}) as producer:
+        for number in range(30):
+            producer.produce("orders", key=("DE", "FR")[number % 2], value=str(number * 10))
+    program_path = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
+    run([program_path, "run"], tmp_path)
+    large = read_topic(kafka_broker.bootstrap_servers, "large-orders")
+    assert sorted(int(value) for value in large.column("value").to_pylist()) == [n * 10 for n in range(11, 30)]
+    found = pa_dataset.dataset(tmp_path / "spark-warehouse" / "revenue", format="parquet").to_table().to_pylist()
+    assert sorted(list(row.values()) for row in found) == [["DE", 2100], ["FR", 2250]]
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What a program prints that has sessions of Spark Connect on this machine."""
     environment = {
         **os.environ,
         "SPARK_REMOTE": "local[2]",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JAVA_HOME": str(java_home()),
+        "JAVA_TOOL_OPTIONS": small_spark(),
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{small_spark()}" --conf spark.ui.enabled=false pyspark-shell',
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     done = subprocess.run(
-        [sys.executable, "-c", CONNECT_CLIENT, bootstrap, str(tmp_path / "checkpoint")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["pyspark.sql.connect.session", "50"]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout

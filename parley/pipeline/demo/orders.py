@@ -36,7 +36,9 @@ def revenue(changes: DataFrame, window: str) -> DataFrame:
     start = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("window")
     return sums.select(
         f.to_json(f.struct(start, "country")).alias("key"),
-        f.to_json(f.struct(start, "country", f.col("revenue").cast("string"), "bookings")).alias("value"),
+        f.to_json(f.struct(start, "country", f.col("revenue").cast("string").alias("revenue"), "bookings")).alias(
+            "value"
+        ),
     )
 
 

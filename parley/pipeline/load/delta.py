@@ -18,6 +18,7 @@ import pyarrow.fs as pa_fs
 from parley.pipeline.load.columns import NO_TIME, Layout
 from parley.pipeline.load.files import OURS, Destination, Written, take_folder
 from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.values.names import DELTA_NAMES
 from parley.pipeline.values.widening import delta_type
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class DeltaCommits:
         found = [(one.name, delta_type(one.type)) for one in self._layout.columns]
         if lacking := [name for name, kind in found if kind is None]:
             raise LoadConflict(f"Delta has no type for times of day ({', '.join(lacking)}): take another format")
-        return [*found, *((name, pa.string()) for name in self._layout.folders)]
+        columns = [*found, *((name, pa.string()) for name in self._layout.folders)]
+        if (problem := DELTA_NAMES.problem(dict(columns))) is not None:
+            raise LoadConflict(f"{problem} in a Delta table: take another schema, or another format")
+        return columns
 
     def look_up(self, partitions: Sequence[int]) -> None:
         """Read how far these partitions are loaded."""

@@ -22,6 +22,7 @@ from parley.pipeline.tables.iceberg import (
     create,
     opened,
 )
+from parley.pipeline.values.names import ICEBERG_NAMES
 from parley.pipeline.values.widening import iceberg_columns, iceberg_widens
 
 __all__ = ["IcebergCommits"]
@@ -39,6 +40,8 @@ class IcebergCommits:
         self._load_id = load_id
         self._topic = topic
         self._columns = iceberg_columns(layout.columns)
+        if (problem := ICEBERG_NAMES.problem({one.name: one.type for one in self._columns})) is not None:
+            raise LoadConflict(f"{problem} in an Iceberg table: take another schema, or another format")
         self._division = _division(layout, self._columns)
         self._table = opened(place) or create(place, self._columns, self._division)
         self._check()

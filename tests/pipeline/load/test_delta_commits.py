@@ -14,6 +14,7 @@ from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.delta import DeltaCommits
 from parley.pipeline.load.files import Destination
 from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.load.value_reading import ValueSchema
 
 
 def commits(folder: Path, layout: Layout | None = None) -> DeltaCommits:
@@ -45,6 +46,12 @@ def test_a_load_that_another_overtook_while_the_table_was_made_names_no_file(tmp
     other.begin({0: 5})
     with pytest.raises(LoadConflict, match="another load"):
         late.begin({0: 0})
+
+
+def test_names_that_delta_would_take_for_one_are_refused(tmp_path: Path) -> None:
+    schema = ValueSchema(pa.struct([("a", pa.int64()), ("A", pa.int64())]))
+    with pytest.raises(LoadConflict, match="'a' and 'A' would have the same name in a Delta table"):
+        commits(tmp_path, Layout(value_format="json", schema=schema, flat=True)).begin({})
 
 
 def test_two_that_make_one_table_at_once_do_not_write_over_each_other(

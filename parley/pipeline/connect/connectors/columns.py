@@ -25,6 +25,7 @@ from parley.pipeline.connect.logical import from_millis
 from parley.pipeline.connect.records import SinkRecord
 from parley.pipeline.values.exact import UNKNOWN, DoesNotFit, fits, fitter, json_value, kind_of
 from parley.pipeline.values.json_text import dumps
+from parley.pipeline.values.names import ANY_NAMES, NameRule
 from parley.pipeline.values.widening import DIGITS_MAX, Fractions, is_always_exact, settled, widened
 
 __all__ = [
@@ -141,10 +142,12 @@ class Columns:
         dividing: Iterable[str] = (),
         fixed: Iterable[str] = (),
         widens: Callable[[Any, Any], bool] = lambda old, new: True,
+        names: NameRule = ANY_NAMES,
     ) -> None:
         """``stored`` are the types of the columns that are there; ``required`` those of them that take no nulls.
 
-        ``fixed`` are columns that are never widened; ``widens`` tells whether the target can widen a column at all.
+        ``fixed`` are columns that are never widened; ``widens`` tells whether the target can widen a column at all;
+        ``names`` is the rule of its names.
 
         ``dividing`` are columns that a table is divided by: their values are kept as text, in which some are null.
         """
@@ -155,6 +158,7 @@ class Columns:
         self._dividing = frozenset(dividing)
         self._fixed = frozenset(fixed)
         self._widens = widens
+        self._names = names
         self._rows: list[tuple[Row, dict[str, Any]]] = []
         self._changed: set[str] = set()
         """Columns with another type than some of the rows were added with."""
@@ -185,6 +189,8 @@ class Columns:
                 if needed is not None:
                     grown[name] = needed
                     stored[name] = fitter(needed)(value)
+        if grown and (problem := self._names.problem({**self.kinds, **grown})) is not None:
+            raise Refused(f"{place(row.record)}: {problem} in {self._target.name}")
         self._changed |= {name for name in grown if self.kinds.get(name, UNKNOWN) != UNKNOWN}
         self.kinds |= grown
         self._rows.append((row, stored))

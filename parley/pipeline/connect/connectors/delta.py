@@ -29,6 +29,7 @@ from parley.pipeline.connect.connectors.ranges import range_keys
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.values.exact import DoesNotFit, fits, fitter
+from parley.pipeline.values.names import DELTA_NAMES
 from parley.pipeline.values.widening import delta_type, is_always_exact, only_adds_fields
 
 __all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
@@ -140,6 +141,7 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
             {each.name: each.type for each in schema},
             _TableColumns(f"the table {self._url}", None if self._evolves or table is None else _EVOLUTION, table),
             required=[each.name for each in schema if not each.nullable],
+            names=DELTA_NAMES,
             dividing=self._columns if table is None else table.metadata().partition_columns,
         )
         rows = table_of(records, columns, refusing(self), with_source=self._with_source)

@@ -26,6 +26,7 @@ from parley.pipeline.tables.iceberg import (
     may_pass,
     opened,
 )
+from parley.pipeline.values.names import ICEBERG_NAMES
 from parley.pipeline.values.widening import iceberg_type, iceberg_widens
 
 __all__ = ["IcebergSinkConnector", "IcebergSinkTask"]
@@ -104,6 +105,7 @@ class IcebergSinkTask(ExactlyOnceSinkTask):
             _TableColumns(f"the table {self._place.table}", None if self._evolves or table is None else _EVOLUTION),
             required=[] if table is None else table.required,
             widens=iceberg_widens,
+            names=ICEBERG_NAMES,
         )
         rows = table_of(records, columns, refusing(self), with_source=self._with_source)
         if not rows.num_rows:

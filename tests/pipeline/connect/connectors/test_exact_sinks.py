@@ -663,3 +663,30 @@ def test_an_iceberg_table_that_was_rolled_back_or_has_forgotten(place_of: Callab
     with pytest.raises(ConnectError, match=r"have expired.*remove the table's property parley\.writer"):
         task.committed(partition)
     assert place.start(name="another").committed(partition) == {}
+
+
+ODD_NAMES: list[dict[str, Any]] = [
+    {"a": 1}, {"A": 2}, {"a": 3, "s": {"x": 1}}, {"s": {"X": 2}}, {"s.x": 3}, {"": 4}, {"n\0ul": 5}, {"s": {"": 6}},
+    {"a b,;{}()=\n\t\"'`": 7}, {"ä" * 40: 8}, {"__connect_partition": 9},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet", "sqlite", "postgresql"])
+def test_names_that_a_target_cannot_have_are_refused_and_no_value_goes_elsewhere(
+    place_of: Callable[[str], Place], kind: str
+) -> None:
+    place = place_of(kind)
+    task = place.start()
+    for offset, fields in enumerate(ODD_NAMES):
+        put(task, [record(offset, fields)])
+    check(place, {(0, offset): fields for offset, fields in enumerate(ODD_NAMES)})
+    assert (
+        sorted(offset for _, offset in place.refusals.errors)
+        == {
+            "delta": [1, 3, 6],
+            "iceberg": [4, 5, 6, 7],
+            "parquet": [],
+            "sqlite": [1, 5, 6, 10],
+            "postgresql": [5, 6, 9, 10],
+        }[kind]
+    )

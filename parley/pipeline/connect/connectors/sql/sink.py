@@ -55,6 +55,7 @@ from parley.pipeline.connect.data import Struct
 from parley.pipeline.connect.errors import ConnectError, DataError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.values.exact import DoesNotFit, kind_of
+from parley.pipeline.values.names import sql_names
 
 __all__ = ["SqlSinkConnector", "SqlSinkTask"]
 
@@ -176,6 +177,9 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         values, types = fields_of(record.value, record.value_schema)
         wanted = self._config["fields.whitelist"]
         columns = {name: each for name, each in values.items() if not wanted or name in wanted or name in key}
+        differing = [name for name, each in key.items() if columns.get(name) not in (None, each)]
+        if differing:
+            raise Refused(f"{place(record)}: the primary key has other values of {', '.join(differing)}")
         return _Change(Row(record, {**columns, **key}, {**types, **declared}), tuple(key))
 
     def _key(self, record: SinkRecord) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -219,7 +223,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         if table is None and not self._config["auto.create"]:
             raise ConnectError(f"there is no table {name}; auto.create=true makes it")
         target = TableColumns(f"table {name}", self._evolution_key(table), connection, table)
-        columns = Columns(target.kinds(), target, fixed=target.fixed())
+        columns = Columns(target.kinds(), target, fixed=target.fixed(), names=sql_names(connection.dialect.name))
         rows = planned([change.row for change in changes], columns, lambda *refusal: refusals.append(refusal))
         if not rows:
             return
@@ -304,7 +308,8 @@ def _parameters(stored: StoredRow, table: sa.Table, columns: Columns, dialect: s
             try:
                 found[name] = sql_value(stored.values.get(name), column, columns.kinds[name], dialect)
             except DoesNotFit as error:
-                raise Refused(f"{place(stored.row.record)}: the field {name} has {error}") from None
+                what = f"{error.given}, no exact value of its column type {error.kind}"
+                raise Refused(f"{place(stored.row.record)}: the field {error.below(name).path} has {what}") from None
     return found
 
 
