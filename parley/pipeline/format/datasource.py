@@ -8,6 +8,7 @@ names them; then the options are those of the table, ``provider`` and ``option.<
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql.datasource import (
@@ -19,7 +20,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from parley.pipeline.format.options import OptionError, SinkOptions, read_boolean, sink_options, source_options
+from parley.pipeline.format.options import (
+    OptionError,
+    SinkOptions,
+    SourceOptions,
+    only_topic,
+    read_boolean,
+    sink_options,
+    source_options,
+)
 from parley.pipeline.format.sink import KafkaBatchWriter, KafkaStreamWriter, check_columns
 from parley.pipeline.format.source import (
     KafkaBatchReader,
@@ -29,6 +38,8 @@ from parley.pipeline.format.source import (
     check_schema,
     source_schema,
 )
+from parley.pipeline.format.typed import TypedColumn, asked, columns_of, sinks
+from parley.pipeline.schemas.client import RegistryAway
 
 __all__ = ["ParleyDataSource"]
 
@@ -55,13 +66,13 @@ class ParleyDataSource(DataSource):
     def schema(self) -> StructType:
         if _is_of_a_table(self.options):
             raise OptionError(_NO_TABLES)
-        return source_schema(self.options.get("includeheaders", "").strip().lower() == "true")
+        fields, _ = _typed(self.options)
+        return source_schema(self.options.get("includeheaders", "").strip().lower() == "true", fields)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if not self.options:
             raise OptionError(f"there are no options. If this is a table: {_NO_TABLES}")
-        options = source_options(self.options, streaming=False)
-        check_schema(schema, options)
+        options = self._source(schema, streaming=False)
         return (
             NarrowedBatchReader(options)
             if read_boolean(self.options, "pushFilters", False)
@@ -70,11 +81,15 @@ class ParleyDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            options = source_options(self.options, streaming=True)
-            check_schema(schema, options)
+            return KafkaStreamReader(self._source(schema, streaming=True))
         except OptionError as error:
             return RefusedStreamReader(error)
-        return KafkaStreamReader(options)
+
+    def _source(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        options = source_options(self.options, streaming=streaming)
+        fields, columns = _typed(self.options, schema)
+        check_schema(schema, options, fields)
+        return replace(options, typed=columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -86,5 +101,17 @@ class ParleyDataSource(DataSource):
 
     def _sink(self, schema: StructType) -> SinkOptions:
         options = sink_options(self.options)
-        check_columns(schema, options)
-        return options
+        try:
+            columns = sinks(asked(self.options, options.topic), schema)
+        except (ValueError, RegistryAway) as error:
+            raise OptionError(f"{error}") from None
+        check_columns(schema, options, [one.column for one in columns])
+        return replace(options, typed=columns)
+
+
+def _typed(options: Mapping[str, str], planned: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
+    """The columns that the options give a type, and how they are read. Raises OptionError."""
+    try:
+        return columns_of(asked(options, only_topic(options)), planned)
+    except (ValueError, RegistryAway) as error:
+        raise OptionError(f"{error}") from None

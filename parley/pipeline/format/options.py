@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from parley.pipeline.client.cluster import EARLIEST, LATEST, Connection, Isolation, TopicPartition
 from parley.pipeline.client.fetching import FETCH_BYTES
@@ -24,6 +24,9 @@ from parley.pipeline.client.writing import Writing
 from parley.protocol.records.batch_header import INT32_MAX, INT64_MAX
 from parley.protocol.records.compression import Compression
 from parley.protocol.security.client_security import SecurityProperties
+
+if TYPE_CHECKING:
+    from parley.pipeline.format.typed import TypedColumn
 
 __all__ = [
     "AtTime",
@@ -36,6 +39,7 @@ __all__ = [
     "Specific",
     "TimesOf",
     "connection",
+    "only_topic",
     "read_boolean",
     "read_integer",
     "sink_options",
@@ -63,12 +67,17 @@ _REFUSED_OF_SINK: Final = {
     "partitioner.class": "rows go where Kafka's own partitioner puts them, or where a column 'partition' says",
     "transactional.id": "each task has an id of its own; say how these begin with the option 'transactionalIdPrefix'",
 }
+_TYPED: Final = (
+    *(f"{column}{suffix}" for column in ("key", "value") for suffix in ("Format", "Subject", "SchemaVersion")),
+    "mode",
+)
+"""Read by `parley.pipeline.format.typed`."""
 _OF_SOURCE: Final = (
     *_CHOICES, "kafka.bootstrap.servers", "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs", "groupIdPrefix",
+    "fetchOffset.retryIntervalMs", "groupIdPrefix", *_TYPED,
 )  # fmt: skip
 _OF_SINK: Final = (
     "kafka.bootstrap.servers",
@@ -76,6 +85,7 @@ _OF_SINK: Final = (
     "deliveryGuarantee",
     "transactionalIdPrefix",
     "checkpointLocation",
+    *_TYPED,
 )
 _UNITS_MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -154,6 +164,8 @@ class SourceOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     fetch_bytes: int
+    typed: tuple[TypedColumn, ...] = ()
+    """The columns that are read with a schema."""
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -199,6 +211,8 @@ class SinkOptions:
     transactional_id_prefix: str | None
     """How the transactional ids of the tasks begin; None to write without transactions."""
     writing: Writing
+    typed: tuple[TypedColumn, ...] = ()
+    """The columns that are written with a schema."""
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -260,6 +274,15 @@ def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
 
 
 # What is read.
+
+
+def only_topic(options: Mapping[str, str]) -> str | None:
+    """The topic that is read, if it is the only one."""
+    given = {key.lower(): value for key, value in options.items()}
+    topics = {one.strip() for one in given.get("subscribe", "").split(",") if one.strip()}
+    if "assign" in given:
+        topics = {one.topic for one in _assigned(given["assign"].strip())}
+    return topics.pop() if len(topics) == 1 else None
 
 
 def _chosen(given: Mapping[str, str]) -> Chosen:

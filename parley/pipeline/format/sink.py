@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -34,6 +34,7 @@ from parley.pipeline.format.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note,
 from parley.pipeline.format.kept_producers import kept_producer
 from parley.pipeline.format.options import OptionError, SinkOptions
 from parley.pipeline.format.positions import shared_cluster
+from parley.pipeline.format.typed import bytes_of
 from parley.pipeline.spark.shipping import Travels
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -50,8 +51,8 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 _log = logging.getLogger(__name__)
 
 
-def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `OptionError` for columns that cannot be records."""
+def check_columns(schema: StructType, options: SinkOptions, typed: Sequence[str] = ()) -> None:
+    """Raises `OptionError` for columns that cannot be records; those in ``typed`` have a schema, and any type."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise OptionError(
@@ -59,7 +60,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             " selectExpr('to_json(struct(*)) AS value')"
         )
     for name in ("key", "value"):
-        if name in kinds and not isinstance(kinds[name], StringType | BinaryType):
+        if name in kinds and name not in typed and not isinstance(kinds[name], StringType | BinaryType):
             raise _wrong(name, kinds[name], f"string or binary; cast it, as with CAST({name} AS STRING)")
     if options.topic is None:
         if "topic" not in kinds:
@@ -255,7 +256,7 @@ def _open(producer: Producer, transactional_id: str) -> None:
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
     names = [name for name in _COLUMNS if name in batch.schema.names and (name != "topic" or options.topic is None)]
-    rows = batch.select(names)
+    rows = bytes_of(batch.select(names), options.typed)
     if "topic" in names and rows.column("topic").null_count:
         raise OptionError("column 'topic' is null in some rows; set the option 'topic', or leave those rows out")
     return rows

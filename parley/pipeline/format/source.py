@@ -66,6 +66,7 @@ from parley.pipeline.format.positions import (
     shared_cluster,
 )
 from parley.pipeline.format.pushdown import EVERYTHING, Narrowing, narrowing
+from parley.pipeline.format.typed import typed_rows
 from parley.pipeline.spark.shipping import Travels
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -105,15 +106,16 @@ class DataLoss(Exception):
     """What a query was to read is not there any more; the text names it, and the option to go on without it."""
 
 
-def source_schema(include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source."""
-    schema = StructType(list(_COLUMNS))
+def source_schema(include_headers: bool, typed: StructType | None = None) -> StructType:
+    """The columns of Spark's Kafka source; those in ``typed`` have its types instead of bytes."""
+    own = {} if typed is None else {one.name: one for one in typed.fields}
+    schema = StructType([own.get(one.name, one) for one in _COLUMNS.fields])
     return schema.add("headers", _HEADERS) if include_headers else schema
 
 
-def check_schema(schema: StructType, options: SourceOptions) -> None:
+def check_schema(schema: StructType, options: SourceOptions, typed: StructType | None = None) -> None:
     """Raises `OptionError` for a schema that a user has made up."""
-    if schema != source_schema(options.include_headers):
+    if schema != source_schema(options.include_headers, typed):
         raise OptionError(
             "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
             " like (headers are there with the option 'includeHeaders')"
@@ -313,7 +315,8 @@ def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch
         max_bytes = min(options.fetch_bytes, max(_FETCH_BYTES_MIN, _OFFSET_BYTES * len(todo)))
         try:
             for fetched in cluster.fetch(todo.partition, todo.start, todo.end, options.isolation, max_bytes=max_bytes):
-                yield from decode(fetched, todo.start, todo.end, include_headers=options.include_headers)
+                for rows in decode(fetched, todo.start, todo.end, include_headers=options.include_headers):
+                    yield typed_rows(rows, options.typed)
                 todo = replace(todo, start=fetched.next_offset)
             return
         except OffsetOutOfRange as gone:

@@ -41,11 +41,11 @@ def canonical(schema: Schema) -> str:
     return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
 
 
-def expanded(schema: Schema, load: Loader) -> Any:
-    """The schema as fastavro parses it: the names of references are known in it. Raises BadSchema."""
+def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) -> Any:
+    """The schema as fastavro parses it; ``names`` gets all named types, also those of references. Raises BadSchema."""
     import fastavro
 
-    names: dict[str, dict[Any, Any]] = {}
+    names = {} if names is None else names
     made: Any = None
     for one in [*closure(schema, load).values(), schema]:
         try:

@@ -23,6 +23,8 @@ class ParsedJson:
     schema: Any
     resolver: Any
     """A resolver of the library ``referencing``, whose base is the schema."""
+    registry: Any
+    """The schema and its references, for validators."""
 
 
 def parsed(schema: Schema, load: Loader) -> ParsedJson:
@@ -43,7 +45,7 @@ def parsed(schema: Schema, load: Loader) -> ParsedJson:
         own = resource(schema.text)
         base = own.id() or ""
         registry: Any = Registry().with_resources([*others.items(), (base, own)])
-        made = ParsedJson(own.contents, registry.resolver(base))
+        made = ParsedJson(own.contents, registry.resolver(base), registry)
         _check_references(made.schema, made.resolver)
     except jsonschema.exceptions.SchemaError as error:
         raise BadSchema(f"Invalid JSON schema: {error.message[:500]} at {error.json_path}") from None

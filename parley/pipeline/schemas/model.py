@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-__all__ = ["BadSchema", "Loader", "Reference", "Schema", "SchemaType", "closure"]
+__all__ = ["BadSchema", "Loader", "Reference", "Schema", "SchemaType", "closure", "no_references"]
 
 _REFERENCES_MAX: Final = 1000
 """References of a schema, with those of the schemas that it refers to: a few dozen in practice."""
@@ -78,6 +78,11 @@ def _reference(given: Any) -> Reference:
 
 Loader = Callable[[Reference], Schema]
 """Returns the schema of a reference. Raises BadSchema if there is none."""
+
+
+def no_references(reference: Reference) -> Schema:
+    """The loader of schemas that stand alone. Raises BadSchema."""
+    raise BadSchema(f"The schema has the reference {reference.name}, and there is no registry to ask")
 
 
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:

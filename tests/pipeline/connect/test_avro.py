@@ -65,16 +65,16 @@ class Registry(BaseHTTPRequestHandler):
     schemas: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        number = int(self.path.rpartition("/")[2])
+        number = int(self.path.partition("?")[0].rpartition("/")[2])
         self._answer(200 if number <= len(self.schemas) else 404, {"schema": self.schemas[number - 1 : number]})
 
     def do_POST(self) -> None:
         schema = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["schema"]
         if schema not in self.schemas:
-            if not self.path.endswith("/versions"):
+            if not self.path.partition("?")[0].endswith("/versions"):
                 return self._answer(404, {"error_code": 40403, "message": "Schema not found"})
             self.schemas.append(schema)
-        return self._answer(200, {"id": self.schemas.index(schema) + 1})
+        return self._answer(200, {"id": self.schemas.index(schema) + 1, "schema": schema})
 
     def _answer(self, code: int, body: Any) -> None:
         if isinstance(body.get("schema"), list):

@@ -7,31 +7,26 @@ Without a registry all values are data of ``avro.schema``, which is Avro's JSON,
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import struct as packing
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Password
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
 from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
 from parley.pipeline.connect.data import NO_VALUE, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
 from parley.pipeline.connect.text_values import infer_schema
+from parley.pipeline.schemas.avro import expanded
+from parley.pipeline.schemas.client import Client, RegistryAway, RegistryRefused, Settings, client_of, framed, unframed
+from parley.pipeline.schemas.model import BadSchema, Loader, no_references
+from parley.pipeline.schemas.model import Schema as Registered
+from parley.pipeline.schemas.model import SchemaType as Language
 
 __all__ = ["AvroConverter"]
-
-_HEAD: Final = packing.Struct(">bI")
-_TIMEOUT_S: Final = 10.0
-_ANSWER_BYTES_MAX: Final = 1 << 24
-_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-_NO_SERVICE: Final = 500
 
 
 class AvroConverter(Converter):
@@ -49,13 +44,15 @@ class AvroConverter(Converter):
         super().configure(props, is_key)
         self._ending = "-key" if is_key else "-value"
         self._fixed: _Parsed | None = None
-        self._registry: _Registry | None = None
+        self._registry: Client | None = None
         self._by_id: dict[int, _Parsed] = {}
         self._written: dict[tuple[str, Schema], tuple[int, _Parsed]] = {}
         if self.config["schema.registry.url"]:
-            self._registry = _Registry(self.config["schema.registry.url"], self.config["basic.auth.user.info"])
+            user = self.config["basic.auth.user.info"]
+            login = {} if user is None else {"basic.auth.user.info": user.value}
+            self._registry = client_of(Settings.of({"url": ",".join(self.config["schema.registry.url"]), **login}))
         elif self.config["avro.schema"]:
-            self._fixed = _Parsed(_read_schema(self.config["avro.schema"]))
+            self._fixed = _Parsed(Registered(Language.AVRO, _read_schema(self.config["avro.schema"])))
         else:
             raise ConfigError("Avro needs schema.registry.url, or avro.schema.")
 
@@ -68,15 +65,16 @@ class AvroConverter(Converter):
         if schema is None:
             raise DataError(f"A value of topic {topic} has no schema, and none can be made of {type(value).__name__}.")
         number, parsed = self._registered(topic + self._ending, schema)
-        return _HEAD.pack(0, number) + parsed.write(value)
+        return framed(number) + parsed.write(value)
 
     def _registered(self, subject: str, schema: Schema) -> tuple[int, _Parsed]:
         known = self._written.get((subject, schema))
         if known is None:
             assert self._registry is not None
-            avro = to_avro(schema)
-            number = self._registry.number_of(subject, avro, registers=self.config["auto.register.schemas"])
-            known = self._written[subject, schema] = (number, _Parsed(avro))
+            avro = Registered(Language.AVRO, json.dumps(to_avro(schema)))
+            asked = self._registry.register if self.config["auto.register.schemas"] else self._registry.look_up
+            with _registry_errors():
+                known = self._written[subject, schema] = (asked(subject, avro), _Parsed(avro))
         return known
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
@@ -84,21 +82,35 @@ class AvroConverter(Converter):
             return NO_VALUE
         if self._fixed is not None:
             return self._fixed.read(data, 0)
-        if len(data) < _HEAD.size or data[0] != 0:
-            raise DataError(f"A value of topic {topic} has no number of a schema before it.")
-        number = _HEAD.unpack_from(data)[1]
+        try:
+            number, begin = unframed(data)
+        except ValueError as error:
+            raise DataError(f"A value of topic {topic} cannot be read: {error}.") from None
         parsed = self._by_id.get(number)
         if parsed is None:
             assert self._registry is not None
-            parsed = self._by_id[number] = _Parsed(self._registry.schema_of(number))
-        return parsed.read(data, _HEAD.size)
+            with _registry_errors():
+                parsed = self._by_id[number] = _Parsed(self._registry.schema(number), self._registry.load)
+        return parsed.read(data, begin)
 
 
-def _read_schema(given: str) -> Any:
+@contextmanager
+def _registry_errors() -> Iterator[None]:
+    """A registry that does not respond is asked again later; what it refuses fails the record."""
+    try:
+        yield
+    except RegistryAway as error:
+        raise RetriableError(str(error)) from None
+    except (RegistryRefused, BadSchema) as error:
+        raise DataError(str(error)) from None
+
+
+def _read_schema(given: str) -> str:
     """The schema in a text, or in the file that it names. Raises ConfigError."""
     try:
         text = given if given.lstrip()[:1] in ("{", "[", '"') else Path(given).read_text()
-        return json.loads(text)
+        json.loads(text)
+        return text
     except (OSError, ValueError) as error:
         raise ConfigError(f"Invalid value {given} for configuration avro.schema: {error}") from None
 
@@ -106,13 +118,11 @@ def _read_schema(given: str) -> Any:
 class _Parsed:
     """An Avro schema, ready to read and to write."""
 
-    def __init__(self, avro: Any) -> None:
-        import fastavro
-
+    def __init__(self, schema: Registered, load: Loader = no_references) -> None:
         try:
-            self._avro = fastavro.parse_schema(avro)
-            self.schema = from_avro(avro)
-        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, KeyError, ValueError) as error:
+            self._avro = expanded(schema, load)
+            self.schema = from_avro(json.loads(schema.text))
+        except (BadSchema, KeyError, ValueError) as error:
             raise DataError(f"The Avro schema cannot be used: {error}") from None
 
     def write(self, value: Any) -> bytes:
@@ -176,39 +186,3 @@ def _typed(schema: Schema, value: Any) -> Any:
             pairs = value.items() if isinstance(value, dict) else ((one["key"], one["value"]) for one in value)
             return {_typed(schema.key_schema, key): _typed(schema.value_schema, one) for key, one in pairs}
     return value
-
-
-class _Registry:
-    """A schema registry, asked over HTTP."""
-
-    def __init__(self, urls: list[str], user: Password | None) -> None:
-        self._urls = [url.rstrip("/") for url in urls]
-        self._headers = {"Content-Type": _TYPE, "Accept": _TYPE}
-        if user is not None:
-            self._headers["Authorization"] = "Basic " + base64.b64encode(user.value.encode()).decode()
-
-    def schema_of(self, number: int) -> Any:
-        """The schema with that number. Raises DataError, RetriableError."""
-        return json.loads(self._ask(f"/schemas/ids/{number}")["schema"])
-
-    def number_of(self, subject: str, schema: Any, *, registers: bool) -> int:
-        """The number of the schema under the subject. Raises DataError where it is not there and not registered."""
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}" + ("/versions" if registers else "")
-        return int(self._ask(path, {"schema": json.dumps(schema)})["id"])
-
-    def _ask(self, path: str, body: Any = None) -> Any:
-        failures = []
-        for url in self._urls:
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(url + path, data, self._headers)
-            try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                    return json.loads(answer.read(_ANSWER_BYTES_MAX))
-            except urllib.error.HTTPError as error:
-                text = error.read(1000).decode(errors="replace")
-                if error.code < _NO_SERVICE:
-                    raise DataError(f"The schema registry {url} refused {path}: {error.code} {text}") from None
-                failures.append(f"{url}: {error.code} {text}")
-            except (OSError, ValueError) as error:
-                failures.append(f"{url}: {error}")
-        raise RetriableError("No schema registry answers: " + "; ".join(failures))

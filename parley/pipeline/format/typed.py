@@ -1,0 +1,186 @@
+"""Typed columns: ``valueFormat`` and ``keyFormat`` with a schema registry, of the source and of the sink.
+
+Rules:
+
+1. The driver asks the registry for the reader's schema once, when a query is planned: its latest version, or the one
+   that ``valueSchemaVersion`` names. It is the type of the column until the query is started again.
+2. Tasks ask for the schema of each id that they meet, and read the data into the reader's schema.
+3. A value that cannot be read exactly fails the task (``mode`` FAILFAST) or is null (PERMISSIVE); the text names
+   topic, partition and offset, and never the value.
+4. The sink registers the schema of a column on the driver, before the first task runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from parley.pipeline.schemas.client import PREFIX, Settings, client_of
+from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
+from parley.pipeline.schemas.rows import FORMATS, Typed, column_type, derived
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Asked", "BadValue", "TypedColumn", "asked", "bytes_of", "columns_of", "sinks", "typed_rows"]
+
+_COLUMNS: Final = ("key", "value")
+_MODES: Final = ("FAILFAST", "PERMISSIVE")
+_log = logging.getLogger(__name__)
+
+
+class BadValue(ValueError):
+    """A value that cannot be read as its schema says, or that a schema does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options say of a column; ``version`` is None for the latest."""
+
+    column: str
+    language: SchemaType
+    settings: Settings
+    subject: str
+    version: int | None
+    is_pinned: bool
+    """True if a version is named, ``latest`` too: the sink then writes with that and registers none."""
+    is_permissive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumn:
+    """A column as the tasks read or write it."""
+
+    column: str
+    typed: Typed
+    is_permissive: bool = False
+
+
+def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
+    """Read the options; ``topic`` names the subjects if it is the only one. Raises ValueError."""
+    given = {key.lower(): value.strip() for key, value in options.items()}
+    formats = {column: given[f"{column}format"] for column in _COLUMNS if given.get(f"{column}format")}
+    if not formats:
+        return ()
+    prefixed = {key.removeprefix(PREFIX): value for key, value in given.items() if key.startswith(PREFIX)}
+    settings = Settings.of(prefixed)
+    mode = given.get("mode", "FAILFAST").upper()
+    if mode not in _MODES:
+        raise ValueError(f"'mode' is {mode!r}; it must be FAILFAST or PERMISSIVE")
+    found = []
+    for column, text in formats.items():
+        if text.lower() not in FORMATS:
+            raise ValueError(f"'{column}Format' is {text!r}; it must be {', '.join(FORMATS)}")
+        subject = given.get(f"{column}subject") or (f"{topic}-{column}" if topic else "")
+        if not subject:
+            raise ValueError(f"name the subject of the {column}s with '{column}Subject': the topic is not the only one")
+        version = given.get(f"{column}schemaversion", "")
+        if version and version != "latest" and not (version.isascii() and version.isdigit()):
+            raise ValueError(f"'{column}SchemaVersion' is {version!r}; it must be a number or latest")
+        number = int(version) if version and version != "latest" else None
+        language = FORMATS[text.lower()]
+        found.append(Asked(column, language, settings, subject, number, bool(version), mode == "PERMISSIVE"))
+    return tuple(found)
+
+
+# --- Reading ---
+
+
+def columns_of(wanted: Sequence[Asked], given: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
+    """The Spark types of the columns, and how tasks read them. Blocks, on the driver.
+
+    ``given`` are the types that Spark has planned with: the newest version with that type counts, since another may
+    have been registered meanwhile. Raises ValueError and RegistryAway.
+    """
+    fields, columns = StructType(), []
+    for one in wanted:
+        planned = None if given is None or one.column not in given.names else given[one.column].dataType
+        number, schema, kind = _version(one, planned)
+        fields.add(StructField(one.column, kind, True))
+        columns.append(TypedColumn(one.column, Typed(one.settings, schema, number), one.is_permissive))
+    return fields, tuple(columns)
+
+
+def _version(one: Asked, planned: DataType | None) -> tuple[int, Schema, DataType]:
+    client = client_of(one.settings)
+    versions = client.versions(one.subject) if one.version is None else [one.version]
+    newest: tuple[int, Schema, DataType] | None = None
+    for version in reversed(versions):
+        number, schema = client.version(one.subject, version)
+        if schema.type is not one.language:
+            raise BadSchema(f"version {version} of {one.subject} is of type {schema.type}, not {one.language}")
+        found = number, schema, _spark(column_type(one.settings, schema))
+        if planned is None or found[2] == planned:
+            return found
+        newest = newest or found
+    assert newest is not None, "a subject that is there has a version"
+    return newest
+
+
+def _spark(kind: pa.DataType) -> DataType:
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    made: DataType = from_arrow_type(kind, prefer_timestamp_ntz=True)
+    return made
+
+
+def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
+    """The rows with typed columns. Raises BadValue, and RegistryAway: then the task must be run again."""
+    import pyarrow as pa
+
+    for one in columns:
+        at = batch.schema.get_field_index(one.column)
+
+        def bad(row: int, error: ValueError, one: TypedColumn = one, batch: pa.RecordBatch = batch) -> None:
+            topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+            text = f"the {one.column} of {topic}-{partition} at offset {offset} cannot be read: {error}"
+            if not one.is_permissive:
+                raise BadValue(f"{text}. With the option 'mode' PERMISSIVE such values are null") from None
+            _log.debug("%s", text)
+
+        made = one.typed.read(batch.column(at).to_pylist(), bad)
+        batch = batch.set_column(at, pa.field(one.column, made.type), made)
+    return batch
+
+
+# --- Writing ---
+
+
+def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...]:
+    """How tasks write the columns; their schemas are registered. Blocks, on the driver. Raises ValueError."""
+    made = []
+    for one in wanted:
+        if one.column not in schema.names:
+            raise ValueError(f"'{one.column}Format' is set, and there is no column '{one.column}'")
+        if one.is_pinned:
+            number, found, _ = _version(one, None)
+        else:
+            found = derived(one.settings, one.subject, one.language, _arrow(schema[one.column].dataType))
+            number = client_of(one.settings).register(one.subject, found)
+            found = client_of(one.settings).schema(number)
+        made.append(TypedColumn(one.column, Typed(one.settings, found, number)))
+    return tuple(made)
+
+
+def _arrow(kind: DataType) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def bytes_of(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
+    """The rows with columns of bytes. Raises BadValue."""
+    import pyarrow as pa
+
+    for one in columns:
+        at = batch.schema.get_field_index(one.column)
+        try:
+            made = one.typed.write(batch.column(at))
+        except ValueError as error:
+            raise BadValue(f"column '{one.column}' has a value that cannot be written: {error}") from None
+        batch = batch.set_column(at, pa.field(one.column, pa.binary()), made)
+    return batch

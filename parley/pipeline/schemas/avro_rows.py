@@ -1,0 +1,390 @@
+"""Values of Avro as rows of Arrow, and back, exactly.
+
+Columns: a record is a struct, a union with null is nullable, int and long in a union are a long, float and double a
+double; other unions are a struct with a field ``member0``, ``member1``... for each type, of which one is not null.
+Times of day and durations stay what they are encoded as: integers, bytes. Decimals of more than 38 digits, recursive
+records and unions whose members cannot be told apart are refused by name. Logical types are applied here and not by
+fastavro, which would cut times.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types
+
+from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.values.exact import DoesNotFit, kind_of
+
+__all__ = ["column_type", "reader", "schema_text", "writer"]
+
+Convert = Callable[[Any], Any] | None
+"""From what fastavro reads to what the column holds, or back; None if both are the same."""
+_PLAIN: Final = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_LOCAL: Final = pa.timestamp("us")
+_TIMES: Final = {
+    "timestamp-millis": (_INSTANT, 1000), "timestamp-micros": (_INSTANT, 1),
+    "local-timestamp-millis": (_LOCAL, 1000), "local-timestamp-micros": (_LOCAL, 1),
+}  # fmt: skip
+_DAY_0: Final = dt.date(1970, 1, 1).toordinal()
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
+_DECIMAL_MAX: Final = 38
+_NUMBERS: Final = ({"int", "long"}, {"float", "double"})
+_CLASSES: Final = {
+    "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes, "string": str,
+    "array": list, "map": dict,
+}  # fmt: skip
+_TOP: Final = "topLevelRecord"
+"""The name of the record, as Spark's to_avro has it."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Tree:
+    """A schema as fastavro parses it, without logical types; these are applied by `column` and `reads`."""
+
+    def __init__(self, schema: Schema, load: Loader) -> None:
+        import fastavro
+
+        self.names: dict[str, Any] = {}
+        self.root = expanded(schema, load, self.names)
+        self._open: list[str] = []
+        names: dict[str, dict[Any, Any]] = {}
+        self.bare = fastavro.parse_schema(_bare(self.root, self.names, set()), named_schemas=names, _write_hint=False)
+
+    def resolved(self, node: Any) -> Any:
+        return self.names[node] if isinstance(node, str) and node not in PRIMITIVES else node
+
+    def column(self, given: Any) -> tuple[pa.DataType, Convert, Convert]:
+        """The type of the column; what is read of a value for it; what is written of it. Raises BadSchema."""
+        node = self.resolved(given)
+        if isinstance(node, list):
+            return self._union(node)
+        kind = node if isinstance(node, str) else node["type"]
+        logical = None if isinstance(node, str) else node.get("logicalType")
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return _decimal(node)
+        if logical == "date" and kind == "int":
+            return pa.date32(), _read_date, _write_date
+        if logical in _TIMES and kind == "long":
+            return _time(*_TIMES[logical])
+        if kind in _PLAIN:
+            return _PLAIN[kind], None, None
+        if kind == "fixed":
+            return pa.binary(), None, None
+        if kind == "enum":
+            return pa.string(), None, None
+        if kind == "array":
+            column, reads, writes = self.column(node["items"])
+            return pa.list_(column), _each(reads), _each(writes)
+        if kind == "map":
+            column, reads, writes = self.column(node["values"])
+            return pa.map_(pa.string(), column), _each_value(reads), _each_value(writes, is_written=True)
+        if kind in ("record", "error"):
+            return self._record(node)
+        return self.column(kind)
+
+    def _record(self, node: Mapping[str, Any]) -> tuple[pa.DataType, Convert, Convert]:
+        if node["name"] in self._open:
+            raise BadSchema(f"The record {node['name']} contains itself: no column holds that")
+        self._open.append(node["name"])
+        fields = {one["name"]: self.column(one["type"]) for one in node["fields"]}
+        self._open.pop()
+        reads = {name: one[1] for name, one in fields.items() if one[1] is not None}
+        writes = {name: one[2] for name, one in fields.items() if one[2] is not None}
+        made = pa.struct([(name, one[0]) for name, one in fields.items()])
+        return made, _fields(reads), _fields(writes)
+
+    def _union(self, node: list[Any]) -> tuple[pa.DataType, Convert, Convert]:
+        members = [one for one in node if one != "null"]
+        if not members:
+            return pa.null(), None, None
+        if len(members) == 1:
+            return self._optional(members[0])
+        for numbers in _NUMBERS:
+            if all(isinstance(one, str) and one in numbers for one in members):
+                return _PLAIN["long" if "long" in members else "double"], None, None
+        keys = [self._key(one) for one in members]
+        if len(set(keys)) < len(keys):
+            raise BadSchema("A union has members that cannot be told apart: no column holds that")
+        columns = [self.column(one) for one in members]
+        names = [f"member{number}" for number in range(len(members))]
+        made = pa.struct([(name, one[0]) for name, one in zip(names, columns, strict=True)])
+
+        def reads(value: Any) -> Any:
+            key = value[0] if isinstance(value, tuple) else type(value)
+            at = keys.index(key)
+            inner = value[1] if isinstance(value, tuple) else value
+            convert = columns[at][1]
+            return {names[at]: inner if convert is None else convert(inner)}
+
+        def writes(value: Any) -> Any:
+            given = [at for at, name in enumerate(names) if value.get(name) is not None]
+            if len(given) != 1:
+                raise DoesNotFit(f"a union with {len(given)} members that are not null", made)
+            at = given[0]
+            inner, convert = value[names[at]], columns[at][2]
+            inner = inner if convert is None else convert(inner)
+            return (keys[at], inner) if isinstance(keys[at], str) else inner
+
+        return made, reads, writes
+
+    def _optional(self, member: Any) -> tuple[pa.DataType, Convert, Convert]:
+        column, reads, writes = self.column(member)
+        is_named = isinstance(self._key(member), str)
+
+        def read(value: Any) -> Any:
+            inner = value[1] if isinstance(value, tuple) else value
+            return inner if inner is None or reads is None else reads(inner)
+
+        def write(value: Any) -> Any:
+            return value if value is None or writes is None else writes(value)
+
+        return column, read if is_named or reads else None, write if writes else None
+
+    def _key(self, member: Any) -> Any:
+        """What tells the values of a member of a union apart: its name, or their class."""
+        node = self.resolved(member)
+        kind = node if isinstance(node, str) else node["type"]
+        return node["name"] if kind in NAMED else _CLASSES[kind]
+
+
+def _bare(node: Any, names: Mapping[str, Any], seen: set[str]) -> Any:
+    """The schema without logical types."""
+    if isinstance(node, list):
+        return [_bare(one, names, seen) for one in node]
+    if isinstance(node, str):
+        if node in PRIMITIVES or node in seen:
+            return node
+        return _bare(names[node], names, seen)
+    if node["type"] in NAMED:
+        if node["name"] in seen:
+            return node["name"]
+        seen.add(node["name"])
+    made = {key: value for key, value in node.items() if key != "logicalType"}
+    if "fields" in node:
+        made["fields"] = [{**one, "type": _bare(one["type"], names, seen)} for one in node["fields"]]
+    for key in ("items", "values"):
+        if key in node:
+            made[key] = _bare(node[key], names, seen)
+    if not isinstance(node["type"], str):
+        made["type"] = _bare(node["type"], names, seen)
+    return made
+
+
+# --- Conversions ---
+
+
+def _decimal(node: Mapping[str, Any]) -> tuple[pa.DataType, Convert, Convert]:
+    precision, scale, size = node["precision"], node.get("scale", 0), node.get("size")
+    if precision > _DECIMAL_MAX:
+        raise BadSchema(f"A decimal of {precision} digits: a column holds {_DECIMAL_MAX} at most")
+
+    def reads(value: bytes) -> Decimal:
+        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale)
+
+    def writes(value: Decimal) -> bytes:
+        whole = int(value.scaleb(scale))
+        return whole.to_bytes(size or (whole if whole >= 0 else ~whole).bit_length() // 8 + 1, "big", signed=True)
+
+    return pa.decimal128(precision, scale), reads, writes
+
+
+def _read_date(days: int) -> dt.date:
+    try:
+        return dt.date.fromordinal(days + _DAY_0)
+    except (ValueError, OverflowError):
+        raise DoesNotFit("a date outside of the years 1 to 9999", pa.date32()) from None
+
+
+def _write_date(value: dt.date) -> int:
+    return value.toordinal() - _DAY_0
+
+
+def _time(kind: pa.DataType, unit_us: int) -> tuple[pa.DataType, Convert, Convert]:
+    zone = dt.UTC if kind.tz else None
+
+    def reads(value: int) -> dt.datetime:
+        try:
+            return (_EPOCH + dt.timedelta(microseconds=value * unit_us)).replace(tzinfo=zone)
+        except OverflowError:
+            raise DoesNotFit("a timestamp outside of the years 1 to 9999", kind) from None
+
+    def writes(value: dt.datetime) -> int:
+        own = value.astimezone(dt.UTC) if zone else value
+        whole, rest = divmod((own.replace(tzinfo=None) - _EPOCH) // dt.timedelta(microseconds=1), unit_us)
+        if rest:
+            raise DoesNotFit("a timestamp with a finer fraction", kind)
+        return whole
+
+    return kind, reads, writes
+
+
+def _each(convert: Convert) -> Convert:
+    return None if convert is None else lambda values: [convert(one) for one in values]
+
+
+def _each_value(convert: Convert, *, is_written: bool = False) -> Convert:
+    if is_written:
+        return lambda pairs: {key: one if convert is None else convert(one) for key, one in dict(pairs).items()}
+    return None if convert is None else lambda values: {key: convert(one) for key, one in values.items()}
+
+
+def _fields(converts: Mapping[str, Callable[[Any], Any]]) -> Convert:
+    if not converts:
+        return None
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise DoesNotFit(kind_of(value), pa.struct([]))
+        return {**value, **{name: one(value[name]) for name, one in converts.items() if name in value}}
+
+    return convert
+
+
+# --- Reading and writing ---
+
+
+def column_type(schema: Schema, load: Loader) -> pa.DataType:
+    """The type of a column of such values. Raises BadSchema."""
+    tree = _Tree(schema, load)
+    return tree.column(tree.root)[0]
+
+
+def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
+    """Return the function that reads data of one schema, from a position on, into the other (Avro's resolution).
+
+    Raises BadSchema if a logical type differs: Avro would take the one for the other. The function raises ValueError.
+    """
+    import fastavro
+
+    theirs, ours = _Tree(written, load), _Tree(wanted, load)
+    _check_logical(theirs, theirs.root, ours, ours.root, set())
+    convert = ours.column(ours.root)[1]
+    target = None if written == wanted else ours.bare
+
+    def read(data: bytes, begin: int) -> Any:
+        stream = io.BytesIO(data)
+        stream.seek(begin)
+        try:
+            value = fastavro.schemaless_reader(stream, theirs.bare, target, return_named_type=True)
+        except Exception as error:  # the reader raises whatever odd bytes lead to
+            raise ValueError(f"it is no data of its schema: {type(error).__name__}: {error}") from None
+        if stream.tell() != len(data):
+            raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
+        return value if convert is None else convert(value)
+
+    return read
+
+
+def _check_logical(theirs: _Tree, their: Any, ours: _Tree, our: Any, seen: set[tuple[int, int]]) -> None:
+    a, b = theirs.resolved(their), ours.resolved(our)
+    if (id(a), id(b)) in seen:
+        return
+    seen.add((id(a), id(b)))
+    a, b = _only(a), _only(b)
+    if isinstance(a, list) or isinstance(b, list):
+        return
+    if _logical(a) != _logical(b):
+        raise BadSchema(f"{_logical(a)} of the writer's schema is {_logical(b)} in the reader's: values would change")
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return
+    fields = {one["name"]: one["type"] for one in a.get("fields", ())}
+    for one in b.get("fields", ()):
+        for name in (one["name"], *one.get("aliases", ())):
+            if name in fields:
+                _check_logical(theirs, fields[name], ours, one["type"], seen)
+                break
+    for key in ("items", "values"):
+        if key in a and key in b:
+            _check_logical(theirs, a[key], ours, b[key], seen)
+
+
+def _only(node: Any) -> Any:
+    members = [one for one in node if one != "null"] if isinstance(node, list) else []
+    return members[0] if len(members) == 1 else node
+
+
+def _logical(node: Any) -> str:
+    if not isinstance(node, dict) or node.get("logicalType") not in ("decimal", "date", *_TIMES):
+        return "a plain value"
+    scale = f" of scale {node.get('scale', 0)}" if node["logicalType"] == "decimal" else ""
+    return f"{node['logicalType']}{scale}"
+
+
+def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
+    """Return the function that writes a value of the column. It raises DoesNotFit and ValueError."""
+    import fastavro
+
+    tree = _Tree(schema, load)
+    convert = tree.column(tree.root)[2]
+
+    def write(value: Any) -> bytes:
+        out = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(out, tree.bare, value if convert is None else convert(value), strict=True)
+        except (TypeError, KeyError, AttributeError, OverflowError, ValueError) as error:
+            if isinstance(error, DoesNotFit):
+                raise
+            raise ValueError(f"the value does not fit its Avro schema: {error}") from None
+        return out.getvalue()
+
+    return write
+
+
+def schema_text(kind: pa.DataType, name: str, namespace: str = "") -> Any:
+    """The Avro schema for a column, as parsed JSON: every part may be null. Raises BadSchema."""
+    return _written(kind, name, namespace, set())
+
+
+def _written(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:
+    plain = {one: text for text, one in _PLAIN.items()} | {pa.int8(): "int", pa.int16(): "int"}
+    if kind in plain:
+        return plain[kind]
+    if kind == pa.date32():
+        return {"type": "int", "logicalType": "date"}
+    if types.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    if types.is_decimal128(kind) and kind.scale >= 0:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if types.is_list(kind):
+        return {"type": "array", "items": _nullable(kind.value_type, name, space, taken)}
+    if types.is_map(kind) and kind.key_type == pa.string():
+        return {"type": "map", "values": _nullable(kind.item_type, name, space, taken)}
+    if types.is_struct(kind):
+        if name in taken:
+            name = f"{name}{len(taken)}"
+        taken.add(name)
+        fields = [_field(one, name, space, taken) for one in kind]
+        return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": fields}
+    raise BadSchema(f"A column of type {kind} has no type in Avro")
+
+
+def _field(field: pa.Field, record: str, space: str, taken: set[str]) -> dict[str, Any]:
+    if not _NAME.fullmatch(field.name):
+        raise BadSchema(f"A field cannot have the name {field.name!r} in Avro")
+    return {"name": field.name, "type": _nullable(field.type, f"{record}_{field.name}", space, taken), "default": None}
+
+
+def _nullable(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:
+    made = _written(kind, name, space, taken)
+    return made if made == "null" else ["null", made]
+
+
+def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
+    """The text of a schema for a column, whose record has the name that it has in an earlier version."""
+    root = None if before is None else expanded(before, load)
+    full = root["name"] if isinstance(root, dict) and root.get("type") == "record" else _TOP
+    space, _, name = full.rpartition(".")
+    return json.dumps(schema_text(kind, name, space))

@@ -1,0 +1,154 @@
+"""The client of a schema registry, of any vendor: ``confluent_kafka.schema_registry``, with errors of two kinds.
+
+A value in a topic is a zero byte, the id of its schema in four bytes, for Protobuf the place of the message in the
+file, and the data (`framed`, `unframed`). `Settings` can be pickled; `client_of` keeps a client for each in a process.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Self
+
+from parley.pipeline.schemas.model import BadSchema, Reference, Schema, SchemaType
+
+__all__ = ["PREFIX", "Client", "RegistryAway", "RegistryRefused", "Settings", "client_of", "framed", "unframed"]
+
+PREFIX: Final = "schema.registry."
+_HEAD: Final = packing.Struct(">bI")
+_TRIES: Final = 2
+_WAIT_MS: Final = 100
+_SECONDS: Final = 10
+_SERVER_ERROR: Final = 500
+_KEYS: Final = (
+    "url", "basic.auth.user.info", "basic.auth.credentials.source", "ssl.ca.location", "ssl.certificate.location",
+    "ssl.key.location", "ssl.key.password", "bearer.auth.credentials.source", "bearer.auth.token",
+    "bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope",
+    "bearer.auth.logical.cluster", "bearer.auth.identity.pool.id",
+)  # fmt: skip
+
+
+class RegistryRefused(ValueError):
+    """The registry has refused a request; another try would not help."""
+
+
+class RegistryAway(ConnectionError):
+    """No registry responds; a later try may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a registry is reached: ``url`` (several with commas), login and TLS, by the names of Confluent's client."""
+
+    items: tuple[tuple[str, str], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Read the settings, without their prefix. Raises ValueError."""
+        for name in given:
+            if name not in _KEYS:
+                raise ValueError(f"'{PREFIX}{name}' is not known; there are {', '.join(PREFIX + one for one in _KEYS)}")
+        if not given.get("url", "").strip():
+            raise ValueError(f"'{PREFIX}url' is missing: the address of a schema registry, as http://localhost:8081")
+        return cls(tuple(sorted(given.items())))
+
+
+@lru_cache(64)
+def client_of(settings: Settings) -> Client:
+    """The process's client for these settings."""
+    return Client(settings)
+
+
+class Client:
+    """Schemas by id and by subject. All methods block, and raise RegistryRefused and RegistryAway."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Any = None
+
+    def schema(self, number: int) -> Schema:
+        """The schema with this id."""
+        return _model(self._call("get_schema", number))
+
+    def load(self, reference: Reference) -> Schema:
+        """The schema of a reference. Raises BadSchema, too."""
+        return _model(self._call("get_version", reference.subject, reference.version).schema)
+
+    def latest(self, subject: str) -> tuple[int, Schema] | None:
+        """Version and schema of the latest version; None if the subject has none."""
+        try:
+            found = self._call("get_latest_version", subject)
+        except RegistryRefused as error:
+            if " 404 " in f"{error}":
+                return None
+            raise
+        return found.version, _model(found.schema)
+
+    def version(self, subject: str, version: int) -> tuple[int, Schema]:
+        """Id and schema of a version."""
+        found = self._call("get_version", subject, version)
+        return found.schema_id, _model(found.schema)
+
+    def versions(self, subject: str) -> list[int]:
+        """The versions of a subject."""
+        return sorted(self._call("get_versions", subject))
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id of the schema, which becomes a version of the subject if it is none."""
+        return int(self._call("register_schema", subject, _confluents(schema)))
+
+    def look_up(self, subject: str, schema: Schema) -> int:
+        """The id of a schema that is a version of the subject."""
+        return int(self._call("lookup_schema", subject, _confluents(schema)).schema_id)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        urls = dict(self._settings.items)["url"]
+        try:
+            if self._client is None:
+                self._client = _made(self._settings)
+            return getattr(self._client, name)(*arguments)
+        except SchemaRegistryError as error:
+            text = f"The schema registry {urls} refused {name}: {error.http_status_code} {error.error_message}"
+            if error.http_status_code < _SERVER_ERROR:
+                raise RegistryRefused(text) from None
+            raise RegistryAway(text) from None
+        except (BadSchema, RegistryRefused):
+            raise
+        except Exception as error:  # those of its HTTP client are of no common class
+            raise RegistryAway(f"No schema registry answers: {urls}: {error or type(error).__name__}") from None
+
+
+def _made(settings: Settings) -> Any:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    given: dict[str, Any] = {"max.retries": _TRIES, "retries.wait.ms": _WAIT_MS, "timeout": _SECONDS}
+    return SchemaRegistryClient({**given, **dict(settings.items)})
+
+
+def _model(given: Any) -> Schema:
+    references = tuple(Reference(one.name, one.subject, one.version) for one in given.references or ())
+    return Schema(SchemaType(given.schema_type or "AVRO"), given.schema_str, references)
+
+
+def _confluents(schema: Schema) -> Any:
+    from confluent_kafka.schema_registry import Schema as Theirs
+    from confluent_kafka.schema_registry import SchemaReference
+
+    references = [SchemaReference(one.name, one.subject, one.version) for one in schema.references]
+    return Theirs(schema.text, schema.type.value, references)
+
+
+def framed(number: int) -> bytes:
+    """What stands before the data of a value with this schema."""
+    return _HEAD.pack(0, number)
+
+
+def unframed(data: bytes) -> tuple[int, int]:
+    """The id of a value's schema, and where the rest begins. Raises ValueError."""
+    if len(data) < _HEAD.size or data[0] != 0:
+        raise ValueError("it has no id of a schema before it")
+    return _HEAD.unpack_from(data)[1], _HEAD.size

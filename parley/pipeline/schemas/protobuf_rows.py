@@ -1,0 +1,333 @@
+"""Messages of Protobuf as rows of Arrow, and back, exactly.
+
+Columns: a message is a struct; repeated fields are lists, maps are maps; uint32 is a long, uint64 a decimal of 20
+digits, an enum the name of its value, ``google.protobuf.Timestamp`` a timestamp. A field with presence is null if it is
+not set; others have their default. An unknown value of an enum and a timestamp finer than a microsecond are refused by
+name, as are recursive messages. Data of another version is read as the reader's message: fields are their numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types
+
+from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.schemas.proto_text import proto_text
+from parley.pipeline.schemas.protobuf import files_of, pool_of
+from parley.pipeline.values.exact import DoesNotFit
+
+__all__ = ["column_type", "derived_text", "reader", "writer"]
+
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_KINDS: Final = {
+    1: pa.float64(), 2: pa.float32(), 3: pa.int64(), 4: pa.decimal128(20, 0), 5: pa.int32(),
+    6: pa.decimal128(20, 0), 7: pa.int64(), 8: pa.bool_(), 9: pa.string(), 12: pa.binary(), 13: pa.int64(),
+    14: pa.string(), 15: pa.int32(), 16: pa.int64(), 17: pa.int32(), 18: pa.int64(),
+}  # fmt: skip
+"""By the numbers of types in descriptors."""
+_WRITTEN: Final = {
+    pa.float64(): 1, pa.float32(): 2, pa.int64(): 3, pa.int8(): 5, pa.int16(): 5, pa.int32(): 5, pa.bool_(): 8,
+    pa.string(): 9, pa.binary(): 12,
+}  # fmt: skip
+_MESSAGE: Final = 11
+_NANOS_PER_MICRO: Final = 1000
+_INDEXES_MAX: Final = 100
+
+
+def _messages(schema: Schema, load: Loader) -> Any:
+    files = files_of(schema, load)
+    return pool_of(files).FindFileByName(files[-1].name)
+
+
+def _first(file: Any) -> Any:
+    found = _in_order(file)
+    if not found:
+        raise BadSchema("The schema has no message")
+    return found[0]
+
+
+def _in_order(within: Any) -> list[Any]:
+    """The messages of a file, or those inside of a message, in the order in which they are written."""
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+
+    if hasattr(within, "message_types_by_name"):
+        file = FileDescriptorProto()
+        within.CopyToProto(file)
+        return [within.message_types_by_name[one.name] for one in file.message_type]
+    message = DescriptorProto()
+    within.CopyToProto(message)
+    return [within.nested_types_by_name[one.name] for one in message.nested_type]
+
+
+def _struct(message: Any, within: tuple[str, ...] = ()) -> pa.DataType:
+    if message.full_name in within:
+        raise BadSchema(f"The message {message.full_name} contains itself: no column holds that")
+    inner = (*within, message.full_name)
+    return pa.struct([(one.name, _kind(one, inner)) for one in message.fields])
+
+
+def _kind(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    if _is_map(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_single(key, within), _single(value, within))
+    single = _single(field, within)
+    return pa.list_(single) if field.is_repeated else single
+
+
+def _single(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    if field.message_type is not None:
+        return _INSTANT if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, within)
+    return _KINDS[field.type]
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def column_type(schema: Schema, load: Loader) -> pa.DataType:
+    """The type of a column of the schema's first message. Raises BadSchema."""
+    return _struct(_first(_messages(schema, load)))
+
+
+# --- Reading ---
+
+
+def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
+    """Return the function that reads a message, whose place in the file is before it. It raises ValueError."""
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+
+    theirs, ours = _messages(written, load), _first(_messages(wanted, load))
+    make = GetMessageClass(ours)
+
+    def read(data: bytes, begin: int) -> Any:
+        indexes, begin = _indexes(data, begin)
+        name = _at(theirs, indexes).name
+        if name != ours.name:
+            raise ValueError(f"it is a message {name}, not {ours.name}")
+        try:
+            message = make.FromString(data[begin:])
+        except DecodeError:
+            raise ValueError(f"it is no message {ours.full_name}") from None
+        return _row(message)
+
+    return read
+
+
+def _indexes(data: bytes, begin: int) -> tuple[list[int], int]:
+    """Where the message is in its file, in zigzag numbers; a single 0 is the first message."""
+    count, begin = _number(data, begin)
+    if count == 0:
+        return [0], begin
+    if not 0 < count <= _INDEXES_MAX:
+        raise ValueError("the place of its message is malformed")
+    found = []
+    for _ in range(count):
+        one, begin = _number(data, begin)
+        found.append(one)
+    return found, begin
+
+
+def _number(data: bytes, begin: int) -> tuple[int, int]:
+    value = shift = 0
+    while begin < len(data) and shift < 35:
+        value |= (data[begin] & 0x7F) << shift
+        begin, shift = begin + 1, shift + 7
+        if data[begin - 1] < 0x80:
+            return (value >> 1) ^ -(value & 1), begin
+    raise ValueError("the place of its message is malformed")
+
+
+def _at(file: Any, indexes: list[int]) -> Any:
+    found = file
+    for index in indexes:
+        inside = _in_order(found)
+        if not 0 <= index < len(inside):
+            raise ValueError("its schema has no message at this place")
+        found = inside[index]
+    return found
+
+
+def _row(message: Any) -> dict[str, Any]:
+    return {one.name: _value(message, one) for one in message.DESCRIPTOR.fields}
+
+
+def _value(message: Any, field: Any) -> Any:
+    if _is_map(field):
+        inner = field.message_type.fields_by_name["value"]
+        return {key: _one(one, inner) for key, one in getattr(message, field.name).items()}
+    if field.is_repeated:
+        return [_one(one, field) for one in getattr(message, field.name)]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _one(getattr(message, field.name), field)
+
+
+def _one(value: Any, field: Any) -> Any:
+    if field.message_type is not None:
+        return _instant(value) if field.message_type.full_name == _TIMESTAMP else _row(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        if known is None:
+            raise DoesNotFit("an unknown value of an enum", pa.string(), field.name)
+        return known.name
+    return Decimal(value) if field.type in (4, 6) else value
+
+
+def _instant(value: Any) -> dt.datetime:
+    if value.nanos % _NANOS_PER_MICRO:
+        raise DoesNotFit("a timestamp with a finer fraction", _INSTANT)
+    try:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
+            seconds=value.seconds, microseconds=value.nanos // _NANOS_PER_MICRO
+        )
+    except OverflowError:
+        raise DoesNotFit("a timestamp outside of the years 1 to 9999", _INSTANT) from None
+
+
+# --- Writing ---
+
+
+def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
+    """Return the function that writes a value of the column as the first message. It raises ValueError."""
+    from google.protobuf.message import EncodeError
+    from google.protobuf.message_factory import GetMessageClass
+
+    make = GetMessageClass(_first(_messages(schema, load)))
+
+    def write(value: Any) -> bytes:
+        message = make()
+        _fill(message, value)
+        try:
+            return b"\0" + bytes(message.SerializeToString(deterministic=True))
+        except EncodeError as error:
+            raise ValueError(f"the value does not fit its Protobuf schema: {error}") from None
+
+    return write
+
+
+def _fill(message: Any, row: Any) -> None:
+    for field in message.DESCRIPTOR.fields:
+        value = row.get(field.name)
+        if value is None:
+            continue
+        if _is_map(field):
+            inner = field.message_type.fields_by_name["value"]
+            for key, one in dict(value).items():
+                _refuse_null(one, field)
+                if inner.message_type is not None:
+                    _set_message(getattr(message, field.name)[key], one)
+                else:
+                    getattr(message, field.name)[key] = _scalar(one, inner)
+        elif field.is_repeated:
+            for one in value:
+                _refuse_null(one, field)
+                if field.message_type is not None:
+                    _set_message(getattr(message, field.name).add(), one)
+                else:
+                    getattr(message, field.name).append(_scalar(one, field))
+        elif field.message_type is not None:
+            getattr(message, field.name).SetInParent()
+            _set_message(getattr(message, field.name), value)
+        else:
+            setattr(message, field.name, _scalar(value, field))
+    for oneof in message.DESCRIPTOR.oneofs:
+        if sum(row.get(one.name) is not None for one in oneof.fields) > 1:
+            raise DoesNotFit(f"several fields of the oneof {oneof.name}", pa.struct([]))
+
+
+def _refuse_null(value: Any, field: Any) -> None:
+    if value is None:
+        raise DoesNotFit("null in a list or map", pa.struct([]), field.name)
+
+
+def _set_message(message: Any, value: Any) -> None:
+    if message.DESCRIPTOR.full_name != _TIMESTAMP:
+        _fill(message, value)
+        return
+    micros = (value - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    message.seconds, rest = divmod(micros, 1_000_000)
+    message.nanos = rest * _NANOS_PER_MICRO
+
+
+def _scalar(value: Any, field: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_name.get(value)
+        if known is None:
+            raise DoesNotFit("a text that is no value of the enum", pa.string(), field.name)
+        return known.number
+    try:
+        return int(value) if field.type in (4, 6) else field_checked(value, field)
+    except ValueError:
+        raise DoesNotFit("a number out of range", _KINDS[field.type], field.name) from None
+
+
+def field_checked(value: Any, field: Any) -> Any:
+    """A scalar; uint32 has a column with a wider range. Raises ValueError."""
+    if field.type in (7, 13) and not 0 <= value < 1 << 32:
+        raise ValueError("it is no uint32")
+    return value
+
+
+# --- Schemas of columns ---
+
+
+def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
+    """The text of a schema for a column. Fields have the numbers of the earlier version; new ones get higher ones."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    old = None if before is None else _first(_messages(before, load))
+    file = FileDescriptorProto(name="default.proto", syntax="proto3")
+    if old is not None:
+        file.package = old.file.package
+    message = file.message_type.add(name=old.name if old is not None else "Row")
+    _describe(message, kind, old, file)
+    return proto_text(file)
+
+
+def _describe(message: Any, kind: pa.DataType, old: Any, file: Any) -> None:
+    if not types.is_struct(kind):
+        raise BadSchema(f"A column of type {kind} is no message of Protobuf: make a struct of it")
+    known = {} if old is None else {name: one.number for name, one in old.fields_by_name.items()}
+    following = max(known.values(), default=0) + 1
+    for one in kind:
+        number = known.get(one.name)
+        if number is None:
+            number, following = following, following + 1
+        inner = old.fields_by_name[one.name].message_type if one.name in known else None
+        _add(message, one.name, number, one.type, inner, file)
+
+
+def _add(message: Any, name: str, number: int, kind: pa.DataType, old: Any, file: Any) -> None:
+    field = message.field.add(name=name, number=number, label=1)
+    if types.is_map(kind):
+        entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+        entry.options.map_entry = True
+        _add(entry, "key", 1, kind.key_type, None, file)
+        inner = None if old is None else old.fields_by_name["value"].message_type
+        _add(entry, "value", 2, kind.item_type, inner, file)
+        for one in entry.field:
+            one.ClearField("proto3_optional")
+        field.label, field.type, field.type_name = 3, _MESSAGE, entry.name
+        return
+    if types.is_list(kind):
+        field.label, kind = 3, kind.value_type
+    if types.is_timestamp(kind) and kind.tz:
+        field.type, field.type_name = _MESSAGE, f".{_TIMESTAMP}"
+        if "google/protobuf/timestamp.proto" not in file.dependency:
+            file.dependency.append("google/protobuf/timestamp.proto")
+    elif types.is_struct(kind):
+        nested = message.nested_type.add(name=old.name if old is not None else f"{name[:1].upper()}{name[1:]}Message")
+        _describe(nested, kind, old, file)
+        field.type, field.type_name = _MESSAGE, nested.name
+    elif kind in _WRITTEN:
+        field.type = _WRITTEN[kind]
+        field.proto3_optional = field.label == 1
+    else:
+        raise BadSchema(f"A column of type {kind} has no type in Protobuf: cast it to a text or a number")

@@ -1,0 +1,166 @@
+"""Avro as rows: what fastavro itself reads and writes is what the columns hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.pipeline.schemas import avro_rows
+from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_references
+from parley.pipeline.values.exact import DoesNotFit, exact_array
+
+PLAIN: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "long": st.integers(-(1 << 63), (1 << 63) - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "bytes": st.binary(max_size=8),
+    "string": st.text(st.characters(codec="utf-8"), max_size=8),
+}
+FROM, TO = (dt.datetime(year, 6, 1, tzinfo=dt.UTC).replace(tzinfo=None) for year in (1, 9999))
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+LOGICAL: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (DECIMAL, st.decimals(-99_999_999, 99_999_999, places=2, allow_nan=False)),
+    ({"type": "int", "logicalType": "date"}, st.dates()),
+    (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        st.datetimes(FROM, TO, timezones=st.just(dt.UTC)),
+    ),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, st.datetimes(FROM, TO)),
+]
+Typed = tuple[Any, st.SearchStrategy[Any]]
+LEAVES: st.SearchStrategy[Typed] = st.sampled_from([*PLAIN.items(), *LOGICAL])
+
+
+def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
+    return st.one_of(
+        inner.map(lambda one: ({"type": "array", "items": one[0]}, st.lists(one[1], max_size=2))),
+        inner.map(
+            lambda one: ({"type": "map", "values": one[0]}, st.dictionaries(PLAIN["string"], one[1], max_size=2))
+        ),
+        inner.map(lambda one: (["null", one[0]], st.none() | one[1]) if not isinstance(one[0], list) else one),
+    )
+
+
+def record(*fields: Any, name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": one} for n, one in enumerate(fields)]}
+
+
+RECORDS = st.lists(st.recursive(LEAVES, nested, max_leaves=3), min_size=1, max_size=4).flatmap(
+    lambda fields: st.tuples(
+        st.just(record(*(one[0] for one in fields))),
+        st.fixed_dictionaries({f"f{number}": one[1] for number, one in enumerate(fields)}),
+    )
+)
+
+
+def schema(avro: Any) -> Schema:
+    return Schema(SchemaType.AVRO, json.dumps(avro))
+
+
+def encoded(avro: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(avro), value)
+    return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """A value of a column as fastavro would give it: maps of Arrow are lists of pairs."""
+    if isinstance(value, list) and all(isinstance(one, tuple) for one in value):
+        return {key: plain(one) for key, one in value}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def normal(value: Any) -> Any:
+    """Empty lists and maps of Arrow look the same."""
+    if isinstance(value, dict):
+        return {key: normal(one) for key, one in value.items()} or []
+    return [normal(one) for one in value] if isinstance(value, list) else value
+
+
+@given(RECORDS)
+def test_reads_and_writes_what_fastavro_does(pair: tuple[Any, Any]) -> None:
+    avro, value = pair
+    own, data = schema(avro), encoded(avro, value)
+    read = avro_rows.reader(own, own, no_references)(data, 0)
+    column = exact_array([read], avro_rows.column_type(own, no_references)).to_pylist()[0]
+    theirs: Any = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(avro), None)
+    assert normal(plain(column)) == normal(theirs)
+    assert avro_rows.writer(own, no_references)(column) == data
+
+
+def read_as(written: Any, wanted: Any, value: Any) -> Any:
+    return avro_rows.reader(schema(written), schema(wanted), no_references)(encoded(written, value), 0)
+
+
+def test_evolution_reads_older_and_newer_schemas() -> None:
+    old = record("int")
+    new = {**old, "fields": [{"name": "f0", "type": "long"}, {"name": "f1", "type": "string", "default": "x"}]}
+    assert read_as(old, new, {"f0": 1}) == {"f0": 1, "f1": "x"}
+    narrowed = {**old, "fields": [{"name": "f1", "type": "string", "default": "x"}]}
+    assert read_as(new, narrowed, {"f0": 1, "f1": "y"}) == {"f1": "y"}
+    with pytest.raises(ValueError, match="no data of its schema"):
+        read_as(new, old, {"f0": 1, "f1": "y"})
+    millis, micros = ({"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros"))
+    with pytest.raises(BadSchema, match="values would change"):
+        read_as(record(millis), record(micros), {"f0": 0})
+    with pytest.raises(BadSchema, match="scale"):
+        read_as(record(DECIMAL), record({**DECIMAL, "scale": 3}), {"f0": Decimal("1.00")})
+
+
+def test_unions_are_structs_of_members() -> None:
+    inner = record("int", name="Inner")
+    avro = record(["null", "string", inner, "long"])
+    own = schema(avro)
+    kind = avro_rows.column_type(own, no_references)
+    assert [one.name for one in kind.field("f0").type] == ["member0", "member1", "member2"]
+    for value, member in (({"f0": 5}, {"member2": 5}), (("x"), {"member0": "x"}), ({"f0": 7}, {"member1": {"f0": 7}})):
+        data = encoded(avro, {"f0": ("Inner", {"f0": 7}) if "member1" in member else next(iter(member.values()))})
+        read = avro_rows.reader(own, own, no_references)(data, 0)
+        assert read == {"f0": member}, value
+        assert avro_rows.writer(own, no_references)(exact_array([read], kind).to_pylist()[0]) == data
+
+
+@pytest.mark.parametrize(
+    ("avro", "match"),
+    [
+        ({"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}, "contains itself"),
+        ({**DECIMAL, "precision": 40}, "38"),
+        (["int", "long", "string"], "told apart"),
+    ],
+)
+def test_what_no_column_holds_is_refused(avro: Any, match: str) -> None:
+    with pytest.raises(BadSchema, match=match):
+        avro_rows.column_type(schema(avro), no_references)
+
+
+def test_bad_bytes_and_values_are_refused() -> None:
+    own = schema(record("string"))
+    for data in (b"", b"\x08abc", b"\x02ab", b"\xff" * 12):
+        with pytest.raises(ValueError, match=r"no data|left over"):
+            avro_rows.reader(own, own, no_references)(data, 0)
+    day = schema(record({"type": "int", "logicalType": "date"}))
+    with pytest.raises(DoesNotFit):
+        avro_rows.reader(day, day, no_references)(encoded(record("int"), {"f0": 1 << 30}), 0)
+
+
+def test_columns_become_schemas() -> None:
+    inner = pa.list_(pa.struct([("c", pa.decimal128(5, 2))]))
+    kind = pa.struct([("a", pa.int64()), ("b", inner), ("d", pa.map_(pa.string(), pa.bool_()))])
+    own = schema(avro_rows.schema_text(kind, "Row", "space"))
+    assert avro_rows.column_type(own, no_references) == kind
+    value = {"a": None, "b": [{"c": Decimal("1.20")}, None], "d": [("x", None)]}
+    data = avro_rows.writer(own, no_references)(value)
+    assert exact_array([avro_rows.reader(own, own, no_references)(data, 0)], kind).to_pylist() == [value]

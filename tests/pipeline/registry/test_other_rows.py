@@ -1,0 +1,116 @@
+"""JSON Schema and Protobuf as rows, without Spark and without a registry."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from parley.pipeline.schemas import json_rows, protobuf_rows
+from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_references
+from parley.pipeline.values.exact import DoesNotFit, exact_array, fitter
+
+
+def json_schema(schema: Any) -> Schema:
+    return Schema(SchemaType.JSON, json.dumps(schema))
+
+
+def read_json(schema: Any, text: str) -> Any:
+    own = json_schema(schema)
+    value = json_rows.reader(own, own, no_references)(text.encode(), 0)
+    return exact_array([value], json_rows.column_type(own, no_references)).to_pylist()[0]
+
+
+ITEM = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "x": {"oneOf": [{"type": "null"}, {"type": "number"}]},
+        "tags": {"type": "array", "items": {"$ref": "#/definitions/tag"}},
+        "map": {"type": "object", "additionalProperties": {"type": "boolean"}},
+        "any": {},
+    },
+    "required": ["n"],
+    "definitions": {"tag": {"type": "string"}},
+}
+
+
+def test_json_as_rows() -> None:
+    text = '{"n":5,"x":2.5,"tags":["é"],"map":{"k":true},"any":[1,{"a":null}],"unnamed":1}'
+    row = {"n": 5, "x": 2.5, "tags": ["é"], "map": [("k", True)], "any": '[1,{"a":null}]'}
+    assert read_json(ITEM, text) == row
+    assert read_json(ITEM, '{"n":5}') == {"n": 5, "x": None, "tags": None, "map": None, "any": None}
+    for bad in ('{"n":5.5}', '{"n":"5"}', '{"n":9223372036854775808}', "[]", '{"n":5', '{"n":NaN}', '{"x":1e400}'):
+        with pytest.raises(ValueError):  # noqa: PT011 - of several classes
+            read_json(ITEM, bad)
+
+
+def test_rows_as_json() -> None:
+    own = json_schema({**ITEM, "additionalProperties": False})
+    write = json_rows.writer(own, no_references)
+    row = {"n": 5, "x": 0.1, "tags": ["é"], "map": [("k", True)], "any": None}
+    assert json.loads(write(row)) == {"n": 5, "x": 0.1, "tags": ["é"], "map": {"k": True}}
+    with pytest.raises(ValueError, match="required"):
+        write({**row, "n": None})
+
+
+PROTO = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Order {
+  int64 id = 1; optional string note = 2; uint64 large = 3; repeated Item items = 4; map<string, int32> counts = 5;
+  Kind kind = 6; google.protobuf.Timestamp at = 7; oneof one { bool a = 8; bytes b = 9; }
+  message Item { string name = 1; }
+  enum Kind { UNKNOWN = 0; SOLD = 1; }
+}
+"""
+ORDER = Schema(SchemaType.PROTOBUF, PROTO)
+ROW = {
+    "id": -5, "note": None, "large": Decimal((1 << 64) - 1), "items": [{"name": "x"}], "counts": [("k", 3)],
+    "kind": "SOLD", "at": dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC), "a": None, "b": b"\xff",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_protobuf_as_rows_and_back() -> None:
+    kind = protobuf_rows.column_type(ORDER, no_references)
+    data = protobuf_rows.writer(ORDER, no_references)(fitter(kind)(ROW))
+    read = protobuf_rows.reader(ORDER, ORDER, no_references)
+    assert exact_array([read(data, 0)], kind).to_pylist() == [ROW]
+    newer = ORDER.with_text(PROTO.replace("int64 id = 1;", "int64 id = 1; string more = 20;"))
+    assert protobuf_rows.reader(ORDER, newer, no_references)(data, 0)["more"] == ""
+    for bad in (b"", b"\x02", b"\x02\x08", b"\x00\xff\xff", b"\xff" * 9):
+        with pytest.raises(ValueError):  # noqa: PT011 - of several classes
+            read(bad, 0)
+    with pytest.raises(DoesNotFit, match="enum"):
+        read(b"\0\x30\x09", 0)
+    with pytest.raises(DoesNotFit, match="oneof"):
+        protobuf_rows.writer(ORDER, no_references)({**ROW, "a": True})
+    with pytest.raises(BadSchema, match="contains itself"):
+        protobuf_rows.column_type(ORDER.with_text('syntax = "proto3"; message T { T next = 1; }'), no_references)
+
+
+@pytest.mark.slow
+def test_columns_become_messages() -> None:
+    kind = pa.struct(
+        {
+            "a": pa.int64(),
+            "b": pa.list_(pa.string()),
+            "c": pa.struct({"d": pa.bool_()}),
+            "e": pa.map_(pa.string(), pa.float64()),
+            "at": pa.timestamp("us", tz="UTC"),
+        }
+    )
+    first = ORDER.with_text(protobuf_rows.derived_text(kind, None, no_references))
+    assert protobuf_rows.column_type(first, no_references) == kind
+    row = {"a": 1, "b": ["x"], "c": {"d": None}, "e": [("k", 0.5)], "at": None}
+    data = protobuf_rows.writer(first, no_references)(row)
+    assert exact_array([protobuf_rows.reader(first, first, no_references)(data, 0)], kind).to_pylist() == [row]
+    fewer = pa.struct({"new": pa.int32(), "c": kind.field("c").type})
+    second = protobuf_rows.derived_text(fewer, first, no_references)
+    assert "optional int32 new = 6;" in second
+    assert " c = 3;" in second
