@@ -277,11 +277,11 @@ async def test_ids_without_a_state_are_not_found(transactions: Transactions) -> 
 
 async def test_clients_learn_that_each_transaction_has_its_own_epoch(transactions: Transactions) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    features = [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]
+    known = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+    features = [(name, 0, level) for name, level in known.items()]
     for version, supported in ((3, []), (4, features)):
         response: Any = await transactions.client.send(request, version=version)
-        (_, _, feature) = response.finalized_features
-        assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+        assert {each.name: each.max_version_level for each in response.finalized_features} == known
         assert response.finalized_features_epoch >= 0
         assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == supported
 
