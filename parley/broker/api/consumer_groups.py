@@ -91,7 +91,7 @@ class ConsumerGroupsApi:
                     raise KafkaError(ErrorCode.INVALID_GROUP_ID)
                 groups.append(await self._coordinator.read(group_id, self._describer(group_id, operations)))
             except KafkaError as error:
-                groups.append(undescribed_consumer_group(group_id, error.code, str(error) or None))
+                groups.append(undescribed_consumer_group(group_id, error.code, error.message or None))
         return ConsumerGroupDescribeResponse(groups=groups)
 
     def _describer(self, group_id: str, operations: int) -> Any:
@@ -183,7 +183,7 @@ def _failed(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE
     code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else error.code
     return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=str(error) or None, member_epoch=0, heartbeat_interval_ms=0
+        error_code=code, error_message=error.message or None, member_epoch=0, heartbeat_interval_ms=0
     )
 
 

@@ -83,7 +83,7 @@ class ProducersApi:
             producers = partition.log.producers.entries
         except KafkaError as error:
             return DescribeProducersResponse.PartitionResponse(
-                partition_index=index, error_code=error.code, error_message=str(error) or None, active_producers=[]
+                partition_index=index, error_code=error.code, error_message=error.message or None, active_producers=[]
             )
         return DescribeProducersResponse.PartitionResponse(
             partition_index=index, active_producers=await in_slices(_described, producers)

@@ -98,7 +98,7 @@ class ShareGroupsApi:
                 self._check(group_id)
                 groups.append(await self._coordinator.read(group_id, self._describer(group_id, operations)))
             except KafkaError as error:
-                groups.append(undescribed_share_group(group_id, error.code, str(error) or None))
+                groups.append(undescribed_share_group(group_id, error.code, error.message or None))
         return ShareGroupDescribeResponse(groups=groups)
 
     def _describer(self, group_id: str, operations: int) -> Any:
@@ -133,7 +133,7 @@ class ShareGroupsApi:
             self._check(asked.group_id)
             found = await self._coordinator.share.describe_offsets(asked.group_id, wanted)
         except KafkaError as error:
-            return make(group_id=asked.group_id, topics=[], error_code=error.code, error_message=str(error) or None)
+            return make(group_id=asked.group_id, topics=[], error_code=error.code, error_message=error.message or None)
         kind = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
         return make(
             group_id=asked.group_id,
@@ -158,7 +158,9 @@ class ShareGroupsApi:
             self._check(request.group_id)
             outcomes = await self._coordinator.share.alter_offsets(request.group_id, wanted)
         except KafkaError as error:
-            return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=str(error) or None, responses=[])
+            return AlterShareGroupOffsetsResponse(
+                error_code=error.code, error_message=error.message or None, responses=[]
+            )
         return AlterShareGroupOffsetsResponse(
             responses=[
                 AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
@@ -184,14 +186,14 @@ class ShareGroupsApi:
             )
         except KafkaError as error:
             return DeleteShareGroupOffsetsResponse(
-                error_code=error.code, error_message=str(error) or None, responses=[]
+                error_code=error.code, error_message=error.message or None, responses=[]
             )
         make = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
         return DeleteShareGroupOffsetsResponse(
             responses=[
                 make(topic_name=name, topic_id=self._topic_id(name))
                 if error is None
-                else make(topic_name=name, topic_id=ZERO_UUID, error_code=error.code, error_message=str(error))
+                else make(topic_name=name, topic_id=ZERO_UUID, error_code=error.code, error_message=error.message)
                 for name, error in outcomes.items()
             ]
         )
@@ -260,7 +262,7 @@ def _described_offset(
         leader_epoch=offset.leader_epoch,
         lag=offset.lag,
         error_code=ErrorCode.NONE if error is None else error.code,
-        error_message=None if error is None else str(error),
+        error_message=None if error is None else error.message,
     )
 
 
@@ -268,7 +270,7 @@ def _failed(error: KafkaError) -> ShareGroupHeartbeatResponse:
     too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE
     code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else error.code
     return ShareGroupHeartbeatResponse(
-        error_code=code, error_message=str(error) or None, member_epoch=0, heartbeat_interval_ms=0
+        error_code=code, error_message=error.message or None, member_epoch=0, heartbeat_interval_ms=0
     )
 
 

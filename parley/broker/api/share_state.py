@@ -164,7 +164,7 @@ async def _each(
         try:
             return await handle(SharePartitionKey(request.group_id, topic_id, asked.partition), asked)
         except KafkaError as error:
-            return failed(partition=asked.partition, error_code=error.code, error_message=str(error))
+            return failed(partition=asked.partition, error_code=error.code, error_message=error.message)
 
     flat = [(topic.topic_id, each) for topic in request.topics for each in topic.partitions]
     results: list[Any] = []

@@ -222,7 +222,7 @@ class ShareFetchApi:
             data = ShareAcknowledgeResponse.PartitionData(
                 partition_index=target.partition,
                 error_code=code,
-                error_message=None if error is None else str(error) or None,
+                error_message=None if error is None else error.message or None,
                 current_leader=ShareAcknowledgeResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
             )
             topics.setdefault(target.topic_id, []).append(data)
