@@ -31,7 +31,7 @@ from parley.broker.coordinators.groups.streams.streams_group import (
     StreamsGroup,
     StreamsMember,
 )
-from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, Tasks, grouped, is_within
+from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, Tasks, grouped, ids_of, is_within
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Topology, topology_of
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -297,11 +297,12 @@ def _response(
         status=[],
         endpoint_information_epoch=0,
     )
-    if request.member_epoch == JOIN or assigned != before.progress.assigned:
+    has_changed = request.member_epoch == JOIN or assigned != before.progress.assigned
+    if has_changed or _has_others(request, assigned):
         response.active_tasks = _task_ids(assigned.active)
         response.standby_tasks = _task_ids(assigned.standby)
         response.warmup_tasks = _task_ids(assigned.warmup)
-        change.endpoint_epoch += member.details.endpoint is not None
+        change.endpoint_epoch += has_changed and member.details.endpoint is not None
     if change.endpoint_epoch != request.endpoint_information_epoch:
         members = [each for each in change.members().values() if each.member_id != member.member_id]
         response.partitions_by_user_endpoint = endpoints_of([*members, member], configured, change.shard.image())
@@ -318,6 +319,12 @@ def _response(
     make = StreamsGroupHeartbeatResponse.Status
     response.status = [make(status_code=code, status_detail=detail) for code, detail in change.statuses]
     return response
+
+
+def _has_others(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
+    """True if a member says that it has other tasks than those assigned to it: its last response may be lost."""
+    owned = _owned(request)
+    return owned is not None and owned != (grouped(ids_of(assigned.active)), assigned.standby, assigned.warmup)
 
 
 def _task_ids(tasks: Mapping[str, Iterable[int]]) -> list[StreamsGroupHeartbeatResponse.TaskIds]:

@@ -107,6 +107,23 @@ def test_foreign_epochs_are_fenced_except_that_of_a_lost_response() -> None:
     assert code_of(lambda: group.owning("m", 3, {"9": [0]})) is ErrorCode.INVALID_REQUEST
 
 
+def test_a_member_whose_response_was_lost_gets_its_tasks_again() -> None:
+    group = plain()
+    group.join("m")
+    group.join("n")
+    group.owning("m", 2, {"0": [0, 1, 2, 3]})  # lost: it is to give up two
+    told = group.owning("m", 2, {"0": [0, 1, 2, 3]})
+    assert (told.member_epoch, said(told.active_tasks)) == (2, {"0": [0, 1]})
+    group.owning("m", 2, {"0": [0, 1]})
+    group.owning("n", 3, {})  # lost: it gets two, in the same epoch
+    assert said(group.owning("n", 3, {}).active_tasks) == {"0": [2, 3]}
+    group.leave("n")
+    group.heartbeat("m", 3)  # lost: it gets two, in the next epoch
+    again = group.owning("m", 3, {"0": [0, 1]})
+    assert (again.member_epoch, said(again.active_tasks)) == (4, {"0": [0, 1, 2, 3]})
+    assert group.owning("m", 4, {"0": [0, 1, 2, 3]}).active_tasks is None
+
+
 def test_a_group_has_a_maximum_size_and_only_members_that_join_make_it() -> None:
     group = plain(group_streams_max_size="1")
     assert code_of(lambda: group.heartbeat("m", 1)) is ErrorCode.GROUP_ID_NOT_FOUND
