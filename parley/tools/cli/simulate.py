@@ -53,11 +53,18 @@ def simulate(
         list[str] | None,
         typer.Option(help="A kind of faults, such as kill; may be repeated. By default the seed chooses the kinds."),
     ] = None,
+    streams_groups: Annotated[
+        bool, typer.Option("--streams-groups", help="Let a streams group read the topic, too.")
+    ] = False,
 ) -> None:
     from parley.tools.simulation.scenario import Settings
 
     settings = Settings(
-        brokers=brokers, partitions=partitions, seconds=minutes * 60, kinds=tuple(map(_kind, faults or ()))
+        brokers=brokers,
+        partitions=partitions,
+        seconds=minutes * 60,
+        kinds=tuple(map(_kind, faults or ())),
+        streams_groups=streams_groups,
     )
     first = seed if seed is not None else int.from_bytes(os.urandom(3), "big")
     wanted = seeds if seeds is not None else (50 if seed is None else 1)
@@ -116,7 +123,7 @@ def _show_digest(outcome: Outcome) -> None:
         f"seed {outcome.seed}: {outcome.virtual_seconds:.0f} s of virtual time, {len(outcome.faults)} faults, "
         f"{outcome.records_acknowledged} records acknowledged, "
         f"{outcome.transactions_committed} transactions committed, "
-        f"{outcome.generations} generations and {outcome.epochs} epochs of groups, "
+        f"{outcome.generations} generations and {outcome.epochs + outcome.streams_epochs} epochs of groups, "
         f"{outcome.deliveries} deliveries to a share group, "
         f"{outcome.steps} steps, digest {outcome.digest}"
     )
@@ -142,10 +149,11 @@ def _show_failure(outcome: Outcome, settings: Settings, *, shrink: bool, events:
         print(f"  {event}")
     options = (
         ""
-        if replace(settings, kinds=()) == type(settings)()
+        if replace(settings, kinds=(), streams_groups=False) == type(settings)()
         else (f" --minutes {settings.seconds / 60:g} --brokers {settings.brokers} --partitions {settings.partitions}")
     )
     options += "".join(f" --faults {shlex.quote(kind.value)}" for kind in settings.kinds)
+    options += " --streams-groups" if settings.streams_groups else ""
     print(f"\nTo repeat: parley simulate --seed {outcome.seed}{options}")
 
 

@@ -50,7 +50,7 @@ class ConsumerGroupLedger:
         self.newest_since = history.now()
         """When the last member entered an epoch, or got or gave up a partition."""
         self._history = history
-        self._violations = violations
+        self.violations = violations
         self._owners: dict[tuple[int, int], MemberPlace] = {}
         self._assigned: dict[int, MemberPlace] = {}
         """The member that got each partition in the latest epoch."""
@@ -71,13 +71,13 @@ class ConsumerGroupLedger:
             self.newest_since = self._history.now()
         if place.epoch < known_epoch:
             text = f"{place} entered it after epoch {known_epoch} had begun"
-            self._violations.report("GroupEpochsRise", text)
+            self.violations.report("GroupEpochsRise", text)
         self._places[place.who] = place
         self.newest_epoch = max(self.newest_epoch, place.epoch)
         for partition in assigned:
             owner = self._owners.setdefault((place.epoch, partition), place)
             if owner.identity != place.identity:
-                self._violations.report("OneOwner", f"partition {partition} belongs to {owner} and to {place}")
+                self.violations.report("OneOwner", f"partition {partition} belongs to {owner} and to {place}")
             latest = self._assigned.get(partition)
             if latest is None or latest.epoch <= place.epoch:
                 self._assigned[partition] = place
@@ -107,7 +107,7 @@ class ConsumerGroupLedger:
         """A member begins to consume a partition at the offset that the coordinator has for the group."""
         if offset not in self._sent[partition] | {0}:
             text = f"{place} begins partition {partition} at {offset}, which no member has committed"
-            self._violations.report("GroupProgress", text)
+            self.violations.report("GroupProgress", text)
 
     def commits(self, place: MemberPlace, offsets: Mapping[int, int]) -> str:
         """A commit is about to be sent. Returns why it must fail; empty if it need not."""
@@ -125,7 +125,7 @@ class ConsumerGroupLedger:
         self._history.note(place.who, f"has committed {dict(offsets)} in epoch {place.epoch}")
         if outdated:
             text = f"a commit of {place} succeeded, although {outdated} when it was sent"
-            self._violations.report("OneOwner", text)
+            self.violations.report("OneOwner", text)
         for partition, offset in offsets.items():
             self._committed[partition] = max(self._committed[partition], offset)
 
@@ -136,7 +136,7 @@ class ConsumerGroupLedger:
         known = self._coordinated.get(where)
         if known is not None and known[0] is state and (group.epoch < known[1] or group.target_epoch < known[2]):
             text = f"a coordinator went back from {known[1]}, target {known[2]}, to {group.epoch}, {group.target_epoch}"
-            self._violations.report("GroupEpochsRise", text)
+            self.violations.report("GroupEpochsRise", text)
         self._coordinated[where] = state, group.epoch, group.target_epoch
 
     # --- The end of the run ---

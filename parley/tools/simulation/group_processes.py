@@ -2,7 +2,7 @@
 
 Processes leave, die, stand still for longer than their session, and come back; a static member may also be replaced
 while its process still runs. What a process does is up to its protocol (``group_members.py``,
-``consumer_protocol_members.py``).
+``reconciling_members.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The groups of a run: three members each, of the classic protocol, of the consumer protocol, or of a share group."""
+"""The groups of a run: three members each, of the classic or consumer protocol, of a share group, or of a streams
+group."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from parley.tools.simulation.group_members import ClassicMember
 from parley.tools.simulation.group_processes import SESSION_S, Addresses, Begin, GroupConsumer
 from parley.tools.simulation.share_group_ledger import ShareGroupLedger
 from parley.tools.simulation.share_group_members import ShareGroupMember
+from parley.tools.simulation.streams_group_ledger import StreamsGroupLedger
+from parley.tools.simulation.streams_group_members import StreamsProgram
 from parley.tools.simulation.world import World
 
 PROGRESS_S: Final = 60.0
@@ -88,6 +91,15 @@ def share_group(world: World, ledger: Ledger, groups: ShareGroupLedger) -> Runni
         return ShareGroupMember(name, addresses, ledger, groups, rng)
 
     return RunningGroup(groups, _members(world, "sharer", groups.releases, begin, has_static=False))
+
+
+def streams_group(world: World, ledger: Ledger, groups: StreamsGroupLedger) -> RunningGroup:
+    """Return a streams group."""
+
+    def begin(name: str, addresses: Addresses, rng: Random, instance_id: str | None) -> StreamsProgram:
+        return StreamsProgram(name, addresses, ledger, groups, rng)
+
+    return RunningGroup(groups, _members(world, "program", groups.releases, begin, has_static=False))
 
 
 def _members(

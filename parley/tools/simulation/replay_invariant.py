@@ -72,6 +72,7 @@ def lasting(state: Any) -> dict[str, Any]:
                     dict(group.pending_offsets),
                     _consumer(group),
                     _share(group),
+                    _streams(group),
                 )
                 for name, group in state.groups.items()
             }
@@ -110,6 +111,15 @@ def _share(group: Group) -> tuple[object, ...] | None:
     if known is None:
         return None
     return known.epoch, known.metadata_hash, known.members, known.target_epoch, known.targets, known.stored
+
+
+def _streams(group: Group) -> tuple[object, ...] | None:
+    """Return what a streams group has stored."""
+    known = group.streams
+    if known is None:
+        return None
+    epochs = known.epoch, known.metadata_hash, known.validated_epoch, known.last_settings, known.target_epoch
+    return *epochs, known.topology, known.members, known.targets, known.owners
 
 
 def _runtimes(machine: Machine) -> Iterator[CoordinatorRuntime[Any]]:

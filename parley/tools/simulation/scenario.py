@@ -22,13 +22,16 @@ from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.fault_injection import CHECK_EVERY_S, FaultInjection
 from parley.tools.simulation.faults import Fault, Kind, destructive_plan, plan
 from parley.tools.simulation.group_ledger import GroupLedger
-from parley.tools.simulation.groups import RunningGroup, classic_group, consumer_group, share_group
+from parley.tools.simulation.groups import RunningGroup, classic_group, consumer_group, share_group, streams_group
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.pauses import Pauses
 from parley.tools.simulation.replay_invariant import ReplayInvariant
 from parley.tools.simulation.share_group_ledger import ShareGroupLedger
 from parley.tools.simulation.share_group_members import GROUP_CONFIGS, SHARE_GROUP
 from parley.tools.simulation.share_group_members import PROPERTIES as SHARE_GROUP_PROPERTIES
+from parley.tools.simulation.streams_group_ledger import StreamsGroupLedger
+from parley.tools.simulation.streams_group_members import PROPERTIES as STREAMS_GROUP_PROPERTIES
+from parley.tools.simulation.streams_group_members import STREAMS_GROUP
 from parley.tools.simulation.transaction_ledger import TransactionLedger
 from parley.tools.simulation.transactional_clients import TransactionalProducer, committed_number
 from parley.tools.simulation.virtual_time_loop import Stuck
@@ -80,6 +83,8 @@ class Settings:
     """True if there is a group of the consumer protocol, too; None: the seed decides."""
     share_groups: bool | None = None
     """True if there is a share group, too; None: the seed decides."""
+    streams_groups: bool = False
+    """True if there is a streams group, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class Outcome:
     """The number of the last generation of the classic group in which a member got its assignment."""
     epochs: int
     """The last epoch of the group of the consumer protocol that a member entered."""
+    streams_epochs: int
+    """The last epoch of the streams group that a member entered."""
     deliveries: int
     """How many records the members of the share group got, each time counted."""
     virtual_seconds: float
@@ -151,7 +158,14 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         share_groups = world.random("share groups").random() < 0.25
     if share_groups:
         world.properties.update(SHARE_GROUP_PROPERTIES)
-    protocols = {"classic": groups, "consumer": consumer_groups, "share": share_groups}
+    if settings.streams_groups:
+        world.properties.update(STREAMS_GROUP_PROPERTIES)
+    protocols = {
+        "classic": groups,
+        "consumer": consumer_groups,
+        "share": share_groups,
+        "streams": settings.streams_groups,
+    }
     run = _Run(
         world,
         settings,
@@ -176,6 +190,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         transactions_committed=run.transactions.committed,
         generations=run.group.newest_generation,
         epochs=run.consumer_group.newest_epoch,
+        streams_epochs=run.streams_group.newest_epoch,
         deliveries=run.share_group.deliveries,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
@@ -200,7 +215,7 @@ class _Run:
         transacts: bool,
         protocols: Collection[str],
     ) -> None:
-        """``protocols`` are those of the groups: any of classic, consumer and share."""
+        """``protocols`` are those of the groups: any of classic, consumer, share and streams."""
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)
@@ -215,6 +230,7 @@ class _Run:
         self.group = GroupLedger(world.history, self.violations)
         self.consumer_group = ConsumerGroupLedger(world.history, self.violations)
         self.share_group = ShareGroupLedger(world.history, self.violations)
+        self.streams_group = StreamsGroupLedger(world.history, self.violations)
         self._has_share_group = "share" in protocols
         self._groups: list[RunningGroup] = []
         if "classic" in protocols:
@@ -223,6 +239,8 @@ class _Run:
             self._groups.append(consumer_group(world, self.ledger, self.consumer_group))
         if self._has_share_group:
             self._groups.append(share_group(world, self.ledger, self.share_group))
+        if "streams" in protocols:
+            self._groups.append(streams_group(world, self.ledger, self.streams_group))
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
         self._pauses: Pauses | None = None
         """None while the producers do not have to get on."""
@@ -267,12 +285,15 @@ class _Run:
             await asyncio.sleep(CHECK_EVERY_S)
 
     def _check_epochs(self, machine: Machine) -> None:
-        """Tell the ledger of the consumer group which epochs its coordinator has."""
+        """Tell the ledgers of the consumer group and the streams group what their coordinators have."""
         assert machine.server is not None
         for partition, shard in machine.server.parts.groups.runtime.states():
             group = shard.consumer_group(CONSUMER_GROUP)
             if group is not None:
                 self.consumer_group.coordinates((machine.process, partition), shard, group)
+            streams = shard.streams_group(STREAMS_GROUP)
+            if streams is not None:
+                self.streams_group.coordinates((machine.process, partition), shard, streams)
 
     def _check_share_group(self, machine: Machine) -> None:
         """Tell the ledger of the share group what its share coordinators have stored."""

@@ -45,6 +45,7 @@ from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 from tests.tools.simulation import consumer_group_mutants as consumer
 from tests.tools.simulation import share_group_mutants as share
+from tests.tools.simulation import streams_group_mutants as streams
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -344,6 +345,8 @@ class Mutant:
     """True if there is a group of the consumer protocol, too."""
     share_groups: bool = False
     """True if there is a share group, too."""
+    streams_groups: bool = False
+    """True if there is a streams group, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
     is_long: bool = False
@@ -357,6 +360,9 @@ def no_faults(broker: int) -> list[Fault]:
 
 SHARE_SOAKS = (share.forget_deliveries, share.confirm_unstored, share.send_other_records)
 """The mutants of share groups that need not be found each time: others violate the same invariants."""
+
+STREAMS_SOAKS = (reply_early, streams.revoke_at_once, streams.never_hand_over, streams.assign_no_copies)
+"""The mutants of streams groups that need not be found each time: others violate the same invariants."""
 
 MUTANTS = (
     Mutant(acknowledge_early, range(1, 40)),
@@ -418,6 +424,20 @@ MUTANTS = (
             (share.keep_locks, no_faults, "ShareProgress"),
         )
     ),
+    *(
+        Mutant(mutate, range(1, 41), faults, streams_groups=True, invariant=invariant, is_long=mutate in STREAMS_SOAKS)
+        for mutate, faults, invariant in (
+            (streams.ignore_owners, no_faults, "OneOwner"),
+            (streams.revoke_at_once, no_faults, "OneOwner"),
+            (streams.join_in_the_first_epoch, no_faults, "GroupEpochsRise"),
+            (streams.go_back_an_epoch, no_faults, "GroupEpochsRise"),
+            (reply_early, without_followers, "GroupEpochsRise"),
+            (streams.keep_dead_programs, no_faults, "GroupProgress"),
+            (streams.never_hand_over, no_faults, "GroupProgress"),
+            (streams.assign_no_copies, no_faults, "GroupProgress"),
+            (streams.remove_unstored, no_faults, "ReplayEqualsLive"),
+        )
+    ),
 )
 
 
@@ -438,6 +458,7 @@ def hunt(mutant: Mutant) -> Outcome | None:
                 groups=mutant.groups,
                 consumer_groups=mutant.consumer_groups,
                 share_groups=mutant.share_groups,
+                streams_groups=mutant.streams_groups,
             )
             outcome = simulate(seed, settings)
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):

@@ -187,6 +187,16 @@ def test_a_share_group_delivers_each_record_until_it_is_acknowledged(seed: int) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed", [*(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 21) if seed != 2), 2]
+)
+def test_a_streams_group_keeps_its_tasks_and_gets_on(seed: int) -> None:
+    outcome = simulate(seed, replace(SHORT, groups=False, streams_groups=True))
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.streams_epochs
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
     """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
@@ -206,8 +216,10 @@ def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Cal
 @pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     """In another process, with other hashes of strings."""
-    settings = Settings(seconds=4.0, transactions=True, groups=True, consumer_groups=True, share_groups=True)
-    wanted = "transactions=True, groups=True, consumer_groups=True, share_groups=True"
+    settings = Settings(
+        seconds=4.0, transactions=True, groups=True, consumer_groups=True, share_groups=True, streams_groups=True
+    )
+    wanted = "transactions=True, groups=True, consumer_groups=True, share_groups=True, streams_groups=True"
     run = f"simulate(4, Settings(seconds=4.0, {wanted})).digest"
     code = f"from parley.tools.simulation.scenario import *; print({run})"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}

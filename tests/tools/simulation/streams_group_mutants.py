@@ -1,0 +1,97 @@
+"""Coordinators with one bug each in how they serve streams groups (KIP-1071)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from parley.broker.coordinators.groups.streams import group_change, heartbeats, reconciliation
+from parley.broker.coordinators.groups.streams.group_change import StreamsGroupChange
+from parley.broker.coordinators.groups.streams.sticky_assignor import assign
+from parley.broker.coordinators.groups.streams.streams_group import (
+    MemberState,
+    Progress,
+    StreamsMember,
+    TaskOwners,
+)
+from parley.broker.coordinators.groups.streams.tasks import TargetTasks
+
+
+def ignore_owners(patch: pytest.MonkeyPatch) -> None:
+    """A member gets the tasks of its target at once, also those that others still have to give up."""
+    decide = reconciliation.reconciled
+
+    def assign_all(
+        member: StreamsMember, epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
+    ) -> Progress:
+        return decide(member, epoch, target, owned, TaskOwners())
+
+    patch.setattr(heartbeats, "reconciled", assign_all)
+
+
+def revoke_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A task that a member is to give up is free before the member says that it no longer has it."""
+    decide = reconciliation.reconciled
+
+    def revoke(
+        member: StreamsMember, epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
+    ) -> Progress:
+        return decide(member, epoch, target, TargetTasks(), owners)
+
+    patch.setattr(heartbeats, "reconciled", revoke)
+
+
+def join_in_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A member that joins enters the first epoch, not that of the target assignment."""
+    decide = reconciliation.reconciled
+
+    def enter_first(member: StreamsMember, *args: Any) -> Progress:
+        after = decide(member, *args)
+        return replace(after, epoch=1) if member.progress.epoch == 0 else after
+
+    patch.setattr(heartbeats, "reconciled", enter_first)
+
+
+def go_back_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    """When a member leaves, the group goes back to the epoch before that member came."""
+    remove = StreamsGroupChange.remove
+
+    def remove_and_go_back(self: StreamsGroupChange, member: StreamsMember) -> None:
+        self.epoch -= 2
+        remove(self, member)
+
+    patch.setattr(StreamsGroupChange, "remove", remove_and_go_back)
+
+
+def keep_dead_programs(patch: pytest.MonkeyPatch) -> None:
+    """A member's session never expires, so that it keeps its tasks after its death."""
+    patch.setattr(heartbeats, "session", lambda group_id, member_id, timeout_ms: {})
+
+
+def never_hand_over(patch: pytest.MonkeyPatch) -> None:
+    """A member that waits for tasks does not get them when they are given up."""
+    decide = reconciliation.reconciled
+
+    def wait_for_ever(member: StreamsMember, *args: Any) -> Progress:
+        waits = member.progress.state is MemberState.UNRELEASED_TASKS
+        return member.progress if waits else decide(member, *args)
+
+    patch.setattr(heartbeats, "reconciled", wait_for_ever)
+
+
+def assign_no_copies(patch: pytest.MonkeyPatch) -> None:
+    """The assignor knows nothing of standby tasks."""
+    patch.setattr(
+        group_change, "assign", lambda members, subtopologies, standby_replicas: assign(members, subtopologies, 0)
+    )
+
+
+def remove_unstored(patch: pytest.MonkeyPatch) -> None:
+    """A member that leaves is removed from the memory of the coordinator only."""
+
+    def remove(self: StreamsGroupChange, member: StreamsMember) -> None:
+        self.group.remove_member(member.member_id)
+
+    patch.setattr(StreamsGroupChange, "remove", remove)
