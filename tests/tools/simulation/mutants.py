@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(reuse_epoch, range(1, 40)),
     Mutant(write_unguarded, range(1, 20), late_writes),
     Mutant(join_early, range(7, 50)),
-    Mutant(forget_refusals, range(26, 78), late_leaders),
+    Mutant(forget_refusals, range(34, 86), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(serve_unverified, range(13, 43), altered_after_a_clean_stop),
     Mutant(trust_restored_store, range(1, 10), restored_store),
