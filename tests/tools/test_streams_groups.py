@@ -19,7 +19,7 @@ from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from parley.tools.cli.streams_groups.describing import is_internal
 from tests.broker.coordinators.groups.streams.bench import ids, said, subtopology, topology
 from tests.support.kafka_tools import output_of_tool
-from tests.tools.conftest import Parley
+from tests.tools.conftest import Parley, Typed
 
 TOOL = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 PARTITIONS = 3
@@ -186,6 +186,40 @@ def test_a_group_without_members_is_reset_and_deleted(
     assert name not in command("--list").out.split()
     for action in ("--describe", "--delete"):
         assert command(action, "--group", name).code == 1
+
+
+@pytest.mark.slow
+def test_parley_groups_leaves_groups_of_other_types_alone(
+    parley: Parley, streams_broker: Broker, application: Application
+) -> None:
+    def groups(*words: str, command: str = "groups") -> Typed:
+        return parley(command, "--bootstrap-server", streams_broker.bootstrap_servers, *words)
+
+    application.join()
+    application.leave()
+    name, reset = application.name, ("--reset-offsets", "--topic", application.topic, "--to-earliest")
+    assert groups(*reset, "--group", "shared", "--execute", command="share-groups").code == 0
+    assert groups(*reset, "--group", "readers", "--execute").code == 0
+
+    planned = groups("--reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--export")
+    assert (planned.code, planned.lines) == (0, [f"{application.topic},{each},10" for each in range(PARTITIONS)])
+    described = groups("--describe", "--all-groups", "--state", "--json")
+    assert (described.code, [each["group"] for each in json.loads(described.out)]) == (0, ["readers"])
+    for words in (
+        ("--describe",),
+        ("--delete",),
+        ("--delete-offsets", "--topic", application.topic),
+        (*reset, "--execute"),
+    ):
+        refused = groups(*words, "--group", name)
+        assert refused.code == 1
+        assert f"Group '{name}' is a streams group: use `parley streams-groups`." in refused.err
+    assert "use `parley share-groups`" in groups(*reset, "--group", "shared").err
+
+    deleted = groups("--delete", "--all-groups")
+    assert deleted.out == "Deletion of requested consumer groups ('readers') was successful.\n"
+    assert set(groups("--list").lines) >= {name, "shared"}
+    assert groups("--delete", "--group", "shared").code == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ that the response can name the leaders.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -13,6 +14,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewTopic, TopicOutcome
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.peers import Peers
@@ -51,6 +53,9 @@ class TopicAutoCreation:
         self._peers = peers
         self._config = config
         self._opened = opened
+        self._failures = {
+            name: GrowingInterval(lambda: asyncio.get_running_loop().time()) for name in _REPLICATION_KEYS
+        }
 
     @property
     def automatic(self) -> bool:
@@ -72,14 +77,17 @@ class TopicAutoCreation:
             error = outcome.error
         except KafkaError as failed:
             error = failed
-        if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):  # these errors pass
-                _log.error(
-                    "an internal topic cannot be created: its coordinators do not work until it can; with fewer "
-                    "brokers than the replication factor set that key to the number of brokers",
-                    extra={"topic": name, "key": _REPLICATION_KEYS[name], "reason": error.message},
-                )
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+        if error is None or error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            self._failures[name].restart()
+            return
+        passes = error.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+        if not passes and self._failures[name].is_due():  # clients repeat their requests many times a second
+            _log.error(
+                "an internal topic cannot be created: its coordinators do not work until it can; with fewer "
+                "brokers than the replication factor set that key to the number of brokers",
+                extra={"topic": name, "key": _REPLICATION_KEYS[name], "reason": error.message},
+            )
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
 
     async def _create(self, topics: Sequence[NewTopic]) -> list[TopicOutcome]:
         def local() -> Awaitable[list[TopicOutcome]] | None:

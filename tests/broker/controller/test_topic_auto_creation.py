@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -109,6 +110,29 @@ def test_an_internal_topic_that_cannot_be_created_is_an_error_of_the_operator_un
         run(cluster.auto.create_internal_topic(OFFSETS_TOPIC))
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert [line.__dict__["reason"] for line in caplog.records] == ([] if passes else ["no"])
+
+
+def test_an_internal_topic_that_cannot_be_created_is_logged_at_growing_intervals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(is_controller=True)
+
+    async def tried(code: ErrorCode, name: str = OFFSETS_TOPIC) -> None:
+        cluster.code = code
+        with contextlib.suppress(KafkaError):
+            await cluster.auto.create_internal_topic(name)
+
+    async def many_requests() -> None:
+        for _ in range(100):
+            await tried(ErrorCode.INVALID_REPLICATION_FACTOR)
+        await tried(ErrorCode.INVALID_REPLICATION_FACTOR, TRANSACTIONS_TOPIC)
+        assert len(caplog.records) == 2, "one line for each topic"
+        await tried(ErrorCode.TOPIC_ALREADY_EXISTS)
+        await tried(ErrorCode.INVALID_REPLICATION_FACTOR)
+        assert len(caplog.records) == 3, "another failure after a success"
+
+    with caplog.at_level(logging.ERROR):
+        run(many_requests())
 
 
 def test_without_a_controller_each_topic_has_the_error() -> None:

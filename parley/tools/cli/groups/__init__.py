@@ -1,7 +1,7 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
 Two intended differences. The exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with
-0. Share groups are listed, described and deleted, too; ``--describe`` prints them as kafka-share-groups does.
+0. Share groups are listed, described and deleted by name, too; ``--describe`` prints them as kafka-share-groups does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ app = App(
     "List, describe, reset and delete consumer groups.\n\n"
     "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
     "would do unless `--execute` is given; the group must not have members. `--list`, `--describe` and `--delete` take "
-    "share groups, too; `parley share-groups` resets their offsets.",
+    "share groups by name, too; `parley share-groups` resets their offsets. `--all-groups` means all classic and "
+    "consumer groups; streams groups are for `parley streams-groups`.",
     examples=[
         ("parley groups --list --state", "all groups with their states"),
         ("parley groups --describe --group readers", "offset, lag and consumer of each partition"),
@@ -78,7 +79,7 @@ class Options:
         str, typer.Option("--validate-regex", help="Only check that consumers can subscribe to a regular expression.")
     ] = ""
     group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups.")] = False
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All classic and consumer groups.")] = False
     topic: Annotated[
         list[str], typer.Option("--topic", help="A topic, or some of its partitions as topic:0,1; repeatable.")
     ] = field(default_factory=list)
@@ -190,7 +191,7 @@ def _delete(options: Options) -> None:
     from parley.tools.cli.groups import deleting
 
     done = _at_cluster(
-        options, lambda client: deleting.delete_groups(client, _named(options), timeout_ms=options.timeout)
+        options, lambda client: deleting.delete_selected(client, _named(options), timeout_ms=options.timeout)
     )
     deleting.show_groups(done, as_json=options.json_output)
 
@@ -203,7 +204,7 @@ def _delete_offsets(options: Options) -> None:
     (name,) = options.group
     selection = parse_selection(required(options.topic, "--topic", "delete_offsets"))
     forgotten = _at_cluster(
-        options, lambda client: deleting.delete_offsets(client, name, selection, timeout_ms=options.timeout)
+        options, lambda client: deleting.delete_consumer_offsets(client, name, selection, timeout_ms=options.timeout)
     )
     deleting.show_offsets(name, forgotten, as_json=options.json_output)
 

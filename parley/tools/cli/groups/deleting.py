@@ -10,7 +10,7 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 from parley.protocol.messages.groups import DeleteGroupsRequest
 from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, of_coordinator
-from parley.tools.cli.groups.listing import list_groups
+from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
 
@@ -18,10 +18,16 @@ _UNKNOWN_TOPIC = -1
 """The partition number that stands for a whole topic that does not exist."""
 
 
-async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups, or all (None). Returns the error code of each."""
-    if names is None:
-        names = [group.name for group in await list_groups(client)]
+async def delete_selected(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
+    """Delete these groups of consumers or share groups, or all groups of consumers (None), as ``delete_groups``.
+
+    Raises ``CommandError`` if one of them is a streams group; then none is deleted.
+    """
+    return await delete_groups(client, await selected(client, names, also="Share"), timeout_ms=timeout_ms)
+
+
+async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
+    """Delete these groups, of whatever type. Returns the error code of each."""
     codes = {}
     for name in dict.fromkeys(names):
         answer = await of_coordinator(
@@ -53,6 +59,14 @@ def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
         )
     if not as_json:
         print(f"Deletion of requested consumer groups ({', '.join(gone)}) was successful.")
+
+
+async def delete_consumer_offsets(
+    client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
+) -> dict[TopicPartition, int]:
+    """Delete offsets of a group of consumers, as ``delete_offsets``. Raises ``CommandError`` for other groups, too."""
+    (name,) = await selected(client, [group])
+    return await delete_offsets(client, name, selection, timeout_ms=timeout_ms)
 
 
 async def delete_offsets(

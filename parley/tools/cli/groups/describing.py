@@ -14,7 +14,6 @@ from parley.protocol.messages.group_offsets import OffsetFetchRequest
 from parley.protocol.messages.groups import DescribeGroupsRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
 from parley.tools.cli.cluster_client import TopicPartition, check, of_coordinator
-from parley.tools.cli.groups.listing import list_groups
 from parley.tools.cli.topic_offsets import list_offsets
 
 _BY_NAME_VERSION_MAX = 9
@@ -86,10 +85,8 @@ class Group:
         return self.state in ("Empty", "Dead")
 
 
-async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[Group]:
-    """Describe these groups, or all (None). A group that does not exist has an error."""
-    if names is None:
-        names = [group.name for group in await list_groups(client)]
+async def describe(client: Client, names: Sequence[str], *, timeout_ms: int) -> list[Group]:
+    """Describe these groups. A group that does not exist has an error."""
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in dict.fromkeys(names)]
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from parley.protocol.client import Client
 from parley.tools.cli.groups import describing, tables
-from parley.tools.cli.groups.listing import list_groups
+from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups, of_another_type
 from parley.tools.cli.share_groups import describing as share_describing
 from parley.tools.cli.share_groups import tables as share_tables
 
-_SHARE = "Share"
+_SHARE, _STREAMS = "Share", "Streams"
 
 
 class Described(NamedTuple):
@@ -23,13 +23,16 @@ class Described(NamedTuple):
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> Described:
-    """Describe these groups, or all (None). A group that does not exist has an error."""
+    """Describe these groups, or all of consumers (None). Streams groups, and those that do not exist, have an error."""
     listed = {group.name: group.type for group in await list_groups(client)}
-    wanted = list(listed) if names is None else names
-    share = [name for name in wanted if listed.get(name) == _SHARE]
-    others = [name for name in wanted if listed.get(name) != _SHARE]
+    if names is None:
+        names = [name for name, kind in listed.items() if kind in CONSUMER_TYPES]
+    share = [name for name in names if listed.get(name) == _SHARE]
+    streams = [name for name in names if listed.get(name) == _STREAMS]
+    others = [name for name in names if listed.get(name) not in (_SHARE, _STREAMS)]
+    refused = [describing.Group(name, error=of_another_type(name, _STREAMS)) for name in streams]
     return Described(
-        await describing.describe(client, others, timeout_ms=timeout_ms),
+        [*await describing.describe(client, others, timeout_ms=timeout_ms), *refused],
         await share_describing.describe(client, share, timeout_ms=timeout_ms),
     )
 

@@ -22,6 +22,10 @@ STATES = (
     "NotReady",
 )
 TYPES = ("Classic", "Consumer", "Share", "Streams")
+CONSUMER_TYPES = ("Classic", "Consumer")
+"""The types that ``--all-groups`` stands for, as in kafka-consumer-groups."""
+_COMMANDS = {"Share": "parley share-groups", "Streams": "parley streams-groups"}
+"""The command for groups of each other type."""
 _LIST_TIMEOUT_MS = 10_000
 _CONSUMERS = ("consumer", "", "share", "streams")
 
@@ -69,6 +73,27 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
             ):
                 found.append(ListedGroup(group.group_id, kind, group.group_state, group.protocol_type))
     return sorted(group for group in found if not types or group.type in types)
+
+
+async def selected(client: Client, names: Sequence[str] | None, *, also: str = "") -> list[str]:
+    """Return the named groups, or all of consumers (None).
+
+    Raises ``CommandError`` if a named group is a share group or a streams group, except for groups of the type
+    ``also``: a broker deletes a group of any type, and would leave the topics that a streams application has made.
+    """
+    if names is None:
+        return [group.name for group in await list_groups(client, types=CONSUMER_TYPES)]
+    listed = {group.name: group.type for group in await list_groups(client)}
+    for name in names:
+        kind = listed.get(name, "")
+        if kind in _COMMANDS and kind != also:
+            raise CommandError(of_another_type(name, kind))
+    return list(names)
+
+
+def of_another_type(name: str, kind: str) -> str:
+    """Return the error for a share group or a streams group that needs the command for its type."""
+    return f"Group '{name}' is a {kind.lower()} group: use `{_COMMANDS[kind]}`."
 
 
 def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as_json: bool) -> None:

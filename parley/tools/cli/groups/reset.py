@@ -25,7 +25,7 @@ from parley.protocol.messages.group_offsets import OffsetCommitRequest
 from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, until_ready
 from parley.tools.cli.common_options import one_action
 from parley.tools.cli.groups.describing import Committed, committed_offsets, describe_one
-from parley.tools.cli.groups.listing import list_groups
+from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
@@ -130,10 +130,11 @@ def read_csv(path: Path) -> FilePlan:
 
 
 async def reset(client: Client, plan: Plan) -> list[Result]:
-    """Find the new offsets of each group, and commit them if the plan says so."""
-    names = plan.groups
-    if names is None:
-        names = tuple(group.name for group in await list_groups(client))
+    """Find the new offsets of each group, and commit them if the plan says so.
+
+    Raises ``CommandError`` if one of them is a share group or a streams group.
+    """
+    names = await selected(client, plan.groups)
     return [await _reset_one(client, name, plan) for name in names]
 
 
