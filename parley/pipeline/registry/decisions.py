@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
+COMPILED_MAX: Final = 20
+"""Stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, of the minute that a change may take."""
 SCHEMA_BYTES_MAX: Final = 900_000
 """A record of the topic holds the schema, and brokers take records of a megabyte by default."""
 
@@ -96,17 +98,28 @@ def resolved(state: State, schema: Schema) -> Schema:
 
 
 def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
-    """The latest version of the subject with this schema, which is canonical."""
+    """Return the latest version of the subject with this schema, which is canonical.
+
+    A schema that another registry has stored may have another text. Of such Protobuf schemas only those with the same
+    names are compiled, and of these the latest ``COMPILED_MAX``.
+    """
+    compiled = 0
     for one in reversed(state.versions(subject, deleted=deleted)):
-        if one.schema == schema or _same_in_other_words(state, one.schema, schema):
+        if one.schema == schema:
+            return one
+        if one.schema.type is not schema.type or one.schema.references != schema.references:
+            continue
+        if schema.type is SchemaType.PROTOBUF:
+            if compiled == COMPILED_MAX or not protobuf.may_be_same(one.schema.text, schema.text):
+                continue
+            compiled += 1
+        if _means(state, one.schema, schema):
             return one
     return None
 
 
-def _same_in_other_words(state: State, stored: Schema, wanted: Schema) -> bool:
-    """True for a schema that another registry has stored with another text."""
-    if stored.type is not wanted.type or stored.references != wanted.references:
-        return False
+def _means(state: State, stored: Schema, wanted: Schema) -> bool:
+    """Return True if the canonical text of the stored schema is that of the other."""
     try:
         return canonical(stored, state.load) == wanted
     except RegistryError:

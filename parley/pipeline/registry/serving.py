@@ -55,7 +55,11 @@ async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready
 
 
 async def _plan(config: RegistryConfig, security: ClientSecurity) -> TopicPlan:
-    """The topic: compacted, of one partition, with as many replicas as there are brokers for. Raises ConnectError."""
+    """Plan the topic: one compacted partition with the wanted replicas, or one for each broker if there are fewer
+    brokers.
+
+    Raises ConnectError.
+    """
     client = Client(config.bootstrap, client_id=_CLIENT_ID, security=security)
     try:
         brokers = len((await client.metadata([])).brokers)

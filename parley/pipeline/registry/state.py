@@ -23,6 +23,7 @@ __all__ = ["Record", "State", "Version", "config_key", "deletion_key", "mode_key
 INT32_MAX: Final = 0x7FFF_FFFF
 Record = tuple[bytes, bytes | None]
 _IGNORED: Final = ("NOOP",)
+_OF_SUBJECTS: Final = ("SCHEMA", "DELETE_SUBJECT")
 _OF_SCHEMA: Final = ("subject", "version", "id", "schemaType", "references", "schema", "deleted")
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class State:
         return self._subjects.get(subject, {}).get(version)
 
     def with_id(self, number: int) -> list[Version]:
-        """All versions with this id, also those that are softly deleted."""
+        """Return all versions with this id; include softly deleted ones."""
         return sorted(self._by_id.get(number, {}).values(), key=lambda one: (one.subject, one.version))
 
     def id_of(self, schema: Schema) -> int | None:
@@ -138,6 +139,10 @@ class State:
             named = json.loads(key)
             kind, subject = named["keytype"], named.get("subject")
             given = None if value is None else json.loads(value)
+            if not isinstance(given, dict | None):
+                raise TypeError("the value is no object")
+            if kind in _OF_SUBJECTS and not isinstance(subject, str):
+                raise TypeError("the subject is no text")
             if kind == "SCHEMA":
                 self._apply_version(subject, int(named["version"]), given)
             elif kind == "DELETE_SUBJECT":
@@ -152,13 +157,12 @@ class State:
             _log.warning("a record with the key %s cannot be read: %r", key[:200], error)
 
     def _apply_version(self, subject: str, version: int, given: Mapping[str, Any] | None) -> None:
+        made = None if given is None else _version(subject, version, given)  # raises before anything has changed
         before = self._subjects.get(subject, {}).pop(version, None)
         if before is not None:
             self._forget(before)
-        if given is not None:
-            others = {key: value for key, value in given.items() if key not in _OF_SCHEMA and value is not None}
-            number, is_deleted = int(given["id"]), bool(given.get("deleted", False))
-            self._add(Version(subject, version, number, Schema.of_json(given), is_deleted, others))
+        if made is not None:
+            self._add(made)
         if not self._subjects.get(subject, True):
             del self._subjects[subject]
 
@@ -182,6 +186,12 @@ class State:
             del self._by_id[gone.id]
             if self._ids.get(gone.schema) == gone.id:
                 del self._ids[gone.schema]
+
+
+def _version(subject: str, version: int, given: Mapping[str, Any]) -> Version:
+    others = {key: value for key, value in given.items() if key not in _OF_SCHEMA and value is not None}
+    number, is_deleted = int(given["id"]), bool(given.get("deleted", False))
+    return Version(subject, version, number, Schema.of_json(given), is_deleted, others)
 
 
 def _set(where: dict[str | None, Any], subject: str | None, value: Any) -> None:

@@ -8,7 +8,7 @@ Rules:
    request passes from instance to instance.
 2. A change that meets its fencing is decided again, on the newer state.
 3. Readers that do not skip aborted transactions (Confluent's registry is one) would take their records for true. So
-   a new writer first writes such keys once more, with the value that counts.
+   a new writer first writes such keys once more, with the value that counts (``aborted``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
 from parley.pipeline.connect.distributed.log import Keyed, TopicLog
+from parley.pipeline.registry.aborted import records_again
 from parley.pipeline.registry.decisions import Change
 from parley.pipeline.registry.errors import RegistryError
 from parley.pipeline.registry.state import Record, State
@@ -119,8 +120,8 @@ class Store:
         await self._writes.claim()
         await self._log.read_to_end()
         if self._aborted:
-            again = [(key, self._values.get(key)) for key in sorted(self._aborted)]
-            _log.info("writing %d keys again that an aborted transaction has written", len(again))
+            again = records_again(self._aborted, self._values, self.state)
+            _log.info("writing %d records over those of an aborted transaction", len(again))
             await self._write(again)
         self._is_writer = True
 

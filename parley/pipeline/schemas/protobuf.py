@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,21 @@ from parley.pipeline.schemas.proto_text import proto_text
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-__all__ = ["canonical", "files_of", "pool_of", "serialized"]
+__all__ = ["canonical", "files_of", "may_be_same", "pool_of", "serialized"]
 
 NAME: Final = "default.proto"
 _SECONDS: Final = 20.0
+_UNNAMED: Final = re.compile(r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""", re.DOTALL)
+"""Comments and strings. What is not closed ends with the text or the line: the search never begins it again."""
+_NAME: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*")
+_KEYWORDS: Final = frozenset(
+    {
+        *("syntax", "package", "import", "weak", "option", "message", "enum", "service", "rpc", "returns", "stream"),
+        *("oneof", "map", "group", "optional", "required", "repeated", "default", "json_name", "packed", "extend"),
+        *("extensions", "reserved", "to", "max"),
+    }
+)
+"""What two texts of the same schema may have in different numbers; a name that is one of them decides nothing."""
 _CACHED: Final = 1000
 _KNOWN: Final = {
     **{
@@ -78,6 +90,22 @@ def canonical(schema: Schema, load: Loader) -> str:
 def serialized(schema: Schema, load: Loader) -> str:
     """The descriptor in base64, which clients ask for with ``format=serialized``."""
     return base64.b64encode(files_of(schema, load)[-1].SerializeToString()).decode()
+
+
+def may_be_same(text: str, other: str) -> bool:
+    """Return False if two texts cannot mean the same schema, since they use different names; ``protoc`` is not run."""
+    own, others = _names(text), _names(other)
+    return not own or not others or own == others
+
+
+@lru_cache(_CACHED)
+def _names(text: str) -> frozenset[str]:
+    """Return the parts of all names in the text; none if it is a descriptor in base64."""
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return frozenset(_NAME.findall(_UNNAMED.sub(" ", text))) - _KEYWORDS
+    return frozenset()
 
 
 @lru_cache(_CACHED)
@@ -167,7 +195,7 @@ def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> F
 
 
 def _add_known(names: Any, made: dict[str, FileDescriptorProto]) -> None:
-    """Add the files that come with the libraries, each behind those that it imports."""
+    """Add the files that come with the libraries, and put each file after those that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     for name in names:

@@ -66,7 +66,9 @@ def test_records_of_aborted_transactions_are_written_over(kafka_broker: KafkaBro
     key, ghost = b'{"keytype":"SCHEMA","subject":"a","version":1,"magic":1}', b'{"subject":"a","version":1,"id":77}'
     new = key.replace(b'"a"', b'"b"')
     with running(kafka_broker.bootstrap_servers, topic) as url:
-        httpx.post(f"{url}/subjects/a/versions", json={"schema": '"int"'}).raise_for_status()
+        for subject in ("a", "deleted"):
+            httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": '"int"'}).raise_for_status()
+        httpx.delete(f"{url}/subjects/deleted").raise_for_status()
     producer = Producer(
         {"bootstrap.servers": kafka_broker.bootstrap_servers, "transactional.id": f"schema-registry-{topic}"}
     )
@@ -74,14 +76,17 @@ def test_records_of_aborted_transactions_are_written_over(kafka_broker: KafkaBro
     producer.begin_transaction()
     producer.produce(topic, ghost, key)
     producer.produce(topic, ghost, new)
+    producer.produce(topic, None, key.replace(b'"a"', b'"deleted"'))
     producer.flush(30)  # and now it is killed: the next writer aborts what it began
     with running(kafka_broker.bootstrap_servers, topic) as url:
         assert httpx.get(f"{url}/subjects").json() == ["a"]
+        assert httpx.get(f"{url}/subjects?deleted=true").json() == ["a", "deleted"]
         made = httpx.post(f"{url}/subjects/c/versions", json={"schema": '"long"'}).json()
         assert made["id"] == 2
     uncommitted = last_values(kafka_broker.bootstrap_servers, topic)
     assert uncommitted[new] is None
     assert json.loads(uncommitted[key] or b"")["id"] == 1
+    assert json.loads(uncommitted[key.replace(b'"a"', b'"deleted"')] or b"")["deleted"] is True
 
 
 @contextmanager
