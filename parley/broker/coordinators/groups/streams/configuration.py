@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeVar
 
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Subtopology, Topology
@@ -21,8 +22,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 
 SUBTOPOLOGIES_MAX: Final = 1_000
-"""The most subtopologies: those of one application are a few dozen. The search for partition counts can take a turn
-over all of them for each."""
+"""The most subtopologies: those of one application are a few dozen."""
+
+INTERNAL_TOPICS_MAX: Final = 5_000
+"""The most repartition and changelog topics: those of one application are a few hundred."""
 
 TASKS_MAX: Final = 20_000
 """The most tasks of a topology: the assignor decides about them in one turn of the event loop."""
@@ -101,6 +104,8 @@ def configure(topology: Topology, image: MetadataImage) -> Configured:
     """Find the topics of a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as Kafka does."""
     if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         raise _invalid(f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies.")
+    if sum(len(each.repartitions) + len(each.changelogs) for each in topology.subtopologies) > INTERNAL_TOPICS_MAX:
+        raise _invalid(f"The topology has more than {INTERNAL_TOPICS_MAX} internal topics.")
     try:
         return _Counts(topology, image).configured()
     except _Unfit as unfit:
@@ -159,33 +164,48 @@ class _Counts:
             raise _Unfit(StatusCode.MISSING_SOURCE_TOPICS, text)
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Return the partitions of repartition topics. What a subtopology reads may be known only after a while."""
+        """Return the partitions of repartition topics: a topic without a number has that of its writer's largest input.
+
+        As in Kafka, turns over all subtopologies decide, and the inputs that are known by a subtopology's turn count.
+        The queue has only the subtopologies with a known input, so that the work is linear in the topology.
+        """
         counts = dict(self._fixed)
-        is_missing = True
-        while is_missing:
-            is_missing = has_progress = False
-            for each in self._subtopologies:
-                unknown = [name for name in each.sinks if name not in counts]
-                if not unknown:
-                    continue
-                known = [counts[topic.name] for topic in each.repartitions if topic.name in counts]
-                known += [count for name in each.sources if (count := self._existing(name)) is not None]
-                if known:
-                    counts.update(dict.fromkeys(unknown, max(known)))
-                    has_progress = True
-                else:
-                    is_missing = True
-            if is_missing and not has_progress:
-                raise _invalid(
-                    "Failed to compute number of partitions for all repartition topics. There may be loops in the "
-                    "topology that cannot be resolved."
-                )
+        readers: dict[str, list[int]] = {}
+        for index, each in enumerate(self._subtopologies):
+            for topic in each.repartitions:
+                readers.setdefault(topic.name, []).append(index)
+        queue = [
+            (0, index)  # the turn, and the place in it
+            for index, each in enumerate(self._subtopologies)
+            if each.sources or any(topic.name in counts for topic in each.repartitions)
+        ]
+        queued = {index for _, index in queue}
+        while queue:
+            turn, index = heappop(queue)
+            each = self._subtopologies[index]
+            unknown = [name for name in each.sinks if name not in counts]
+            if not unknown:
+                continue
+            known = [counts[topic.name] for topic in each.repartitions if topic.name in counts]
+            known += [count for name in each.sources if (count := self._existing(name)) is not None]
+            counts.update(dict.fromkeys(unknown, max(known)))
+            for reader in {reader for name in set(unknown) for reader in readers.get(name, ())} - queued:
+                heappush(queue, (turn + (reader <= index), reader))
+                queued.add(reader)
+        self._check_repartitions(counts)
+        return counts
+
+    def _check_repartitions(self, counts: Mapping[str, int]) -> None:
+        if any(name not in counts for each in self._subtopologies for name in each.sinks):
+            raise _invalid(
+                "Failed to compute number of partitions for all repartition topics. There may be loops in the "
+                "topology that cannot be resolved."
+            )
         if any(topic.name not in counts for each in self._subtopologies for topic in each.repartitions):
             raise _invalid(
                 "Failed to compute number of partitions for all repartition topics, because a repartition source "
                 "topic is never used as a sink topic."
             )
-        return counts
 
     def _copartitioned(self, group: set[str]) -> dict[str, int]:
         """Return the partitions of the repartition topics in a copartition group."""
