@@ -29,7 +29,8 @@ class AcknowledgementBatch(NamedTuple):
     def runs(self, first: int) -> Iterator[tuple[int, int, int]]:
         """Yield the records from ``first`` on that have the same type: the first, the last, the type."""
         if len(self.types) == 1:
-            yield max(first, self.first), self.last, self.types[0]
+            if self.last >= first:
+                yield max(first, self.first), self.last, self.types[0]
             return
         skipped = max(0, first - self.first)
         offset = self.first + skipped

@@ -30,7 +30,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.states import step
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
-from parley.broker.share.acknowledgements import AcknowledgementBatch
+from parley.broker.share.acknowledgements import RENEW, AcknowledgementBatch
 from parley.broker.share.settings import SettingsOf, ShareSettings
 from parley.broker.share.share_partition import Acquired, LogBatch, SharePartition, Wanted, before
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -72,6 +72,8 @@ _FOR_CLIENTS: Final = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.BROKER_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -89,6 +91,9 @@ _ENDING: Final = frozenset(
     }
 )
 """The errors after which what is in memory no longer holds."""
+
+WRITE_AGAIN_S: Final = 10.0
+"""The pause before a write that failed is tried again. The persister has tried it several times by then."""
 
 _MOVED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This broker no longer leads the share partition.")
 _UNUSED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group has no members at this broker.")
@@ -134,6 +139,7 @@ class LedSharePartition:
         self._is_writing = False
         self._is_unused = False
         self._lock_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._tasks.start(self._load(), name=f"load of share partition {partition.topic}-{key.partition}")
 
     # --- State ---
@@ -161,8 +167,9 @@ class LedSharePartition:
             return
         self.state = step("share partition", STEPS, self.state, LeadingEvent.END)
         self.error = error
-        if self._lock_timer is not None:
-            self._lock_timer.cancel()
+        for timer in (self._lock_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
         self._fail_awaiting(self._awaiting, error)
         self._on_ended(self)
         self._share_fetches.notify(self)
@@ -186,6 +193,7 @@ class LedSharePartition:
             is_behind = existing != stored.batches
             if is_behind:
                 await self._store_again(stored, start)
+            share = SharePartition(replace(stored, batches=existing), start, must_store_all=is_behind)
         except KafkaError as error:
             self.end(_for_client(error))
             return
@@ -195,7 +203,7 @@ class LedSharePartition:
         if self.state is LeadingState.ENDED:
             return
         self._state_epoch = stored.state_epoch
-        self.share = SharePartition(replace(stored, batches=existing), start, must_store_all=is_behind)
+        self.share = share
         self.state = step("share partition", STEPS, self.state, LeadingEvent.LOADED)
         self._metrics.load_time.observe(int((self._loop.time() - began) * 1_000_000))
         self._write_soon()
@@ -205,11 +213,15 @@ class LedSharePartition:
         """Replace the state: it has records that the log has lost, in an unclean election or a crash.
 
         Records that get their offsets now are others, and must be delivered. A write could not take back that the lost
-        ones were acknowledged.
+        ones were acknowledged. But a write is fenced, and an initialization is not: a write that changes nothing comes
+        first, so that a leader that has a successor does not replace what its successor has stored.
         """
         facts = {"group": self.key.group_id, "topic": self.partition.topic, "partition": self.key.partition}
         _log.warning("share state is ahead of the log", extra={**facts, "log_end": self.partition.log.log_end_offset})
-        await self._persister.initialize(*self.key, stored.state_epoch, start)
+        epochs = (self.leader_epoch, stored.state_epoch)
+        await self._persister.write(*self.key, *epochs, stored.start_offset, stored.delivery_complete_count, ())
+        if self.state is LeadingState.LOADING:
+            await self._persister.initialize(*self.key, stored.state_epoch, start)
 
     async def _start_offset(self, stored: ShareState) -> int:
         """Return where the group begins. An offset behind the log, after an unclean election, is moved to its end."""
@@ -254,8 +266,10 @@ class LedSharePartition:
         Raises INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then takes none.
         """
         settings = self.settings
-        lock_until = self._loop.time() + settings.lock_duration_ms / 1000
-        must_store = self.share.acknowledge(member, batches, settings.limits, lock_until)
+        lock_s = settings.lock_duration_ms / 1000
+        must_store = self.share.acknowledge(member, batches, settings.limits, self._loop.time() + lock_s)
+        if any(RENEW in each.types for each in batches):
+            self._watch_locks(lock_s)  # the group may have got a shorter duration since the timer was set
         return self._stored() if must_store else None
 
     def release_member(self, member: str) -> asyncio.Future[None] | None:
@@ -300,15 +314,22 @@ class LedSharePartition:
             self._tasks.start(self._write_all(), name=name)
 
     async def _write_all(self) -> None:
-        """Store all changes, and those that come meanwhile. After a failure the next change tries again."""
+        """Store all changes, and those that come meanwhile. After a failure the next change tries again, or a timer."""
         try:
             while self.is_active and self.share.has_changed:
                 if not await self._write() and not self._awaiting:
+                    self._write_later()
                     break
         finally:
             self._is_writing = False
             if self._is_unused:
                 self.end(_UNUSED)
+
+    def _write_later(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        if self.is_active:
+            self._write_timer = self._loop.call_later(WRITE_AGAIN_S, self._write_soon)
 
     async def _write(self) -> bool:
         awaiting, self._awaiting = self._awaiting, []

@@ -79,7 +79,7 @@ class SharePartition:
     """The window of one share group in one partition."""
 
     def __init__(self, state: ShareState, start_offset: int, *, must_store_all: bool = False) -> None:
-        """``start_offset`` is where the group begins if ``state`` does not say so. Raises ValueError.
+        """The group begins at ``start_offset``, whatever ``state`` says. Raises ValueError.
 
         With ``must_store_all`` the first write has everything.
         """

@@ -37,12 +37,14 @@ GROUP = "group"
 
 
 class MemoryPersister:
-    """Keeps the state of share partitions, record by record. ``refuse`` is what it raises; ``gate`` holds up writes."""
+    """Keeps the state of share partitions, record by record. ``refuse`` is what it raises (``refuse_write``: what
+    only writes raise); ``gate`` holds up writes."""
 
     def __init__(self) -> None:
         self.start: dict[Any, int] = {}
         self.records: dict[Any, dict[int, tuple[int, int]]] = {}
         self.refuse: KafkaError | None = None
+        self.refuse_write: KafkaError | None = None
         self.gate: asyncio.Event | None = None
         self.writes = 0
 
@@ -72,8 +74,9 @@ class MemoryPersister:
     ) -> None:
         if self.gate is not None:
             await self.gate.wait()
-        if self.refuse is not None:
-            raise self.refuse
+        refused = self.refuse_write or self.refuse
+        if refused is not None:
+            raise refused
         self.writes += 1
         key = (group_id, topic_id, partition)
         self.start[key] = start_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.broker.share.acknowledgements import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from parley.broker.share.leading import WRITE_AGAIN_S
 from parley.broker.share.share_partition import Limits
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import headers
@@ -100,6 +102,20 @@ def test_a_lock_ends_unless_it_is_renewed(directory: Path) -> None:
         assert bench.share.metrics.lock_timeouts == 2
         assert await one.acknowledge((2, 3, [ACCEPT])) == 0
         assert await one.acknowledge((0, 0, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
+
+    run(scenario())
+
+
+def test_a_renewed_lock_has_the_duration_of_now(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        bench.settings = replace(bench.settings, lock_duration_ms=LOCK_S * 500)
+        assert await one.acknowledge((0, 3, [RENEW]), is_renew_ack=True) == 0
+        assert await two.acquired(max_wait_ms=LOCK_S * 500 + 1) == [(0, 3, 2)]
 
     run(scenario())
 
@@ -255,7 +271,9 @@ def test_acknowledgements_that_make_no_sense_are_refused(
         assert await one.acquired(max_wait_ms=1000) == [(0, 9, 1)]
         assert await one.acknowledge(*acknowledged) == ErrorCode.INVALID_REQUEST
         assert await one.acknowledge((0, 9, [ACCEPT])) == 0, "none of them was taken"
+        writes = bench.persister.writes
         assert await one.acknowledge((0, 9, [ACCEPT])) == 0, "records before the window are ignored"
+        assert bench.persister.writes == writes
 
     run(scenario())
 
@@ -311,8 +329,9 @@ def test_what_cannot_be_stored_does_not_hold(directory: Path) -> None:
         assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
         while bench.persister.writes == 0:
             await bench.idle()
-        bench.persister.refuse = KafkaError(ErrorCode.NOT_COORDINATOR)
-        assert await one.acknowledge((0, 3, [RELEASE])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT):
+            bench.persister.refuse = KafkaError(code)
+            assert await one.acknowledge((0, 3, [RELEASE])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await two.acquired() == []
         bench.persister.refuse = None
         assert await one.acknowledge((0, 3, [ACCEPT])) == 0
@@ -333,11 +352,57 @@ def test_what_is_stored_about_records_that_the_log_has_lost_does_not_count(direc
         bench.persister.records[key] = {2: (2, 1), 3: (0, 2), 4: (2, 1), 5: (4, 1)}
         one = bench.member("one", topic)
         assert await one.acquired(max_wait_ms=1000) == [(1, 1, 1), (3, 3, 3)]
-        while bench.persister.writes == 0:
+        while bench.persister.writes < 2:
             await bench.idle()
         assert bench.persister.records[key].keys() == {1, 2, 3}
         bench.write("t", 2)
         assert await one.acquired((1, 1, [ACCEPT]), (3, 3, [ACCEPT])) == [(4, 5, 1)]
+
+    run(scenario())
+
+
+def test_a_leader_with_a_successor_does_not_replace_what_the_log_has_lost(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        key = (GROUP, topic, 0)
+        stored = bench.persister.records[key] = {4: (2, 1)}
+        bench.persister.refuse_write = KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        response = await bench.member("one", topic).fetch(max_wait_ms=1000)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert bench.persister.records[key] is stored
+
+    run(scenario())
+
+
+def test_state_that_makes_no_sense_does_not_keep_members_waiting(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        bench.persister.records[GROUP, topic, 0] = {0: (7, 1)}
+        one = bench.member("one", topic)
+        response = await one.fetch(max_wait_ms=1000)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        bench.persister.forget()
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+
+    run(scenario())
+
+
+def test_locks_that_end_are_stored_though_the_first_write_fails(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        assert await bench.member("one", topic).acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        await asyncio.sleep(LOCK_S - 1)
+        bench.persister.refuse = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        await asyncio.sleep(2)
+        bench.persister.refuse = None
+        await asyncio.sleep(WRITE_AGAIN_S)
+        assert bench.persister.records[GROUP, topic, 0] == dict.fromkeys(range(4), (0, 1))
 
     run(scenario())
 

@@ -34,7 +34,8 @@ def initialize(
     """Begin the state of a share partition. Raises FENCED_STATE_EPOCH.
 
     A group coordinator that does not know whether it has done so does it again, perhaps after members have acknowledged
-    records. So the same epoch without an offset changes nothing.
+    records. So the same epoch without an offset changes nothing. A leader that replaces the state in the same epoch
+    still fences earlier leaders.
     """
     known = shard.states.get(key)
     if known is not None:
@@ -44,7 +45,7 @@ def initialize(
     state = StoredState(
         snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
         state_epoch=state_epoch,
-        leader_epoch=0,
+        leader_epoch=known.leader_epoch if known is not None and known.state_epoch == state_epoch else 0,
         start_offset=start_offset,
         delivery_complete_count=UNKNOWN_COUNT if start_offset == UNINITIALIZED_OFFSET else 0,
         created_ms=now_ms,

@@ -7,14 +7,15 @@ A *share partition* is a partition as one share group sees it. Its state is stor
 * The partition's leader *reads* it when the first member fetches, and *writes* to it whenever the outcome of records
   has become final, or their delivery count has changed.
 
-A higher *state epoch* replaces all that was stored before, so that a reset of offsets fences the leader. A higher
-*leader epoch* fences earlier leaders of the partition. Each method raises KafkaError:
+An initialization in the same *state epoch* or a higher one replaces what was stored before; a higher one also fences
+the leader. A higher *leader epoch* fences earlier leaders of the partition. Each method raises KafkaError:
 
 * FENCED_STATE_EPOCH: the state was initialized again since. Read it again.
 * FENCED_LEADER_EPOCH: a later leader of the partition has read the state. Drop what is in memory.
 * UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
-* NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NETWORK_EXCEPTION: the share coordinator
-  could not be reached after several attempts. A write may have been stored nevertheless.
+* NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE,
+  REQUEST_TIMED_OUT: the share coordinator could not be reached after several attempts. A write may have been stored
+  nevertheless.
 * INVALID_REQUEST: the share partition was not initialized, or the request makes no sense.
 * UNKNOWN_SERVER_ERROR: the state does not fit in a record.
 """
