@@ -438,7 +438,7 @@ class GroupCoordinator:
         for partition, _ in self.runtime.states():
             try:
                 await self.runtime.submit(partition, forget_deleted_topics)
-            except KafkaError as error:  # the next coordinator initializes what there is
+            except KafkaError as error:  # a coordinator that loads the group forgets it
                 _log.warning("share groups keep a deleted topic", extra={"error": error.code.name})
 
     async def on_topic_deleted(self, topic: str) -> None:

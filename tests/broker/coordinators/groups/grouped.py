@@ -120,7 +120,14 @@ class Replay:
 class Coordinated:
     """A coordinator of one partition."""
 
-    def __init__(self, *failures: Exception, follows: bool = True, properties: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *failures: Exception,
+        follows: bool = True,
+        properties: dict[str, str] | None = None,
+        image: MetadataImage | None = None,
+        share_need: ShareGroupsNeed | None = None,
+    ) -> None:
         config = BrokerConfig.from_properties(properties or {})
         self.topic = FakeTopic(*failures, name=OFFSETS_TOPIC, follows=follows)
         self.partitions = 1
@@ -131,8 +138,8 @@ class Coordinated:
             now_ms,
             TaskSet(),
             Random(1),
-            no_need(),
-            no_share_need(),
+            no_need(image),
+            share_need or no_share_need(),
         )
 
     @property

@@ -20,7 +20,11 @@ from parley.broker.coordinators.decision import Decision, Timer
 from parley.broker.coordinators.groups.consumer.topics import topic_ids
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.share.group_change import ShareGroupChange
-from parley.broker.coordinators.groups.share.initialization import begin_initialization, is_assignment_pending
+from parley.broker.coordinators.groups.share.initialization import (
+    begin_initialization,
+    forget_deleted_topics,
+    is_assignment_pending,
+)
 from parley.broker.coordinators.groups.share.share_group import Assignment, ShareGroup, ShareMember
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -132,7 +136,7 @@ def _updated(
     bump = member.topics != before.topics
     group = change.group
     if group.target_epoch >= group.epoch:
-        bump = bump or is_assignment_pending(group)
+        bump = bump or is_assignment_pending(group, change.shard.image())
     bumped = (bump or not group.metadata_checked) and change.check_metadata(bump=bump)
     return member, bumped
 
@@ -185,9 +189,12 @@ def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable,
 
 
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a group that was loaded: each member has a whole session."""
+    """Return the timers of a group that was loaded: each member has a whole session.
+
+    Topics that were deleted while no broker coordinated the group are forgotten.
+    """
     timeout_ms = shard.share_settings(group.group_id).session_timeout_ms
-    timers: dict[Hashable, Timer] = {}
+    timers: dict[Hashable, Timer] = {"share-topics": Timer(0, forget_deleted_topics)}
     for member_id in group.members:
         timers.update(session(group.group_id, member_id, timeout_ms))
     return timers

@@ -31,8 +31,8 @@ RETRY_MS: Final = 30_000
 """After how long an initialization is begun again, as in Kafka. It may have been lost with a coordinator."""
 
 
-def is_assignment_pending(group: ShareGroup) -> bool:
-    """True if a topic of the group has initialized partitions that no member has."""
+def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
+    """True if a topic of the group has initialized partitions that no member has. A deleted topic gets no member."""
     if not group.members or not group.stored.initialized:
         return False
     assigned: dict[UUID, set[int]] = {}
@@ -40,7 +40,9 @@ def is_assignment_pending(group: ShareGroup) -> bool:
         for topic_id, partitions in target.items():
             assigned.setdefault(topic_id, set()).update(partitions)
     return any(
-        each.name in group.subscribers and assigned.get(topic_id, set()) != set(each.partitions)
+        each.name in group.subscribers
+        and topic_id in image.topic_names
+        and assigned.get(topic_id, set()) != set(each.partitions)
         for topic_id, each in group.stored.initialized.items()
     )
 
@@ -137,7 +139,8 @@ def begin_alteration(
         topic = shard.image().topics.get(name)
         if topic is not None:
             existing = frozenset(index for index in indexes if 0 <= index < len(topic.partitions))
-            topics[topic.topic_id] = TopicPartitions(name, existing)
+            if existing:
+                topics[topic.topic_id] = TopicPartitions(name, existing)
     change = ShareGroupChange(shard, group, now_ms)
     if topics:
         _put_initializing(change, topics)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.group_shard import GroupShard
@@ -24,7 +25,7 @@ from parley.broker.coordinators.groups.share.initialization import (
     end_initialization,
     end_topic_deletion,
 )
-from parley.broker.coordinators.groups.share.share_group import TopicPartitions
+from parley.broker.coordinators.groups.share.share_group import TopicPartitions, without
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.persister import (
     UNINITIALIZED_OFFSET,
@@ -77,6 +78,15 @@ class ShareGroups:
         self._persister = persister
         self._latest_offset = latest_offset
         self._tasks = tasks
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _turn(self, group_id: str) -> asyncio.Lock:
+        """Return the lock under which stored share partitions of a group are changed. It lasts while it is in use.
+
+        The persister retries each call by itself: a deletion that was decided first could happen after an
+        initialization that was decided later.
+        """
+        return self._turns.setdefault(group_id, asyncio.Lock())
 
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
@@ -90,10 +100,22 @@ class ShareGroups:
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
         """Begin to initialize share partitions that a group subscribes to."""
-        offsets = dict.fromkeys(_each(topics), UNINITIALIZED_OFFSET)
         self._tasks.start(
-            self._initialize(group_id, state_epoch, topics, offsets), name=f"initialize share partitions of {group_id}"
+            self._initialize_missing(shard, group_id, state_epoch, topics),
+            name=f"initialize share partitions of {group_id}",
         )
+
+    async def _initialize_missing(
+        self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
+    ) -> None:
+        """Initialize share partitions, but not those that an earlier initialization has reached by now: members may
+        have begun there, and a higher state epoch would replace that."""
+        async with self._turn(group_id):
+            group = shard.share_group(group_id)
+            missing = {} if group is None else without(topics, group.stored.initialized)
+            offsets = dict.fromkeys(_each(missing), UNINITIALIZED_OFFSET)
+            if offsets:
+                await self._initialize(group_id, state_epoch, missing, offsets)
 
     async def _initialize(
         self,
@@ -195,13 +217,14 @@ class ShareGroups:
 
         Returns the outcome of each partition. Raises GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP.
         """
-        begun = await self._runtime.submit(group_id, partial(begin_alteration, group_id, wanted))
-        offsets = {
-            (topic_id, index): wanted[each.name][index]
-            for topic_id, each in begun.topics.items()
-            for index in each.partitions
-        }
-        failed = await self._initialize(group_id, begun.epoch, begun.topics, offsets) if offsets else {}
+        async with self._turn(group_id):
+            begun = await self._runtime.submit(group_id, partial(begin_alteration, group_id, wanted))
+            offsets = {
+                (topic_id, index): wanted[each.name][index]
+                for topic_id, each in begun.topics.items()
+                for index in each.partitions
+            }
+            failed = await self._initialize(group_id, begun.epoch, begun.topics, offsets) if offsets else {}
         ids = {each.name: topic_id for topic_id, each in begun.topics.items()}
         return {
             name: {index: _outcome(ids.get(name), index, begun.topics, failed) for index in indexes}
@@ -219,12 +242,13 @@ class ShareGroups:
             group = heartbeats.require_empty(group_id, shard)
             return begin_topic_deletion(group, asked, shard, now_ms)
 
-        gone = await self._runtime.submit(group_id, decide)
-        partitions = [each for topic_id, known in gone.values() for each in _each({topic_id: known})]
-        failed = await self._delete(group_id, partitions)
-        errors = {topic_id: error for (topic_id, _), error in failed.items()}
-        done = [topic_id for topic_id, _ in gone.values() if topic_id not in errors]
-        await self._runtime.submit(group_id, partial(end_topic_deletion, group_id, done))
+        async with self._turn(group_id):
+            gone = await self._runtime.submit(group_id, decide)
+            partitions = [each for topic_id, known in gone.values() for each in _each({topic_id: known})]
+            failed = await self._delete(group_id, partitions)
+            errors = {topic_id: error for (topic_id, _), error in failed.items()}
+            done = [topic_id for topic_id, _ in gone.values() if topic_id not in errors]
+            await self._runtime.submit(group_id, partial(end_topic_deletion, group_id, done))
         return {name: self._deleted(name, gone, errors) for name in asked}
 
     def _deleted(
@@ -246,8 +270,9 @@ class ShareGroups:
             group = heartbeats.require_empty(group_id, shard)
             return begin_deletion(group, shard.image(), shard, now_ms)
 
-        gone = await self._runtime.submit(group_id, decide)
-        failed = await self._delete(group_id, list(_each(gone)))
+        async with self._turn(group_id):
+            gone = await self._runtime.submit(group_id, decide)
+            failed = await self._delete(group_id, list(_each(gone)))
         if failed:
             raise next(iter(failed.values()))
 

@@ -1,0 +1,157 @@
+"""Share groups at their coordinator: what is stored of their partitions, whatever the order of slow calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.coordinator import ShareGroupsNeed
+from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.share.initialization import is_assignment_pending
+from parley.broker.coordinators.groups.share.share_group import ShareGroup, Stored, TopicPartitions
+from parley.broker.coordinators.groups.share.share_records import stored_record
+from parley.broker.metadata.changes import TopicCreated
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState, TopicImage
+from parley.broker.network.dispatch import ConnectedClient, RequestContext
+from parley.broker.security.session import anonymous
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+from tests.broker.coordinators.groups.grouped import Coordinated, Unreachable
+from tests.support.virtual_time import run
+
+T = UUID(int=1)
+IMAGE = MetadataImage("c").with_changes([TopicCreated(TopicImage("t", T, (PartitionState((1,), (1,), 1),)))])
+INITIALIZED = Stored(initialized={T: TopicPartitions("t", frozenset({0}))})
+WITH_DELETED = Stored(initialized={**INITIALIZED.initialized, UUID(int=2): TopicPartitions("t", frozenset({0}))})
+JOIN, LEAVE = 0, -1
+
+
+class Slow(Unreachable):
+    """A persister whose calls can be held up: each acts at its end, as if it had been tried again."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, asyncio.Event] = {}
+        self.epochs: dict[UUID, int] = {}
+        self.initialized = 0
+
+    @contextmanager
+    def held_up(self, call: str) -> Iterator[None]:
+        self.held[call] = asyncio.Event()
+        yield
+        self.held.pop(call).set()
+
+    async def _wait(self, call: str) -> None:
+        if call in self.held:
+            await self.held[call].wait()
+
+    async def initialize(self, *args: object) -> None:
+        await self._wait("initialize")
+        self.initialized += 1
+        assert isinstance(args[1], UUID)
+        assert isinstance(args[3], int)
+        self.epochs[args[1]] = args[3]
+
+    async def delete(self, *args: object) -> None:
+        await self._wait("delete")
+        assert isinstance(args[1], UUID)
+        self.epochs.pop(args[1], None)
+
+
+class Bench:
+    """A coordinator of share groups in a cluster with the topic ``t`` of one partition."""
+
+    def __init__(self) -> None:
+        self.persister = Slow()
+        self.coordinated = Coordinated(image=IMAGE, share_need=ShareGroupsNeed(self.persister, _no_offset))
+
+    async def begin(self) -> GroupShard:
+        return await self.coordinated.begin()
+
+    async def heartbeat(self, epoch: int, member: str = "one") -> int:
+        """Send a heartbeat of a member that subscribes to ``t``. Returns the epoch of the member."""
+        context = RequestContext(76, 1, 1, "test", ConnectedClient(anonymous("127.0.0.1", "PLAINTEXT"), 1), 0.0)
+        request = ShareGroupHeartbeatRequest(
+            group_id="g", member_id=member, member_epoch=epoch, subscribed_topic_names=["t"] if epoch == JOIN else None
+        )
+        response = self.coordinated.groups.share.heartbeat(context, request)
+        found = await response if isinstance(response, asyncio.Future) else response
+        await asyncio.sleep(0.1)
+        return found.member_epoch
+
+
+async def _no_offset(topic: str, partition: int) -> int:
+    raise NotImplementedError
+
+
+def test_a_slow_deletion_does_not_delete_what_is_initialized_later() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        shard = await bench.begin()
+        await bench.heartbeat(JOIN)
+        await bench.heartbeat(LEAVE)
+        with bench.persister.held_up("delete"):
+            deleting = asyncio.ensure_future(bench.coordinated.groups.share.delete_offsets("g", ["t"]))
+            await asyncio.sleep(1)
+            await bench.heartbeat(JOIN)
+        assert await deleting == {"t": None}
+        await asyncio.sleep(1)
+        group = shard.share_group("g")
+        assert group is not None
+        assert group.stored == INITIALIZED
+        assert T in bench.persister.epochs
+
+    run(scenario())
+
+
+def test_a_second_initialization_does_not_replace_the_first() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.begin()
+        with bench.persister.held_up("initialize"):
+            await bench.heartbeat(JOIN)
+            await asyncio.sleep(31)
+            await bench.heartbeat(JOIN, "two")
+        await asyncio.sleep(1)
+        assert bench.persister.initialized == 1
+
+    run(scenario())
+
+
+def test_a_topic_deleted_without_a_coordinator_is_forgotten() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.begin()
+        runtime = bench.coordinated.groups.runtime
+        await runtime.submit("g", lambda shard, now_ms: Decision(None, [stored_record("g", WITH_DELETED)]))
+        runtime.on_resigned(0)
+        runtime.on_elected(0, 2)
+        await runtime.until_loaded(1)
+        await asyncio.sleep(1)
+        group = runtime.state_of(0).share_group("g")
+        assert group is not None
+        assert group.stored == INITIALIZED
+
+    run(scenario())
+
+
+def test_a_deleted_topic_does_not_wait_for_a_member() -> None:
+    group = ShareGroup("g", stored=WITH_DELETED, targets={"one": {T: frozenset({0})}})
+    group.put_member("one", None, "", "", ("t",))
+    assert not is_assignment_pending(group, IMAGE)
+    group.targets = {}
+    assert is_assignment_pending(group, IMAGE)
+
+
+def test_altering_partitions_that_do_not_exist_makes_no_group() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        shard = await bench.begin()
+        altered = await bench.coordinated.groups.share.alter_offsets("g", {"t": {1: 5}})
+        assert altered == {"t": {1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
+        assert shard.share_group("g") is None
+
+    run(scenario())
