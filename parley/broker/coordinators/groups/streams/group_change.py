@@ -60,6 +60,8 @@ class StreamsGroupChange:
         self._metadata_hash = group.metadata_hash
         self._checked_metadata = False
         self._bumps = False
+        self._rebalanced = False
+        self._begun: Mapping[str, object] | None = None
 
     @property
     def group_id(self) -> str:
@@ -73,13 +75,20 @@ class StreamsGroupChange:
     def decision(self, reply: T) -> Decision[T]:
         """Return all of it as a decision."""
         return Decision(
-            reply, self.records, is_divisible=True, timers=self.timers, change=partial(self._apply, self.is_new)
+            reply,
+            self.records,
+            is_divisible=True,
+            timers=self.timers,
+            change=partial(self._apply, self.is_new),
+            then=self.shard.on_streams_epoch_begun if self._rebalanced else None,
         )
 
     def _apply(self, was_new: bool) -> None:
         group = self.shard.streams_group(self.group_id)
         if group is None:
             return
+        if self._begun is not None:
+            _log.info("streams group begins an epoch", extra=self._begun)
         group.is_delayed = self.is_delayed
         if was_new:
             return  # the rest is found again, as in Kafka
@@ -141,15 +150,14 @@ class StreamsGroupChange:
         has_changed = validated_epoch != self.group.validated_epoch or settings != self.group.last_settings
         if self._bumps or has_changed:
             self._begin_epoch(self._metadata_hash, validated_epoch, settings)
-            self.shard.on_streams_epoch_begun()
+            self._rebalanced = True
 
     def _begin_epoch(self, found_hash: int, validated_epoch: int, settings: Mapping[str, str]) -> None:
         if self.epoch >= EPOCH_MAX:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
         self.epoch += 1
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash, validated_epoch, settings))
-        facts = {"group": self.group_id, "epoch": self.epoch, "members": len(self._members)}
-        _log.info("streams group begins an epoch", extra=facts)
+        self._begun = {"group": self.group_id, "epoch": self.epoch, "members": len(self._members)}
 
     # --- The target assignment ---
 

@@ -97,6 +97,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> StreamsGroup:
     is_free = known is None or (known.is_classic and _is_vacant(known))
     group = StreamsGroup(group_id) if is_free else require_group(group_id, shard)
     size = shard.config().group_streams_max_size
+    # As in Kafka, a full streams group refuses its own members, too, if they join again. Other groups let them in.
     if len(group.members) >= size:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"The streams group has reached its maximum capacity of {size} members."

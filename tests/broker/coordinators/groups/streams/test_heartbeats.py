@@ -12,6 +12,7 @@ from parley.broker.coordinators.groups.any_group import join as classic_join
 from parley.broker.coordinators.groups.member_decisions import Joiner
 from parley.broker.coordinators.groups.offset_decisions import Committer, commit, commit_transactional, delete_group
 from parley.broker.coordinators.groups.streams.configuration import SUBTOPOLOGIES_MAX, StatusCode
+from parley.broker.coordinators.groups.streams.heartbeats import heartbeat
 from parley.broker.coordinators.groups.streams.streams_group import MemberState, StreamsGroupState
 from parley.broker.metadata.types import ConfigResource, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -130,7 +131,35 @@ def test_a_group_has_a_maximum_size_and_only_members_that_join_make_it() -> None
     assert code_of(lambda: group.leave("m")) is ErrorCode.GROUP_ID_NOT_FOUND
     group.join("m")
     assert code_of(lambda: group.join("n")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert code_of(lambda: group.join("m")) is ErrorCode.GROUP_MAX_SIZE_REACHED, "as in Kafka"
+    assert group.heartbeat("m", 2).member_epoch == 2
     assert not group.replayed().groups.keys() - {GROUP}
+
+
+def test_an_epoch_counts_and_is_logged_when_its_records_are_written(caplog: pytest.LogCaptureFixture) -> None:
+    group, begun = plain(), []
+    group.shard.on_streams_epoch_begun = lambda: begun.append(group.now_ms)
+    caplog.set_level("INFO")
+    request = Request(
+        group_id=GROUP,
+        member_id="m",
+        member_epoch=0,
+        endpoint_information_epoch=-1,
+        topology=PLAIN,
+        process_id="p",
+        rebalance_timeout_ms=60_000,
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+    decision = heartbeat(request, context(0), group.shard, group.now_ms)  # may be dropped, and made again in a turn
+    assert (begun, caplog.messages) == ([], [])
+    group.decide(lambda shard, now_ms: decision)
+    assert decision.then is not None
+    decision.then()
+    assert (len(begun), caplog.messages) == (1, ["streams group begins an epoch"])
+    later = Request(group_id=GROUP, member_id="m", member_epoch=2, endpoint_information_epoch=-1)
+    assert heartbeat(later, context(0), group.shard, group.now_ms).then is None
 
 
 def test_members_are_told_of_a_shutdown_until_the_group_is_empty() -> None:
