@@ -22,6 +22,9 @@ from parley.protocol.security.client_security import SecurityProperties
 __all__ = ["REGISTRY", "RegistryConfig"]
 
 _PREFIX: Final = "kafkastore."
+_OTHER_PREFIXES: Final = (_PREFIX, "ssl.", "config.providers")
+"""Settings with these beginnings are judged by what reads them."""
+_PORT: Final = 8081
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _INT, _LIST, _STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
 
@@ -47,9 +50,10 @@ REGISTRY: Final = (
     .define(
         "listeners",
         _LIST,
-        ["http://:8081"],
+        [f"http://127.0.0.1:{_PORT}"],
         _LOW,
-        "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.",
+        "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses. "
+        "By default only programs on the same machine reach it: it has neither TLS nor a login by itself.",
     )
     .define(
         "schema.compatibility.level",
@@ -109,7 +113,12 @@ class RegistryConfig:
     @property
     def listeners(self) -> list[Listener]:
         """Where the API listens. Raises ConnectError."""
-        return parse_listeners(",".join(self.values["listeners"]))
+        return parse_listeners(",".join(self.values["listeners"]), _PORT)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names that were given and that nothing reads: perhaps misspelt, or of Confluent's registry only."""
+        return [name for name in self.given if name not in self.values and not name.startswith(_OTHER_PREFIXES)]
 
     @property
     def level(self) -> Level:

@@ -28,6 +28,9 @@ __all__ = ["SECTION", "run_registry"]
 SECTION = "SchemaRegistry"
 """The section of the JAAS file that names the users."""
 _CLIENT_ID = "schema-registry"
+_IF_TAKEN = (
+    "Is another registry running? Stop it, or give this one another address (--listeners http://127.0.0.1:8082)."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +45,7 @@ async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready
     connection = Connection(bootstrap=config.bootstrap, client_id=_CLIENT_ID, security=config.security)
     writes = TransactionalWrites(connection, plan.name, f"schema-registry-{plan.name}", on_lost=lambda: None)
     store = Store(log, writes, SystemRandom())
-    async with RestServer(listeners, tls) as server:
+    async with RestServer(listeners, tls, if_taken=_IF_TAKEN) as server:
         try:
             await store.start()
             api = RegistryApi(store, config.level)

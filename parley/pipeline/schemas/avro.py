@@ -58,12 +58,13 @@ def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) 
 
 
 def _json(text: str) -> Any:
+    """The text as JSON. Raises BadSchema with the reason only: callers say what they were doing."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         if text.strip() in PRIMITIVES:  # as Java's parser reads it
             return text.strip()
-        raise BadSchema("Invalid Avro schema: it is not JSON") from None
+        raise BadSchema("it is not JSON") from None
 
 
 def _canonical(node: Any, space: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from parley.broker.config.definition import closest
 from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App
 from parley.tools.cli.common_options import CommandConfig, client_properties
@@ -16,15 +19,15 @@ from parley.tools.cli.until_stopped import run_until_stopped
 
 app = App(
     "Serve schemas of Avro, JSON Schema and Protobuf to producers and consumers, with the REST API of Confluent's "
-    "schema registry (port 8081).\n\n"
+    "schema registry. It listens on 127.0.0.1, port 8081; `--listeners` lets other machines in.\n\n"
     "The schemas are in a compacted topic, _schemas, in Confluent's format. Several instances may serve the same "
     "topic: all of them read and write.",
     examples=[
-        ("parley registry --bootstrap-server broker:9092", "until Ctrl-C, at http://localhost:8081"),
+        ("parley registry --bootstrap-server broker:9092", "until Ctrl-C, at http://127.0.0.1:8081"),
         ("parley registry schema-registry.properties", "with the settings of a file"),
         (
             "parley registry --bootstrap-server broker:9093 --command-config client.properties --listeners http://:8082",
-            "on a cluster with TLS or logins, at another port",
+            "on a cluster with TLS or logins, at another port, and for other machines, too",
         ),
     ],
 )
@@ -62,7 +65,16 @@ def registry(
         config = RegistryConfig.parse({**given, **dict(pairs(override, "--override"))})
     except ConnectError as error:
         raise CommandError("\n".join(["The registry cannot be started:", str(error)])) from error
+    _warn_of(config.unknown, config.values)
     run_until_stopped(lambda stopping: run_registry(config, stopping, _say_ready))
+
+
+def _warn_of(unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Warn of settings that nothing reads. They are no errors: files of Confluent's registry have more of them."""
+    for name in unknown:
+        meant = closest(name, known)
+        hint = f": is {meant} meant?" if meant else ""
+        print(f"Warning: {name} is not a setting of the registry and has no effect{hint}", file=sys.stderr)
 
 
 def _say_ready(url: str) -> None:

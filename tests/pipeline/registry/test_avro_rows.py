@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.pipeline.schemas import avro as avro_schemas
 from parley.pipeline.schemas import avro_rows
 from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_references
 from parley.pipeline.values.exact import DoesNotFit, exact_array
@@ -164,3 +165,11 @@ def test_columns_become_schemas() -> None:
     value = {"a": None, "b": [{"c": Decimal("1.20")}, None], "d": [("x", None)]}
     data = avro_rows.writer(own, no_references)(value)
     assert exact_array([avro_rows.reader(own, own, no_references)(data, 0)], kind).to_pylist() == [value]
+
+
+def test_a_text_that_is_not_json_is_refused_with_one_reason() -> None:
+    text = Schema(SchemaType.AVRO, "{")
+    with pytest.raises(BadSchema, match=r"^Invalid Avro schema: it is not JSON$"):
+        avro_schemas.parsed(text, no_references)
+    with pytest.raises(BadSchema, match=r"^The Avro schema cannot be used: it is not JSON$"):
+        avro_schemas.expanded(text, no_references)

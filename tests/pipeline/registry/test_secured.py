@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import httpx
 import pytest
 
 from parley.pipeline.connect.errors import ConfigError, ConnectError
+from parley.pipeline.connect.rest.server import Listener, RestServer
 from parley.pipeline.registry.config import RegistryConfig
+from parley.pipeline.registry.serving import run_registry
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.registry.running import running
 from tests.support.certificates import Authority
@@ -47,3 +50,22 @@ def test_tls_and_basic_authentication(kafka_broker: KafkaBroker, tmp_path: Path)
 def test_settings_that_cannot_be_used(given: dict[str, str]) -> None:
     with pytest.raises((ConfigError, ConnectError)):
         RegistryConfig.parse(given)
+
+
+async def test_a_port_that_is_taken_is_said_with_the_registrys_option(kafka_broker: KafkaBroker) -> None:
+    async with RestServer([Listener("127.0.0.1", 0)]) as server:
+        taken = f"http://127.0.0.1:{server.addresses[0].port}"
+        config = RegistryConfig.parse(
+            {"kafkastore.bootstrap.servers": kafka_broker.bootstrap_servers, "listeners": taken}
+        )
+        with pytest.raises(ConnectError, match=r"Is another registry running.*--listeners http"):
+            await run_registry(config, asyncio.Event(), lambda url: None)
+
+
+def test_by_default_only_this_machine_reaches_it() -> None:
+    assert RegistryConfig.parse({}).listeners == [Listener("127.0.0.1", 8081)]
+
+
+def test_settings_that_nothing_reads_are_found() -> None:
+    given = {"listener": "http://:1", "kafkastore.ssl.protocol": "TLSv1.3", "ssl.client.auth": "required"}
+    assert RegistryConfig.parse(given).unknown == ["listener"]

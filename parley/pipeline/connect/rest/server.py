@@ -19,6 +19,9 @@ from parley.pipeline.connect.errors import ConnectError
 __all__ = ["DEFAULT_PORT", "Listener", "RestServer", "parse_listeners"]
 
 DEFAULT_PORT: Final = 8083
+_IF_TAKEN: Final = (
+    "Is another worker running? Stop it, or give this one another address (listeners=http://127.0.0.1:8084)."
+)
 _BACKLOG: Final = 128
 _CONNECTIONS_MAX: Final = 1000
 """Beyond so many connections requests are answered with 503."""
@@ -39,20 +42,20 @@ class Listener(NamedTuple):
         return "https" if self.is_tls else "http"
 
 
-def parse_listeners(text: str) -> list[Listener]:
+def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listener]:
     """The addresses in `listeners`, as "http://:8083,https://[::1]:8443". Raises ConnectError."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
             url = urlsplit(part)
-            host, port = url.hostname or "", DEFAULT_PORT if url.port is None else url.port
+            host, port = url.hostname or "", default_port if url.port is None else url.port
         except ValueError as error:
             raise ConnectError(f"listeners: {part!r} is no address: {error}") from None
         if url.scheme.lower() not in ("http", "https") or url.path not in ("", "/"):
-            raise ConnectError(f"listeners: {part!r} must look as HTTP://host:{DEFAULT_PORT} or HTTPS://host:8443")
+            raise ConnectError(f"listeners: {part!r} must look as HTTP://host:{default_port} or HTTPS://host:8443")
         listeners.append(Listener(host, port, url.scheme.lower() == "https"))
     if not listeners:
-        raise ConnectError("listeners: no address is given; the default is http://:8083")
+        raise ConnectError(f"listeners: no address is given, as http://127.0.0.1:{default_port}")
     return listeners
 
 
@@ -62,12 +65,18 @@ class RestServer:
     The addresses are taken first, so that the worker knows its own URL, also if the configured port is 0.
     """
 
-    def __init__(self, listeners: Sequence[Listener], tls: ssl.SSLContext | None = None) -> None:
-        """``tls`` is the context of the listeners with TLS. Raises ValueError if they need one and there is none."""
+    def __init__(
+        self, listeners: Sequence[Listener], tls: ssl.SSLContext | None = None, *, if_taken: str = _IF_TAKEN
+    ) -> None:
+        """``tls`` is the context of the listeners with TLS; ``if_taken`` says what to do if an address is in use.
+
+        Raises ValueError if listeners need a context and there is none.
+        """
         if tls is None and any(one.is_tls for one in listeners):
             raise ValueError("a listener with TLS needs a context")
         self._listeners = listeners
         self._tls = tls
+        self._if_taken = if_taken
         self._sockets: list[socket.socket] = []
         self._servers: list[uvicorn.Server] = []
         self._serving: list[asyncio.Task[None]] = []
@@ -75,7 +84,7 @@ class RestServer:
     async def __aenter__(self) -> Self:
         try:
             for listener in self._listeners:
-                self._sockets.append(_listen(listener))
+                self._sockets.append(_listen(listener, self._if_taken))
         except BaseException:
             self._close_sockets()
             raise
@@ -137,7 +146,7 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-def _listen(listener: Listener) -> socket.socket:
+def _listen(listener: Listener, if_taken: str) -> socket.socket:
     """A socket that listens there. Raises ConnectError which says what to do."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
@@ -148,9 +157,6 @@ def _listen(listener: Listener) -> socket.socket:
     except OSError as error:
         taken.close()
         where = f"{listener.host or '*'}:{listener.port}"
-        raise ConnectError(
-            f"cannot listen on {where}: {error.strerror or error}. Is another worker running? Stop it, or give this "
-            "one another address (listeners=http://127.0.0.1:8084)."
-        ) from None
+        raise ConnectError(f"cannot listen on {where}: {error.strerror or error}. {if_taken}") from None
     taken.setblocking(False)
     return taken
