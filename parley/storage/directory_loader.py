@@ -147,6 +147,7 @@ class DirectoryLoader:
             knows_log_start=log_start is not None,
             same_boot=self._same_boot,
             cleaned_up_to=self._cleaner_offsets.get(partition),
+            highest_leader_epoch=self._settings.highest_leader_epoch,
         )
         log = Log.open(LogPlace(path, *partition, topic_id, self._on_io_error), self._settings, known)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
@@ -62,11 +63,13 @@ class LogManager:
         intervals: MaintenanceIntervals,
         recovery_threads_per_directory: int = 1,
         producer_expiration_ms: int = 86_400_000,
+        highest_leader_epoch: int = NO_EPOCH,
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
         on_all_offline: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
     ) -> None:
         """``default_config`` is for topics without a configuration of their own; ``start_task`` runs the maintenance.
+        ``highest_leader_epoch`` is that of any partition that the directories know (``LastKnown``).
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
         ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, or in the loop's own.
@@ -82,6 +85,7 @@ class LogManager:
             now_ms=now_ms,
             random=random,
             producer_expiration_ms=producer_expiration_ms,
+            highest_leader_epoch=highest_leader_epoch,
         )
         self._threads_per_directory = max(1, recovery_threads_per_directory)
         self._threads = IoThreads(executor)

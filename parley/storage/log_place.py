@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log_config import LogConfig
 
 
@@ -30,3 +31,5 @@ class LogSettings:
     now_ms: Callable[[], int]
     random: Random
     producer_expiration_ms: int = 86_400_000
+    highest_leader_epoch: int = NO_EPOCH
+    """The highest leader epoch of any partition that the data directories knew at the start; NO_EPOCH if none."""

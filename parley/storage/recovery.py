@@ -7,7 +7,8 @@ Rules (docs/storage.md has them all):
 2. What is bad or missing below the recovery point is damage: it is named, and what lies behind it is kept. Above the
    recovery point that holds only if the machine did not restart. Otherwise the log ends at the first bad batch, since
    systems write to disk in any order. What is cut is synced at once: the next crash could bring it back.
-3. Leader epochs and producers are learned from the batches again.
+3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch that does not fit in
+   between its neighbors counts as damage (``parley.storage.altered_epochs``), unless only Apache Kafka wrote the log.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Final
 
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage import altered_epochs
 from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage import DamagedBytes, DamagedRange
-from parley.storage.index import CorruptIndex
+from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
@@ -64,6 +67,9 @@ class LastKnown:
     """True if the machine has not restarted since: then it has lost no write, and what is wrong is damage."""
     cleaned_up_to: int | None = None
     """The offset up to which the log was compacted last; None if it never was."""
+    highest_leader_epoch: int = NO_EPOCH
+    """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not tell, as
+    those of Apache Kafka do not. Then no leader epoch counts as altered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +383,9 @@ class _Loader:
         start = max(self.known.log_start_offset, segments[0].base_offset)
         known_to = min(self.scanned, default=self.log_end)
         in_doubt = [each.base_offset for each in segments if self._unflushed(each.end_offset)]
+        highest_epoch = self.known.highest_leader_epoch
+        if self._epochs.latest_epoch is not None:
+            highest_epoch = max(highest_epoch, self._epochs.latest_epoch)
         if in_doubt:
             self._epochs.truncate_from_end(in_doubt[0])
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
@@ -385,7 +394,12 @@ class _Loader:
             if segment.base_offset in self.scanned:
                 scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
                 ends_here = self._in_doubt(segment.end_offset)
-                scan.run(past_damage=not ends_here, known=self._unlike_digest(segment))
+                scan.run(
+                    past_damage=not ends_here,
+                    known=self._unlike_digest(segment),
+                    highest_epoch=None if self._are_epochs_covered(segment) else highest_epoch,
+                    epoch_before=self._epochs.epoch_at(segment.base_offset - 1),
+                )
                 if ends_here and (scan.tail is not None or segment.end_offset not in (scan.end, UNSEALED)):
                     self._drop(segments, number + 1)
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
@@ -448,6 +462,12 @@ class _Loader:
             self._wrong.add(segment.base_offset)
         return checked.damage
 
+    def _are_epochs_covered(self, segment: Segment) -> bool:
+        """True if no leader epoch in the segment is judged: its digest covers them, or only Kafka wrote the log."""
+        base, digest = segment.base_offset, self._whole.get(segment.base_offset)
+        has_digest = digest is not None and digest.covers_headers and base not in self._wrong
+        return has_digest or self.known.highest_leader_epoch == NO_EPOCH
+
     def _must_continue(self, segment: Segment) -> bool:
         """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
         base = segment.base_offset
@@ -477,10 +497,29 @@ class Scan:
         self.tail: DamagedBytes | None = None
         """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
 
-    def run(self, *, past_damage: bool, known: Sequence[DamagedBytes] = ()) -> None:
-        """Adopt the good batches, past damage or up to it. ``known`` is damage found before. Raises ``OSError``."""
-        segment = self.segment
-        for found in self._found(known):
+    def run(
+        self,
+        *,
+        past_damage: bool,
+        known: Sequence[DamagedBytes] = (),
+        highest_epoch: int | None = None,
+        epoch_before: int | None = None,
+    ) -> None:
+        """Adopt the good batches, past damage or up to it. ``known`` is damage found before.
+
+        Without ``highest_epoch``, the highest leader epoch that the broker knows, no leader epoch counts as altered.
+        ``epoch_before`` is the leader epoch before the segment, if that is known. Raises ``OSError``.
+        """
+        segment, all_found = self.segment, self._found(known)
+        if highest_epoch is not None:
+            all_found = altered_epochs.without_altered(
+                all_found,
+                first_offset=segment.base_offset,
+                last_offset=min(segment.end_offset - 1, segment.base_offset + MAX_RELATIVE_OFFSET),
+                before=epoch_before,
+                highest=highest_epoch,
+            )
+        for found in all_found:
             if isinstance(found, DamagedBytes):
                 self.tail = found
                 if past_damage:

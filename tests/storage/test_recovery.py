@@ -183,6 +183,14 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+def flip_bits(path: Path, at: int, mask: int) -> None:
+    """Change the bits of a mask in an int32 of a file."""
+    data = bytearray(path.read_bytes())
+    number = int.from_bytes(data[at : at + 4], "big") ^ mask
+    data[at : at + 4] = number.to_bytes(4, "big")
+    path.write_bytes(data)
+
+
 def ranges(log: Log) -> list[tuple[int, int]]:
     """The damaged ranges of a log: first and last offset of each."""
     return [(each.first_offset, each.last_offset) for each in log.damage]
@@ -212,6 +220,71 @@ class TestDamage:
         append(log, b"more")
         log = reopened(log, clean=False, same_boot=True)
         assert {n for first, last in ranges(log) for n in range(first, last + 1)} == refused
+        check(log)
+
+    @pytest.mark.parametrize("bit", [0, 4, 10, 20, 30, 31])
+    @pytest.mark.parametrize("number", [1, -2])
+    def test_an_altered_leader_epoch_in_the_active_segment(self, tmp_path: Path, number: int, bit: int) -> None:
+        """No digest covers it before the segment is sealed."""
+        log = open_log(tmp_path)
+        values = fill(log, 60, epoch=3) + fill(log, 40, epoch=5)
+        epochs = log.leader_epochs.entries
+        log.release()
+        position, header = list(log.segments[-1].batches())[number]
+        flip_bits(log.segments[-1].path_of(".log"), position + 12, 1 << bit)
+        log = open_log(tmp_path, same_boot=True, highest_leader_epoch=5)
+        altered = header.base_offset
+        assert ranges(log) == [(altered, altered)]
+        assert log.leader_epochs.entries == epochs
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n != altered}
+        check(log)
+
+    @pytest.mark.parametrize("bit", [24, 31])
+    def test_an_impossible_leader_epoch_of_the_last_batch(self, tmp_path: Path, bit: int) -> None:
+        """The log ends before it, as before any other damage at its end."""
+        log = open_log(tmp_path)
+        values = fill(log, 100, epoch=5)
+        epochs = log.leader_epochs.entries
+        log.release()
+        position, _ = list(log.segments[-1].batches())[-1]
+        flip_bits(log.segments[-1].path_of(".log"), position + 12, 1 << bit)
+        log = open_log(tmp_path, same_boot=True, highest_leader_epoch=5)
+        assert values_of(log) == dict(enumerate(values[:-1]))
+        assert not log.damage
+        assert log.leader_epochs.entries == epochs
+        check(log)
+
+    def test_a_broker_killed_after_the_first_batch_of_an_epoch_keeps_it(self, tmp_path: Path) -> None:
+        """It may have had no time to note the epoch."""
+        log = open_log(tmp_path)
+        values = [*fill(log, 99, epoch=5), *fill(log, 1, epoch=7)]
+        log = reopened(log, clean=False, same_boot=True, highest_leader_epoch=5)
+        assert values_of(log) == dict(enumerate(values))
+        assert log.leader_epochs.latest_epoch == 7
+        assert not log.damage
+
+    def test_leader_epochs_of_another_program_are_not_judged(self, tmp_path: Path) -> None:
+        """Apache Kafka's may have begun again at 0. It leaves no file with the epochs that the broker knows."""
+        log = open_log(tmp_path)
+        fill(log, 90, epoch=0)
+        for epoch in (1, 0, 0):
+            append(log, b"value", epoch=epoch)
+        log = reopened(log, clean=False, same_boot=True)
+        assert len(values_of(log)) == 93
+        assert not log.damage
+
+    @pytest.mark.parametrize("number", [1, -2])
+    @pytest.mark.parametrize("at", range(12))
+    def test_an_altered_offset_or_length_in_the_active_segment(self, tmp_path: Path, at: int, number: int) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        position, header = list(log.segments[-1].batches())[number]
+        flip(log.segments[-1].path_of(".log"), position + at)
+        log = open_log(tmp_path, same_boot=True)
+        altered = header.base_offset
+        assert ranges(log) == [(altered, altered)]
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n != altered}
         check(log)
 
     @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])

@@ -63,6 +63,7 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
         ),
         recovery_threads_per_directory=config.num_recovery_threads_per_data_dir,
         producer_expiration_ms=config.producer_id_expiration_ms,
+        highest_leader_epoch=joined.epochs.known.leader_epoch,
         on_offline=failures,
         on_all_offline=environment.failed.set,
         executor=environment.threads.upkeep,

@@ -11,11 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.errors import CorruptRecord
+from parley.storage.altered_epochs import ELECTIONS_UNNOTED
 from parley.storage.segment import LOG_SUFFIX
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.faults import Kind
 
 FLIPPED_MAX = 8
+EPOCHS_FLIPPED = 0.3
+"""The share of the flips that hit a leader epoch, which no checksum of a batch covers."""
+LEADER_EPOCH_AT = 12
+"""The position of the leader epoch in a batch."""
 
 
 def damage(disk: Disk, kind: Kind, rng: Random) -> str:
@@ -40,10 +47,34 @@ def _flip(disk: Disk, rng: Random) -> str:
         return ""
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
-    for i in range(at, min(at + rng.randint(1, FLIPPED_MAX), len(content))):
-        content[i] ^= 1 << rng.randrange(8)
+    flipped = {i: rng.randrange(8) for i in range(at, min(at + rng.randint(1, FLIPPED_MAX), len(content)))}
+    aim = Random(f"{at}/{len(content)}")  # so that the other faults of a seed are the same
+    if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, aim)) is not None:
+        at, bit = epoch
+        flipped = {at: bit}
+    for i, bit in flipped.items():
+        content[i] ^= 1 << bit
     path.write_bytes(content)
     return f"bytes from {at} on changed in {_name(path)} of {len(content)} bytes"
+
+
+def _epoch_bit(content: bytes | bytearray, rng: Random) -> tuple[int, int] | None:
+    """Choose a bit of the leader epoch of a batch: the position of its byte, and its number in that.
+
+    It is a bit by which the epoch becomes higher than any that a broker believes, or any bit if the batches before and
+    behind have the same epoch (docs/damage.md). Returns None if the segment has no batch.
+    """
+    try:
+        found = list(headers(content))
+    except CorruptRecord:
+        return None
+    if not found:
+        return None
+    number = rng.randrange(len(found))
+    epochs = {header.partition_leader_epoch for _, header in found[max(number - 1, 0) : number + 2]}
+    is_between_equals = 0 < number < len(found) - 1 and len(epochs) == 1
+    bit = rng.randrange(0 if is_between_equals else ELECTIONS_UNNOTED.bit_length(), 32)
+    return found[number][0] + LEADER_EPOCH_AT + 3 - bit // 8, bit % 8
 
 
 def _lose_segment(disk: Disk, rng: Random) -> str:

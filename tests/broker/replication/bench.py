@@ -130,6 +130,7 @@ class Node:
             random=random.Random(self.id),
             start_task=self.upkeep.start,
             intervals=MaintenanceIntervals(),
+            highest_leader_epoch=0,
         )
         await self.logs.open("cluster", self.id)
         self.metadata = Metadata(MetadataImage("cluster"))

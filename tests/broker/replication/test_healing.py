@@ -124,6 +124,33 @@ async def test_the_first_batch_of_a_leader_epoch_is_healed_after_a_kill(tmp_path
         assert log.leader_epochs.entries == entries
 
 
+@pytest.mark.parametrize("leads", [False, True])
+async def test_an_altered_leader_epoch_is_healed_after_a_kill(tmp_path: Path, leads: bool) -> None:
+    """No digest covers it in the active segment. A replica with it would wait, and the replicas would not follow it."""
+    async with nodes(tmp_path, 2) as cluster:
+        await filled(cluster, [1, 2])
+        victim = 1 if leads else 2
+        cluster.alter("t", leader=1, leader_epoch=1)
+        for _ in range(3):
+            cluster[1].partition("t").append(batch(b"of a later epoch"), acks=1, now_ms=now_ms())
+        await eventually(lambda: cluster[2].log("t").high_watermark == 103)
+        entries = cluster[1].log("t").leader_epochs.entries
+        await cluster[victim].stop(crash=True)
+        path = segment_files(cluster[victim])[-1]
+        good = path.read_bytes()
+        (at,) = (at for at, header in headers(good) if header.base_offset == 101)
+        with path.open("r+b") as file:
+            file.seek(at + 15)
+            file.write(bytes([good[at + 15] ^ 0x20]))
+        await cluster.start(victim)
+        log = cluster[victim].log("t")
+        assert [(each.first_offset, each.last_offset) for each in log.damage] == [(101, 101)]
+        assert log.leader_epochs.entries == entries
+        await eventually(lambda: not log.damage and not cluster[victim].healing._damaged)
+        assert b"".join(path.read_bytes() for path in segment_files(cluster[victim]))[-len(good) :] == good
+        assert cluster[victim].partition("t").leader_epoch == cluster[3 - victim].partition("t").leader_epoch
+
+
 async def test_a_leader_with_damage_hands_over_first(tmp_path: Path) -> None:
     """Its consumers retry meanwhile, and it stays in the ISR."""
     async with nodes(tmp_path, 3) as cluster:

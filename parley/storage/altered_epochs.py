@@ -1,0 +1,138 @@
+"""Finds batches whose leader epoch was altered, in a segment without a digest: a batch's checksum does not cover it.
+
+Leaders write epochs that never fall, since a replica whose log knows a higher epoch than the controller waits. So:
+
+1. If an epoch is followed by a lower one, and the epochs without one of these two batches rise, that batch is altered;
+   if either could be the one, both are. If the epochs fall in any case, they are kept: Apache Kafka wrote such logs
+   when ZooKeeper had lost its data.
+2. An epoch far above all that the broker knows is altered, and so is one below -1.
+3. Batches of formats 0 and 1, and those with epoch -1, have no epoch. They are good, and are no neighbors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from parley.protocol.records.batch_header import MAGIC_V2
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.checked_batches import CheckedBatch
+from parley.storage.damage import DamagedBytes
+
+ELECTIONS_UNNOTED: Final = 1 << 20
+"""How far an epoch may be above the highest that the broker knows. A killed broker has not noted the last elections,
+and one of them may have raised the epoch of a partition above those of all others (a store was set back). No partition
+has had a million elections."""
+HELD_MAX: Final = 16
+"""How many batches and damaged ranges are held until their neighbors are known. Only logs with many batches without an
+epoch, or with much damage, reach it; then a batch has no neighbor behind it."""
+
+REASON: Final = "a batch has a leader epoch that does not fit in between those of its neighbors"
+
+Found = CheckedBatch | DamagedBytes
+
+
+def without_altered(
+    found: Iterable[Found], *, first_offset: int, last_offset: int, before: int | None, highest: int
+) -> Iterator[Found]:
+    """Return the batches and the damage of a segment, with batches that have an altered epoch turned into damage.
+
+    ``first_offset`` and ``last_offset`` are the lowest and the highest that the segment can hold, ``before`` is the
+    epoch before it, if that is known, and ``highest`` the highest epoch that the broker knows.
+    """
+    damage: DamagedBytes | None = None
+    expected = first_offset
+    for each, is_altered in _judged(found, before, highest):
+        if isinstance(each, CheckedBatch) and not is_altered:
+            if damage is not None:
+                yield _up_to(damage, each.header.base_offset - 1)
+                damage = None
+            yield each
+            expected = each.header.next_offset
+            continue
+        new = each if isinstance(each, DamagedBytes) else _damaged(each, expected)
+        damage = new if damage is None else DamagedBytes(damage.position, new.end, expected, expected, damage.reason)
+    if damage is not None:
+        yield _up_to(damage, last_offset)
+
+
+def _damaged(batch: CheckedBatch, first_offset: int) -> DamagedBytes:
+    return DamagedBytes(
+        batch.position, batch.position + batch.header.size_bytes, first_offset, batch.header.last_offset, REASON
+    )
+
+
+def _up_to(damage: DamagedBytes, last_offset: int) -> DamagedBytes:
+    return DamagedBytes(damage.position, damage.end, damage.first_offset, last_offset, damage.reason)
+
+
+class _Held:
+    """A batch or a damaged range whose neighbors have not been read yet."""
+
+    __slots__ = ("epoch", "found", "is_altered")
+
+    def __init__(self, found: Found, highest: int) -> None:
+        self.found = found
+        epoch = _epoch_of(found)
+        self.is_altered = epoch < NO_EPOCH or epoch > highest
+        self.epoch = NO_EPOCH if self.is_altered else epoch
+
+
+def _judged(found: Iterable[Found], before: int | None, highest: int) -> Iterator[tuple[Found, bool]]:
+    """Each batch or damaged range, and True if it is a batch with an altered epoch."""
+    held: list[_Held] = []
+    limit = max(highest, NO_EPOCH if before is None else before) + ELECTIONS_UNNOTED
+    unsettled: list[_Held] = []
+    """The batches among the held that have an epoch and may be good: at most three."""
+    for each in found:
+        new = _Held(each, limit)
+        held.append(new)
+        if new.epoch != NO_EPOCH:
+            unsettled.append(new)
+        while len(unsettled) > 2 or (unsettled and len(held) > HELD_MAX):
+            before = _settle(unsettled, before)
+        kept = held.index(unsettled[0]) if unsettled else len(held)
+        for settled in held[:kept]:
+            yield settled.found, settled.is_altered
+        del held[:kept]
+    while unsettled:
+        before = _settle(unsettled, before)
+    for settled in held:
+        yield settled.found, settled.is_altered
+
+
+def _settle(unsettled: list[_Held], before: int | None) -> int | None:
+    """Settle the first batch, or those that are altered; return the epoch of the last good batch."""
+    epoch, *following = [each.epoch for each in unsettled]
+    altered = altered_of(before, epoch, *following) if following else ()
+    for each in [unsettled[number] for number in altered]:
+        each.is_altered = True
+        unsettled.remove(each)
+    if not altered:
+        del unsettled[0]
+        return epoch
+    return before
+
+
+def altered_of(before: int | None, epoch: int, behind: int, last: int | None = None) -> tuple[int, ...]:
+    """Which of two successive epochs are altered: 0 for ``epoch``, 1 for ``behind``.
+
+    ``before`` precedes and ``last`` follows the two, if they are known.
+    """
+    if epoch <= behind:
+        return (0,) if before is not None and epoch < before <= behind else ()
+    without_first = before is not None and before <= behind
+    without_second = last is not None and epoch <= last and (before is None or before <= epoch)
+    if not without_second:
+        return (0,) if without_first else ()
+    if not without_first:
+        return (0, 1) if before is None and epoch != last else (1,)
+    if (before == behind) == (epoch == last):
+        return 0, 1
+    return (0,) if before == behind else (1,)
+
+
+def _epoch_of(found: Found) -> int:
+    if isinstance(found, DamagedBytes) or found.header.magic < MAGIC_V2:
+        return NO_EPOCH
+    return found.header.partition_leader_epoch
