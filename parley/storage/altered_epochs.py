@@ -23,9 +23,9 @@ ELECTIONS_UNNOTED: Final = 1 << 20
 """How far an epoch may be above the highest that the broker knows. A killed broker has not noted the last elections,
 and one of them may have raised the epoch of a partition above those of all others (a store was set back). No partition
 has had a million elections."""
-HELD_MAX: Final = 16
-"""How many batches and damaged ranges are held until their neighbors are known. Only logs with many batches without an
-epoch, or with much damage, reach it; then a batch has no neighbor behind it."""
+HELD_MAX: Final = 8
+"""How many batches and damaged ranges are in memory until their neighbors are known. Only logs with many batches
+without an epoch, or with much damage, reach it; then a batch has no neighbor behind it."""
 
 REASON: Final = "a batch has a leader epoch that does not fit in between those of its neighbors"
 
