@@ -5,7 +5,8 @@ Rules:
 1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. A bug gets 50001 and a trace in the
    log. Nothing of a body beyond ``BODY_BYTES_MAX`` is read.
 2. Paths are divided before their parts are decoded: a subject may have a slash, as ``%2F``.
-3. Parsing and comparing schemas happens in threads, since it may take long.
+3. Parsing and comparing schemas happens in threads, since it may take long; questions of compatibility have a few of
+   their own, so that registrations need not wait for them.
 4. A read that finds nothing is repeated once after the topic was read to its end: what another instance has
    confirmed is found here.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -45,6 +47,8 @@ __all__ = ["RegistryApi"]
 
 BODY_BYTES_MAX: Final = 4 << 20
 """A schema of the largest size, each of its characters escaped."""
+_COMPARISONS_MAX: Final = 2
+"""Questions of compatibility that are decided at once."""
 _TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _DEFAULT_CONTEXT: Final = ":.:"
 _LATEST: Final = ("latest", "-1")
@@ -137,6 +141,7 @@ class RegistryApi:
     def __init__(self, store: Store, default_level: Level) -> None:
         self._store = store
         self.default_level = default_level
+        self._comparing = ThreadPoolExecutor(_COMPARISONS_MAX, thread_name_prefix="comparing")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -179,7 +184,8 @@ class RegistryApi:
     async def _read(self, handler: Read, call: Call) -> Any:
         if call.body is None and "format" not in call.query:
             return handler(self, self._store.state, call)
-        return await asyncio.to_thread(handler, self, self._store.state, call)
+        threads = self._comparing if handler is RegistryApi.compatibility else None
+        return await asyncio.get_running_loop().run_in_executor(threads, handler, self, self._store.state, call)
 
     # Changes.
 

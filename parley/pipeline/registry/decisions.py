@@ -6,7 +6,9 @@ under all subjects, versions of a subject count up, a version is deleted softly 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -49,6 +51,7 @@ __all__ = [
     "set_mode",
 ]
 
+_log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 COMPILED_MAX: Final = 20
 """Stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, of the minute that a change may take."""
@@ -71,7 +74,7 @@ def canonical(schema: Schema, load: Loader) -> Schema:
     """The schema in its canonical text, after it was checked. Raises RegistryError (42201, 42209)."""
     if len(schema.text) > SCHEMA_BYTES_MAX:
         raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_BYTES_MAX} characters")
-    try:
+    with _foreign(schema):
         match schema.type:
             case SchemaType.AVRO:
                 avro.parsed(schema, load)
@@ -81,8 +84,18 @@ def canonical(schema: Schema, load: Loader) -> Schema:
                 return schema.with_text(json_schema.canonical(schema))
             case SchemaType.PROTOBUF:
                 return schema.with_text(protobuf.canonical(schema, load))
+
+
+@contextmanager
+def _foreign(schema: Schema) -> Iterator[None]:
+    """Schemas come from clients: whatever fails with one is the schema's fault. Raises RegistryError (42201)."""
+    try:
+        yield
     except BadSchema as error:
         raise invalid_schema(error) from None
+    except Exception as error:
+        _log.warning("a schema of type %s is refused: %s: %.200r", schema.type, type(error).__name__, str(error))
+        raise invalid_schema(f"Invalid schema: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def resolved(state: State, schema: Schema) -> Schema:
@@ -128,10 +141,8 @@ def _means(state: State, stored: Schema, wanted: Schema) -> bool:
 
 def check(state: State, schema: Schema, earlier: Sequence[Version], level: Level) -> list[str]:
     """Why the schema must not follow these versions. Raises RegistryError (42201)."""
-    try:
+    with _foreign(schema):
         return incompatibilities(schema, [one.schema for one in earlier], level, state.load)
-    except BadSchema as error:
-        raise invalid_schema(error) from None
 
 
 def register(

@@ -16,12 +16,14 @@ __all__ = ["NAMED", "PRIMITIVES", "canonical", "expanded", "parsed"]
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_OF_PROTOCOLS: Final = ("error_union", "request")
+"""Types that only protocols have, though the library ``avro`` makes schemas of them."""
 _OWN: Final = frozenset({"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "size", "items", "values"})
 _OWN_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 
 
 def parsed(schema: Schema, load: Loader) -> Any:
-    """The schema as a tree of the library ``avro``, which also checks compatibility. Raises BadSchema."""
+    """The schema as a tree of the library ``avro``. Raises BadSchema."""
     import avro.errors
     import avro.name
     import avro.schema
@@ -37,7 +39,7 @@ def parsed(schema: Schema, load: Loader) -> Any:
 
 
 def canonical(schema: Schema) -> str:
-    """The text that Java's library would write for the schema. The schema must have been parsed."""
+    """The text that Java's library would write for the schema, which must have been parsed. Raises BadSchema."""
     return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -73,7 +75,9 @@ def _canonical(node: Any, space: str) -> Any:
     if isinstance(node, list):
         return [_canonical(one, space) for one in node]
     kind = node["type"]
-    if kind in NAMED:
+    if kind in _OF_PROTOCOLS:
+        raise BadSchema(f"Invalid Avro schema: the type {kind} is one of protocols")
+    if isinstance(kind, str) and kind in NAMED:
         return _named(node, kind, space)
     made: dict[str, Any] = {"type": kind}
     if kind == "array":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.pipeline.registry.compatibility import Level, incompatibilities
+from parley.pipeline.registry.compatibility import Level, incompatibilities, steps
 from parley.pipeline.schemas.model import BadSchema, Reference, Schema, SchemaType
 
 
@@ -48,6 +48,36 @@ def test_avro(before: str, after: str, backward: bool, forward: bool) -> None:
     assert (not verdict(SchemaType.AVRO, before, after, Level.FULL)) is (backward and forward)
 
 
+def test_a_record_may_refer_to_itself_and_have_other_names() -> None:
+    def tree(name: str, more: str = "") -> str:
+        itself = f'{{"name":"next","type":["null","{name}"]}}'
+        return f'{{"type":"record","name":"{name}","fields":[{itself}{more}]}}'
+
+    plain, aliased = tree("R"), tree("S").replace('"S",', '"S","aliases":["R"],', 1)
+    assert verdict(SchemaType.AVRO, plain, plain) == []
+    assert verdict(SchemaType.AVRO, plain, aliased) == []
+    assert verdict(SchemaType.AVRO, plain, tree("S")) != []
+    assert verdict(SchemaType.AVRO, plain, tree("R", f",{B}")) == ["READER_FIELD_MISSING_DEFAULT_VALUE"]
+
+
+def test_the_comparison_of_large_unions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEPS_MAX", 1000)
+    branches = [f'{{"type":"record","name":"u{one}","fields":[]}}' for one in range(50)]
+    before, after = f"[{','.join(branches)}]", f"[{','.join(reversed(branches))}]"
+    with pytest.raises(BadSchema, match="too intricate"):
+        verdict(SchemaType.AVRO, before, after)
+
+
+def test_as_many_differences_as_fit_a_message_are_told() -> None:
+    many = record(*(f'{{"name":"f{one}","type":"int"}}' for one in range(300)))
+    (found,) = incompatibilities(
+        Schema(SchemaType.AVRO, many), [Schema(SchemaType.AVRO, record())], Level.BACKWARD, no_reference
+    )
+    assert found.count("READER_FIELD_MISSING_DEFAULT_VALUE") == 100
+    names = json.dumps({"type": "object", "required": [str(one) for one in range(300)]})
+    assert len(verdict(SchemaType.JSON, '{"type":"object"}', names)) == 100
+
+
 def closed(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
@@ -57,6 +87,7 @@ def opened(**properties: Any) -> dict[str, Any]:
 
 
 TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+DRAFT3 = {"$schema": "http://json-schema.org/draft-03/schema#", "type": "object"}
 TREE = {"definitions": {"node": opened(next={"$ref": "#/definitions/node"})}, "$ref": "#/definitions/node"}
 
 
@@ -86,9 +117,32 @@ TREE = {"definitions": {"node": opened(next={"$ref": "#/definitions/node"})}, "$
         ({"type": "array", "items": WHOLE}, {"type": "array", "items": NUMBER}, []),
         ({"type": "array"}, {"type": "array", "uniqueItems": True}, ["UNIQUE_ITEMS_ADDED"]),
         (TREE, TREE, []),
+        ({**DRAFT3, "dependencies": {"a": "b"}}, {**DRAFT3, "dependencies": {"a": "b"}}, []),
+        ({**DRAFT3, "dependencies": {"a": "b"}}, {**DRAFT3, "dependencies": {"a": "c"}}, ["DEPENDENCY_ARRAY_CHANGED"]),
     ],
 )
 def test_json_schema(before: Any, after: Any, problems: list[str]) -> None:
+    assert verdict(SchemaType.JSON, json.dumps(before), json.dumps(after)) == problems
+
+
+def patterned(pattern: str, schema: Any, rest: Any) -> dict[str, Any]:
+    return {"type": "object", "patternProperties": {pattern: schema}, "additionalProperties": rest}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "schema", "rest", "problems"),
+    [
+        ("(a+)+$", TEXT, False, ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),  # backtracking would take for ever
+        ("(a+)+", TEXT, False, []),
+        # RE2 has no such expressions: both schemas must do.
+        ("^(?=a)", TEXT, TEXT, []),
+        ("^(?=a)", TEXT, NUMBER, ["PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"]),
+        ("^(?=a)", NUMBER, TEXT, ["PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"]),
+    ],
+)
+def test_patterns_of_names(pattern: str, schema: Any, rest: Any, problems: list[str]) -> None:
+    before = closed(**{"a" * 60 + "!": TEXT})
+    after = patterned(pattern, schema, rest)
     assert verdict(SchemaType.JSON, json.dumps(before), json.dumps(after)) == problems
 
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
+from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.json_schema import parsed
-from parley.pipeline.schemas.model import BadSchema, Loader, Schema
+from parley.pipeline.schemas.model import Loader, Schema
 
 __all__ = ["unreadable"]
 
-_STEPS_MAX: Final = 100_000
-"""Comparisons of two parts in all: alternatives in alternatives could take for ever."""
+_PATTERN_BYTES_MAX: Final = 1 << 20
+"""Memory for one regular expression; the library refuses one that needs more."""
 _COMBINED: Final = ("allOf", "anyOf", "oneOf")
 _OF_TYPE: Final = {
     "string": ("maxLength", "minLength", "pattern", "format"),
@@ -47,7 +50,8 @@ _WORDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
     """Why data of the writer's schema may be invalid by the reader's. Raises BadSchema."""
     before, after = parsed(writer, load), parsed(reader, load)
-    return list(_Comparison().differences((before.schema, before.resolver), (after.schema, after.resolver), "#"))
+    found = _Comparison().differences((before.schema, before.resolver), (after.schema, after.resolver), "#")
+    return list(islice(found, DIFFERENCES_MAX))
 
 
 _Part = tuple[Any, Any]
@@ -99,7 +103,7 @@ class _Comparison:
     def __init__(self) -> None:
         self._open: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
-        self._steps = 0
+        self._steps = Steps()
 
     def fits(self, before: _Part, after: _Part) -> bool:
         """True if all that is valid by the earlier schema is valid by the later one."""
@@ -107,9 +111,7 @@ class _Comparison:
 
     def differences(self, before: _Part, after: _Part, path: str) -> Iterator[str]:
         """What makes data that is valid by the earlier schema invalid by the later one. Raises BadSchema."""
-        self._steps += 1
-        if self._steps > _STEPS_MAX:
-            raise BadSchema("The schemas are too intricate to be compared")
+        self._steps.spend()
         pair = (id(before[0]), id(after[0]))
         if pair in self._open:
             return
@@ -135,6 +137,7 @@ class _Comparison:
         elif kind != new_kind:
             yield f"TYPE_CHANGED at {path}"
         elif kind == "enum":
+            self._steps.spend(0, light=len(old["enum"]) * len(new["enum"]) // 10)
             if any(one not in new["enum"] for one in old["enum"]):
                 yield f"ENUM_ARRAY_NARROWED at {path}/enum"
         elif kind == "not":
@@ -213,10 +216,11 @@ class _Comparison:
     # Objects.
 
     def _required(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[str]:
+        needed = set(old.get("required", ()))
         for name in new.get("required", ()):
             given = new.get("properties", {}).get(name)
             is_old = name in old.get("properties", {})
-            if name in old.get("required", ()) or (isinstance(given, dict) and "default" in given):
+            if name in needed or (isinstance(given, dict) and "default" in given):
                 continue
             if given is None or is_old:
                 yield f"REQUIRED_ATTRIBUTE_ADDED at {path}/required/{name}"
@@ -230,16 +234,27 @@ class _Comparison:
             if name in old and name in new:
                 yield from self.differences((old[name], before[1]), (new[name], after[1]), at)
             elif name in old:
-                rest = _open_for(after, name)
-                if not self.fits((old[name], before[1]), rest):
+                unfit = [one for one in self._open_for(after, name) if not self.fits((old[name], before[1]), one)]
+                for rest in unfit[:1]:
                     model = "FROM_CLOSED" if rest[0] is False else "NOT_COVERED_BY_PARTIALLY_OPEN"
                     yield f"PROPERTY_REMOVED_{model}_CONTENT_MODEL at {at}"
             else:
-                rest = _open_for(before, name)
-                if not self.fits(rest, (new[name], after[1])):
+                unfit = [one for one in self._open_for(before, name) if not self.fits(one, (new[name], after[1]))]
+                for rest in unfit[:1]:
                     is_open = _kind_of(rest)[0] == "any"
                     model = "TO_OPEN" if is_open else "NOT_COVERED_BY_PARTIALLY_OPEN"
                     yield f"PROPERTY_ADDED_{model}_CONTENT_MODEL at {at}"
+
+    def _open_for(self, part: _Part, name: str) -> Iterator[_Part]:
+        """The schemas that a property which is not named may have: more than one if a pattern cannot be decided."""
+        for pattern, schema in part[0].get("patternProperties", {}).items():
+            self._steps.spend(light=len(pattern) + len(name))
+            expression = _expression(pattern)
+            if expression is None or expression.search(name):
+                yield schema, part[1]
+            if expression is not None and expression.search(name):
+                return
+        yield _extra(part)
 
     def _dependencies(self, before: _Part, after: _Part, path: str) -> Iterator[str]:
         old, new = _dependencies_of(before[0]), _dependencies_of(after[0])
@@ -315,17 +330,21 @@ def _extra(part: _Part) -> _Part:
     return schema.get("additionalProperties", schema.get("unevaluatedProperties", True)), part[1]
 
 
-def _open_for(part: _Part, name: str) -> _Part:
-    """The schema of a property that is not named."""
-    for pattern, schema in part[0].get("patternProperties", {}).items():
-        try:
-            if re.search(pattern, name):
-                return schema, part[1]
-        except re.error:
-            raise BadSchema(f"The pattern {pattern!r} cannot be read") from None
-    return _extra(part)
+@lru_cache(64)
+def _expression(pattern: str) -> Any:
+    """The expression, which matches in linear time; None if the library does not have it (it may match anything)."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _PATTERN_BYTES_MAX
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error:
+        return None
 
 
 def _dependencies_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     names = ("dependencies", "dependentRequired", "dependentSchemas")
-    return {key: value for name in names for key, value in schema.get(name, {}).items()}
+    found = {key: value for name in names for key, value in schema.get(name, {}).items()}
+    return {key: [value] if isinstance(value, str) else value for key, value in found.items()}  # a name in draft 3

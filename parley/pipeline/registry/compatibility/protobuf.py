@@ -7,8 +7,10 @@ unless they are required. A field may leave a oneof; it may come into one only i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
+from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.model import Loader, Schema
 from parley.pipeline.schemas.protobuf import files_of, pool_of
 
@@ -31,11 +33,19 @@ def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
     files = [files_of(one, load) for one in (writer, reader)]
     before, after = (pool_of(one).FindFileByName(one[-1].name) for one in files)
     found = [] if before.package == after.package else ["PACKAGE_CHANGED at #/"]
-    seen: set[tuple[str, str]] = set()
-    return [*found, *_types(before.message_types_by_name, after.message_types_by_name, "#/", seen)]
+    types = _types(before.message_types_by_name, after.message_types_by_name, "#/", _Seen())
+    return list(islice(chain(found, types), DIFFERENCES_MAX))
 
 
-def _types(before: Any, after: Any, path: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+class _Seen(Steps):
+    """The pairs of messages that were compared, and the bound of the comparison."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: set[tuple[str, str]] = set()
+
+
+def _types(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
     for name, message in before.items():
         if message.GetOptions().map_entry:
             continue
@@ -45,18 +55,20 @@ def _types(before: Any, after: Any, path: str, seen: set[tuple[str, str]]) -> It
             yield from _messages(message, after[name], f"{path}{name}", seen)
 
 
-def _messages(before: Any, after: Any, path: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+def _messages(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
     pair = (before.full_name, after.full_name)
-    if pair in seen:
+    if pair in seen.pairs:
         return
-    seen.add(pair)
+    seen.pairs.add(pair)
     yield from _oneofs(before, after, path)
     old, new = before.fields_by_number, after.fields_by_number
     for number, field in old.items():
+        seen.spend()
         at = f"{path}/{number}"
         if number in new:
             yield from _fields(field, new[number], at, seen)
         elif _oneof(field) is not None:
+            seen.spend(light=10 * len(_oneof(field).fields))
             if any(one.number in new for one in _oneof(field).fields) or _oneof(field).name in _names(after):
                 yield f"ONEOF_FIELD_REMOVED at {path}/{_oneof(field).name}/{number}"
         elif field.is_required:
@@ -94,7 +106,7 @@ def _names(message: Any) -> set[str]:
     return {one.name for one in message.oneofs}
 
 
-def _fields(before: Any, after: Any, path: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+def _fields(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
     kinds = _kind(before), _kind(after)
     if kinds[0] != kinds[1]:
         yield f"FIELD_KIND_CHANGED at {path}"
