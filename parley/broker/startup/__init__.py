@@ -11,5 +11,6 @@
 7. ``serving`` begins the requests that wait.
 
 A phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
-how to undo its work in ``Environment.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.
+how to undo its work in ``Environment.undo`` as it goes. ``composition`` subscribes the parts, in an order that counts.
+What only the network side uses subscribes when ``serving`` and ``routes`` make it, after all of these.
 """

@@ -1,7 +1,7 @@
 """Fourth phase of a start: make the parts of the broker and connect them.
 
 The order of the subscriptions to the metadata matters: a part is called after the parts that it uses. ``_connect``
-defines the order.
+defines the order of these parts. What request handlers use comes after them (``routes``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from parley.broker.startup.coordinators import Coordinators, LateCreation, make_
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation, lay_foundation
 from parley.broker.startup.logs import OpenedLogs
-from parley.broker.startup.membership import Membership, join_cluster
+from parley.broker.startup.membership import Membership, make_membership
 from parley.broker.startup.replication import Replication, make_replication
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
@@ -113,7 +113,7 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     """Make the parts and subscribe each of them to what it follows."""
     environment.health.starting("putting its parts together")
     base = lay_foundation(environment, joined, opened)
-    membership = join_cluster(environment, bound, joined, opened, base)
+    membership = make_membership(environment, bound, joined, opened, base)
     coordinators = make_coordinators(environment, joined, base, membership.lifecycle)
     replication = make_replication(environment, opened, base, membership)
     parts = _assembled(environment, joined, opened, base, membership, coordinators, replication)

@@ -39,7 +39,7 @@ class Membership:
         return self.lifecycle.broker_epoch
 
 
-def join_cluster(
+def make_membership(
     environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs, base: Foundation
 ) -> Membership:
     """Make the parts. Nothing is registered yet."""

@@ -76,10 +76,12 @@ async def register(environment: Environment, parts: Parts) -> None:
     reported_here = (CoordinationError, DuplicateBrokerId)
     life = environment.membership.start(parts.lifecycle.run(), name="membership", expected=reported_here)
     registered = asyncio.ensure_future(parts.lifecycle.until_registered())
-    await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
-    if not registered.done():
-        registered.cancel()
-        life.result()
+    try:
+        await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
+        if not registered.done():
+            life.result()
+    finally:
+        registered.cancel()  # a start that is cancelled, too, leaves no task behind
     life.add_done_callback(lambda life: _membership_ended(environment, life))
     tasks.start(parts.groups.expire(), name="expiry of offsets")
     tasks.start(parts.isr.run(), name="in-sync replicas")

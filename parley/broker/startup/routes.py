@@ -205,7 +205,7 @@ def _administration(environment: Environment, parts: Parts) -> Administration:
 def _topic_and_group_apis(
     environment: Environment, parts: Parts, administration: Administration, auto_creation: TopicAutoCreation
 ) -> tuple[Api, ...]:
-    """Topics, configurations and consumer groups."""
+    """Make the handlers of requests about topics, configurations and groups."""
     broker_id, config, metadata, partitions = parts.identity.broker_id, parts.config, parts.metadata, parts.partitions
     publisher, silence = parts.publisher, parts.lifecycle.silence
 
