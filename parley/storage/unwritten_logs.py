@@ -47,7 +47,7 @@ class UnwrittenLogs:
         self.path = path
 
     def read(self) -> dict[TopicPartition, UnwrittenLog]:
-        """The logs in the file; empty if it is missing or malformed. Raises ``OSError``."""
+        """Return the logs that the file names; none if the file is missing or malformed. Raises ``OSError``."""
         return dict(read(self.path, _log))
 
     def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:

@@ -57,7 +57,7 @@ def parsed(schema: Schema, load: Loader) -> ParsedJson:
 
 
 def canonical(schema: Schema) -> str:
-    """The schema without white space; the order of keys stays, as in Java's library."""
+    """Return the schema's text without white space. Keep the order of keys, as Java's library does."""
     return json.dumps(_json(schema.text), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -86,7 +86,10 @@ def no_references(reference: Reference) -> Schema:
 
 
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
-    """All schemas that this one refers to, by name, each after those that it refers to itself. Raises BadSchema."""
+    """Return by name all schemas that this one refers to. A schema follows those that it refers to.
+
+    Raises BadSchema.
+    """
     found: dict[str, Schema] = {}
     open_names: list[str] = []
 

@@ -63,7 +63,7 @@ class IcebergPlace:
 
 
 def opened(place: IcebergPlace) -> IcebergTable | None:
-    """The table as it is now; None if there is none."""
+    """Load the table as it is now; return None if the catalog has none."""
     from pyiceberg.exceptions import NoSuchTableError
 
     try:

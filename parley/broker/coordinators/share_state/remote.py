@@ -1,7 +1,8 @@
 """The persister of a broker: sends to the share coordinator of each share partition, which may be this broker.
 
-Calls of one kind for one group that wait for the same broker share a request: one is in flight, and the next takes what
-has gathered meanwhile, each share partition once. Calls for share partitions that this broker coordinates need none.
+The persister sends a broker one request at a time for each kind and group. The next request carries the calls that
+arrived meanwhile, at most one for each share partition. Calls for share partitions that this broker coordinates need
+no request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Writing to the topic of configurations as the leader of the workers' group, in transactions (KIP-618).
 
 All leaders of a group share one transactional id. The leader that claims it fences earlier leaders: their
-writes fail, even if they do not know yet that another worker leads.
+writes fail, even if they do not know yet that another worker leads. Instances of the schema registry use it for their
+topic in the same way.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ class TransactionalWrites:
             producer, self._producer = self._producer, None
             if producer is None:
                 raise KafkaError(
-                    ErrorCode.PRODUCER_FENCED, f"this worker does not have the write privileges for {self._topic} now"
+                    ErrorCode.PRODUCER_FENCED, f"this process does not have the write privileges for {self._topic} now"
                 )
             try:
                 await in_thread(self._write, producer, records)
             except KafkaError as error:
                 level = logging.INFO if error.code is ErrorCode.PRODUCER_FENCED else logging.WARNING
-                _log.log(level, "%s cannot be written as the leader: %s", self._topic, error)
+                _log.log(level, "%s cannot be written by this process now: %s", self._topic, error)
                 self._on_lost()
                 raise
             self._producer = producer

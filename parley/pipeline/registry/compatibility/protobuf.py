@@ -93,7 +93,10 @@ def _oneofs(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def _is_synthetic(oneof: Any) -> bool:
-    """True for the oneof that stands for ``optional`` in proto3: it has one field, and its name."""
+    """Return True if protoc made the oneof for an ``optional`` field.
+
+    It has one field, and its name is the field's after an underscore.
+    """
     return len(oneof.fields) == 1 and oneof.name == f"_{oneof.fields[0].name}"
 
 

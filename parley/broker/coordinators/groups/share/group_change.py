@@ -1,4 +1,4 @@
-"""What one event changes in a share group: new values of members and epochs, with the records that say so.
+"""A change collects the new members and epochs that one event gives a share group, and the records that store them.
 
 It changes nothing itself. It looks at the group through its own changes, as if they were made already.
 """

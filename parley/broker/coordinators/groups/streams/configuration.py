@@ -4,7 +4,7 @@
 * Topics of a copartition group have equally many. Repartition topics without a number of their own follow the others.
 * A changelog has as many as the largest input of its subtopology, which is also the number of its tasks.
 
-A topology whose topics do not fit is not ready, and its members learn why (``Problem``). A topology that is wrong in
+A topology whose topics do not fit is not ready, and its members learn why (``Status``). A topology that is wrong in
 itself raises STREAMS_INVALID_TOPOLOGY; positions that do not exist raise UNKNOWN_SERVER_ERROR, as in Kafka.
 """
 

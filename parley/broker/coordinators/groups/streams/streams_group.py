@@ -1,8 +1,8 @@
 """A streams group as its records say: its epochs, topology, members, and their tasks.
 
 Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``). Beside what is stored,
-the group remembers what a coordinator may forget: the configured topology, who asked for a shutdown, and whether the
-first assignment waits for more members.
+the group keeps in memory what a new coordinator can do without: the configured topology, the member that asked for a
+shutdown, and whether the first assignment waits for more members.
 """
 
 from __future__ import annotations
