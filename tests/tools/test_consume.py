@@ -225,6 +225,17 @@ def test_the_consumer_protocol_works_or_is_reported_as_unsupported(
     assert supported or "The cluster does not support the new CONSUMER group protocol." in typed.err
 
 
+def test_a_group_of_another_type_is_named(on_broker: Parley, broker: Broker, topic: str) -> None:
+    put(broker, topic, b"v")
+    made = on_broker(
+        "share-groups", "--reset-offsets", "--group", "jobs", "--topic", topic, "--to-earliest", "--execute"
+    )
+    assert made.code == 0
+    typed = on_broker("consume", "--topic", topic, "--group", "jobs", "--timeout-ms", "20000")
+    assert typed.code == 1
+    assert "Inconsistent group protocol. The id belongs to a group of another type" in typed.err
+
+
 @pytest.mark.slow
 def test_records_are_printed_as_they_arrive(broker: Broker, topic: str) -> None:
     """A record is printed at once, even if no more records follow."""

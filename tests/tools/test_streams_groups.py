@@ -186,6 +186,8 @@ def test_a_group_without_members_is_reset_and_deleted(
     assert name not in command("--list").out.split()
     for action in ("--describe", "--delete"):
         assert command(action, "--group", name).code == 1
+    missing = command(*reset, "--all-input-topics", "--to-earliest", "--dry-run")
+    assert (missing.code, missing.err) == (1, f"\nError: Group {name} not found. (GROUP_ID_NOT_FOUND)\n")
 
 
 @pytest.mark.slow

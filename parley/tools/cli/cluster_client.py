@@ -17,7 +17,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import client_security, is_security_key
 from parley.tools.cli.common_options import client_properties, security_of, warn_ignored
-from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.invocation import CommandError, sentence
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
@@ -91,7 +91,7 @@ def _explained(error: KafkaError, bootstrap: str) -> str:
     if error.code in _NOT_REACHED:
         return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({error.message})"
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
-        return f"the broker is too old for this request: {error.message}."
+        return sentence(f"the broker is too old for this request: {error.message}")
     return described(error.code, error.message)
 
 

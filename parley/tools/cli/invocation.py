@@ -25,6 +25,11 @@ class CommandError(Exception):
     """The command cannot do its work. The text says why, and what to do."""
 
 
+def sentence(text: str) -> str:
+    """Return a text that a broker or a library wrote, with one full stop at its end."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
     try:
         app.invoke(name, arguments)

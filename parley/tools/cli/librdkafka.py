@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from parley.protocol.security.client_security import is_security_key
 from parley.tools.cli.common_options import client_properties, warn_ignored
-from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.invocation import CommandError, pairs, sentence
 
 REACH_S: Final = 5.0
 """The timeout of the first response, in seconds."""
@@ -45,6 +45,16 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
+
+
+def reason_of(error: Any) -> str:
+    """Return what an error of librdkafka means, as sentences."""
+    if error.name() == "INCONSISTENT_GROUP_PROTOCOL":
+        return (
+            f"{sentence(error.str())} The id belongs to a group of another type, such as a share group, or its members "
+            "use other assignors: `parley groups --list --type` shows the types. Choose another id with --group."
+        )
+    return sentence(error.str())
 
 
 def settings_of(own: Mapping[str, Any], file: Path | None, texts: Sequence[str], option: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from parley.protocol.security.scram import HASHES
 from parley.tools.cli import client_quotas, scram_users
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.host_names import address_of
-from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.invocation import CommandError, sentence
 
 if TYPE_CHECKING:
     from parley.consensus.backend import Backend
@@ -180,7 +180,7 @@ async def _quotas_in_store(backend: Backend, entity: Named) -> Quotas:
     try:
         wanted = filter_of(client_quotas.components(entity), strict=True)
     except KafkaError as error:
-        raise CommandError(f"{error.message}.") from error
+        raise CommandError(sentence(error.message)) from error
     image = await image_in_store(backend)
     return client_quotas.in_order(
         (client_quotas.defaults_unnamed(tuple(each.parts().items())), quotas)

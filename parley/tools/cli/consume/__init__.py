@@ -119,7 +119,7 @@ def consume(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     from parley.tools.cli.consume import consumer_config, reading
-    from parley.tools.cli.librdkafka import connect, translated
+    from parley.tools.cli.librdkafka import connect, reason_of, translated
 
     position = consumer_config.check_position(
         options.topic, options.include, options.partition, options.offset, options.from_beginning
@@ -149,7 +149,7 @@ def consume(options: Options) -> None:
         if not is_there and not printed.count:
             reading.check_topic(consumer, connection, options.topic)
     except KafkaException as error:
-        raise CommandError(f"{error.args[0].str()}.") from error
+        raise CommandError(reason_of(error.args[0])) from error
     finally:
         consumer.close()
         if connection.reached:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 from parley.tools.cli.consume.consumer_config import EARLIEST, LATEST
 from parley.tools.cli.consume.formatting import Formatter
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach
+from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach, reason_of
 
 _OFFSETS_S: Final = 10.0
 _MISSING: Final = "UNKNOWN_TOPIC_OR_PART"
@@ -140,8 +140,8 @@ class Reader:
         if error.name() in WAITED_FOR:
             return  # begin() has already warned
         if not error.retriable() and not self.skip_errors:
-            raise CommandError(f"{error.str()}.")
-        _warn(f"{error.str()}.")
+            raise CommandError(reason_of(error))
+        _warn(reason_of(error))
 
 
 def _warn(text: str) -> None:

@@ -275,9 +275,9 @@ def show(results: Sequence[Result], *, as_csv: bool, as_json: bool) -> None:
         print(json.dumps([dict(zip(("group", "topic", "partition", "offset"), row, strict=True)) for row in rows]))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows if len(results) > 1 else [row[1:] for row in rows])
-    elif not rows:
+    elif not rows and not any(result.error for result in results):
         print("No partitions to reset: none of the topics has committed offsets in the group.", file=sys.stderr)
-    else:
+    elif rows:
         widths = [max([15, *(len(str(row[at])) for row in rows)]) for at in (0, 1)]
         print()
         for group, topic, index, offset in [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), *rows]:

@@ -16,7 +16,7 @@ import typer
 
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.librdkafka import WAITED_FOR, connect, reach, settings_of
+from parley.tools.cli.librdkafka import WAITED_FOR, connect, reach, reason_of, settings_of
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
 from parley.tools.cli.perf.statistics import MIB
@@ -196,7 +196,7 @@ def consume(options: Options) -> None:
             print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
         tally, enough = _measured(consumer, options, detailed=detailed)
     except KafkaException as error:
-        raise CommandError(f"{error.args[0].str()}.") from error
+        raise CommandError(reason_of(error.args[0])) from error
     finally:
         consumer.close()
     if not enough:

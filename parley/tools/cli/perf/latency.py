@@ -17,7 +17,7 @@ import typer
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import AsJson, Verbose, client_properties
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.librdkafka import connect, reach, translated
+from parley.tools.cli.librdkafka import connect, reach, reason_of, translated
 from parley.tools.cli.perf.progress import Progress, on_terminal
 from parley.tools.cli.perf.statistics import percentile
 
@@ -199,7 +199,7 @@ def latency(options: Options) -> None:
         latencies = _measured(producer, consumer, wanted, quiet=options.json_output)
         consumer.close()
     except KafkaException as error:
-        raise CommandError(f"{error.args[0].str()}.") from error
+        raise CommandError(reason_of(error.args[0])) from error
     _show(latencies, as_json=options.json_output)
 
 

@@ -15,7 +15,7 @@ import typer
 
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, Verbose
 from parley.tools.cli.invocation import FAILED, CommandError
-from parley.tools.cli.librdkafka import Connection, connect, reach, settings_of
+from parley.tools.cli.librdkafka import Connection, connect, reach, reason_of, settings_of
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import Progress, on_terminal
@@ -192,7 +192,7 @@ def produce(options: Options) -> None:
             print(f"{warmup} The results of the steady state are also shown at the end.")
         run.send_all(values)
     except KafkaException as error:
-        raise CommandError(f"{error.args[0].str()}.") from error
+        raise CommandError(reason_of(error.args[0])) from error
     _show(run, as_json=options.json_output)
     metrics.show()
     if run.failures:
