@@ -7,6 +7,7 @@ it is not, that is found where its comparison began. All differences that are fo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -80,7 +81,7 @@ def _kind_of(part: _Part) -> tuple[str, Any, Any]:
 def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in _COMBINED:
         if name in schema:
-            yield name, [one for at, one in enumerate(schema[name]) if one not in schema[name][:at]]
+            yield name, list({json.dumps(one, sort_keys=True): one for one in schema[name]}.values())
     if "not" in schema:
         yield "not", schema["not"]
     if "const" in schema:
@@ -103,6 +104,7 @@ class _Comparison:
     def __init__(self) -> None:
         self._open: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
+        self._kinds: dict[tuple[int, int], tuple[str, Any, Any]] = {}
         self._steps = Steps()
 
     def fits(self, before: _Part, after: _Part) -> bool:
@@ -122,8 +124,16 @@ class _Comparison:
         finally:
             self._open.discard(pair)
 
+    def _kind(self, part: _Part) -> tuple[str, Any, Any]:
+        """The normal form, which is made once: alternatives are many, and each is compared with each."""
+        key = (id(part[0]), id(part[1]))
+        if key not in self._kinds:
+            self._kept.append(part)  # so that no other object gets its id
+            self._kinds[key] = _kind_of(part)
+        return self._kinds[key]
+
     def _compare(self, before: _Part, after: _Part, path: str) -> Iterator[str]:
-        (kind, old, old_at), (new_kind, new, new_at) = _kind_of(before), _kind_of(after)
+        (kind, old, old_at), (new_kind, new, new_at) = self._kind(before), self._kind(after)
         if kind == "none" or new_kind == "any":
             return
         is_sum = new_kind in ("anyOf", "oneOf") or (new_kind == "allOf" and len(new) == 1)
@@ -206,7 +216,7 @@ class _Comparison:
                     model = "FROM_CLOSED" if new_rest[0] is False else "NOT_COVERED_BY_PARTIALLY_OPEN"
                     yield f"ITEM_REMOVED_{model}_CONTENT_MODEL at {at}"
             elif not self.fits(old_rest, new[number]):
-                is_open = _kind_of(old_rest)[0] == "any"
+                is_open = self._kind(old_rest)[0] == "any"
                 yield f"ITEM_ADDED_{'TO_OPEN' if is_open else 'NOT_COVERED_BY_PARTIALLY_OPEN'}_CONTENT_MODEL at {at}"
         if old or new:
             yield from self._additional(old_rest, new_rest, f"{path}/additionalItems", "ITEMS")
@@ -241,7 +251,7 @@ class _Comparison:
             else:
                 unfit = [one for one in self._open_for(before, name) if not self.fits(one, (new[name], after[1]))]
                 for rest in unfit[:1]:
-                    is_open = _kind_of(rest)[0] == "any"
+                    is_open = self._kind(rest)[0] == "any"
                     model = "TO_OPEN" if is_open else "NOT_COVERED_BY_PARTIALLY_OPEN"
                     yield f"PROPERTY_ADDED_{model}_CONTENT_MODEL at {at}"
 
@@ -269,7 +279,7 @@ class _Comparison:
                 yield from self.differences((known, before[1]), (given, after[1]), at)
 
     def _additional(self, old: _Part, new: _Part, path: str, what: str) -> Iterator[str]:
-        kinds = _kind_of(old)[0], _kind_of(new)[0]
+        kinds = self._kind(old)[0], self._kind(new)[0]
         if kinds[1] == "none" and kinds[0] != "none":
             yield f"ADDITIONAL_{what}_REMOVED at {path}"
         elif kinds[0] == "any" and kinds[1] != "any":
