@@ -19,11 +19,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final
 
 from parley.broker.config.share_offset_reset import EARLIEST, age_ms
 from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, Persister, ShareState
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
@@ -36,14 +36,6 @@ from parley.broker.share.share_partition import Acquired, LogBatch, SharePartiti
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)
-
-
-class ShareKey(NamedTuple):
-    """Names a share partition."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
 
 
 class LeadingState(IntEnum):
@@ -104,7 +96,7 @@ class LedSharePartition:
 
     def __init__(
         self,
-        key: ShareKey,
+        key: SharePartitionKey,
         partition: Partition,
         *,
         persister: Persister,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from parley.broker.coordinators.share_state.batches import append_batch
 from parley.broker.coordinators.share_state.persister import ShareState, StateBatch
 from parley.broker.share.acknowledgements import ACCEPT, RELEASE, RENEW, AcknowledgementBatch
 from parley.broker.share.record_states import ACQUIRED, ARCHIVED, AVAILABLE, RecordEvent, RecordState, after
@@ -365,7 +366,7 @@ class SharePartition:
             if state is ACQUIRED:
                 state, count = AVAILABLE, count - 1
             if count or state is not AVAILABLE or self._must_store_all:
-                _add(batches, StateBatch(span.first, span.last, state, count))
+                append_batch(batches, StateBatch(span.first, span.last, state, count))
         self._mark_stored()
         return Write(start, complete, tuple(batches), tuple(pending))
 
@@ -439,10 +440,3 @@ def _hold(span: Span) -> Span:
 
 def _undo(span: Span) -> Span:
     return span._replace(pending=None)
-
-
-def _add(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Add what must be stored of the next records, joined with the records before if these have the same state."""
-    if batches and batches[-1].last_offset == batch.first_offset - 1 and batches[-1][2:] == batch[2:]:
-        batch = batch._replace(first_offset=batches.pop().first_offset)
-    batches.append(batch)

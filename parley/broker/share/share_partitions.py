@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from parley.broker.coordinators.share_state.persister import Persister
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
-from parley.broker.share.leading import LedSharePartition, ShareKey
+from parley.broker.share.leading import LedSharePartition
 from parley.broker.share.settings import SettingsOf
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -44,7 +45,7 @@ class SharePartitions:
         self._tasks = tasks
         self._wall_ms = wall_ms
         self._threads = threads
-        self._by_group: dict[str, dict[ShareKey, LedSharePartition]] = {}
+        self._by_group: dict[str, dict[SharePartitionKey, LedSharePartition]] = {}
 
     def __iter__(self) -> Iterator[LedSharePartition]:
         for led in self._by_group.values():
@@ -59,14 +60,14 @@ class SharePartitions:
         metrics.waiting = self.waiting.waiting
         return metrics
 
-    def get(self, key: ShareKey) -> LedSharePartition | None:
+    def get(self, key: SharePartitionKey) -> LedSharePartition | None:
         """Return a share partition that a member has fetched from before."""
         return self._by_group.get(key.group_id, {}).get(key)
 
     def of(self, group_id: str, partition: Partition) -> LedSharePartition:
         """Return a share partition, and begin to load it if it is not there. Raises NOT_LEADER_OR_FOLLOWER."""
         partition.check_leader()
-        key = ShareKey(group_id, partition.topic_id, partition.index)
+        key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         led = self.get(key)
         if led is not None and (led.partition is not partition or led.leader_epoch != partition.leader_epoch):
             led.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -76,7 +77,7 @@ class SharePartitions:
         led.use()
         return led
 
-    def _begin(self, key: ShareKey, partition: Partition) -> LedSharePartition:
+    def _begin(self, key: SharePartitionKey, partition: Partition) -> LedSharePartition:
         led = LedSharePartition(
             key,
             partition,

@@ -9,10 +9,11 @@ from typing import Any
 
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
+from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW, AcknowledgementBatch, acknowledged
-from parley.broker.share.leading import LedSharePartition, ShareKey
+from parley.broker.share.leading import LedSharePartition
 from parley.protocol.errors import ErrorCode, KafkaError
 
 
@@ -52,7 +53,7 @@ class Acknowledging:
 
     def _led(self, target: TopicPartition) -> LedSharePartition:
         self._parts.find(self._context, target)
-        led = self._parts.share_partitions.get(ShareKey(self._group_id, *target))
+        led = self._parts.share_partitions.get(SharePartitionKey(self._group_id, *target))
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No member has acquired records here.")
         if not led.is_active:
@@ -82,7 +83,7 @@ def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[No
     """Release what the member of a session has acquired. Returns what is being stored."""
     storing = []
     for target in session.partitions:
-        led = parts.share_partitions.get(ShareKey(session.key.group_id, *target))
+        led = parts.share_partitions.get(SharePartitionKey(session.key.group_id, *target))
         if led is not None and led.is_active:
             storing.append(led.release_member(session.key.member_id))
     return storing

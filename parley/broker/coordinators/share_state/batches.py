@@ -39,12 +39,13 @@ def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_off
             continue
         if position < len(clipped):
             last = min(last, clipped[position].first_offset - 1)
-        _append(merged, StateBatch(offset, last, -state, -count))
+        append_batch(merged, StateBatch(offset, last, -state, -count))
         offset = last + 1
     return tuple(merged)
 
 
-def _append(merged: list[StateBatch], batch: StateBatch) -> None:
-    if merged and merged[-1].last_offset + 1 == batch.first_offset and merged[-1][2:] == batch[2:]:
-        batch = batch._replace(first_offset=merged.pop().first_offset)
-    merged.append(batch)
+def append_batch(batches: list[StateBatch], batch: StateBatch) -> None:
+    """Add the batch that follows, joined with the one before if both touch and have the same state."""
+    if batches and batches[-1].last_offset + 1 == batch.first_offset and batches[-1][2:] == batch[2:]:
+        batch = batch._replace(first_offset=batches.pop().first_offset)
+    batches.append(batch)
