@@ -23,6 +23,10 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 
 COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
 
+ERROR_TEXT_CUT: Final = 1_000
+"""Characters that are left of an error text that is longer than a string may be, because it lists what a client has
+named. The text is cut instead of failing the whole response: people read the beginning."""
+
 
 class EncodedArray:
     """Elements of an array that are encoded already, for one version of their message."""
@@ -146,7 +150,18 @@ class _EncoderWriter:
             # Kafka writes a null struct as -1, but as 0 in a tagged field.
             self._nullable_struct(kind, value, null=0 if self._version in declared.tagged else -1)
         else:
+            if _is_error_text(declared):
+                value = self._shortened(value)
             self._value(kind, value, nullable, self._flexible and declared.compact)
+
+    def _shortened(self, value: str) -> str:
+        """Cut an error text that is too long for a string; return the variable that has the rest."""
+        text = self._source.local("e")
+        self._source.line(f"{text} = {value}")
+        self._source.line(
+            f"if {text} is not None and len({text}) > {STRING_BYTES_MAX // 4}: {text} = shortened({text})"
+        )
+        return text
 
     def _nullable_struct(self, kind: FieldType, value: str, *, null: int) -> None:
         assert kind.struct is not None
@@ -260,6 +275,16 @@ class _EncoderWriter:
         self._run = []
 
 
+def _is_error_text(declared: Field) -> bool:
+    """True if the field explains an error or a status to people."""
+    return declared.type.kind == "str" and declared.name.endswith(("error_message", "status_detail"))
+
+
+def _shortened(text: str) -> str:
+    fits = len(text.encode(errors="replace")) <= STRING_BYTES_MAX
+    return text if fits else text[:ERROR_TEXT_CUT] + " ..."
+
+
 def _measured(records: Any) -> tuple[int, Any]:
     """The size in bytes of a buffer or a sequence of buffers, and the buffers."""
     if isinstance(records, bytes | bytearray | memoryview):
@@ -280,6 +305,8 @@ def fault(this: Struct, version: int, flexible: bool) -> str:
         elif value is None:
             wrong = "" if version in declared.nullable else " must not be null"
         else:
+            if _is_error_text(declared) and isinstance(value, str):
+                value = _shortened(value)
             wrong = _fault_of_value(declared.type, value, version, flexible)
         if wrong:
             return declared.name + wrong
@@ -327,6 +354,7 @@ _SCOPE: Final[dict[str, Any]] = {
     "measured": _measured,
     "pack": struct.pack,
     "refuse": _refuse,
+    "shortened": _shortened,
     "tag_section": tag_section,
     "uvarint": uvarint,
 }

@@ -23,7 +23,8 @@ from parley.protocol.codec import (
     request_frame,
     response_frame,
 )
-from parley.protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
+from parley.protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, STRING_BYTES_MAX
+from parley.protocol.encoding import ERROR_TEXT_CUT
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -31,6 +32,8 @@ from parley.protocol.messages.headers import RequestHeader, ResponseHeader
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.sasl import SaslHandshakeRequest
+from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
+from parley.protocol.messages.topics import CreateTopicsResponse
 from parley.protocol.schema import Data, Message, Request, Struct, field, i16, i32
 from tests.protocol.message_strategies import messages
 from tests.protocol.test_messages import MESSAGES
@@ -136,6 +139,30 @@ def test_text_is_at_most_32767_bytes_in_every_version() -> None:
             encode(Example(name="x" * 32768), version)
     with pytest.raises(MalformedMessage, match="name"):
         decode(Example, 2, b"\x81\x80\x02" + b"x" * 32768 + b"\0\0\0\0\0")
+
+
+def test_error_texts_are_cut_instead_of_refused() -> None:
+    """A text that lists what a client has named must not cost the client its response."""
+    make = CreateTopicsResponse.CreatableTopicResult
+    usual, long = "x" * STRING_BYTES_MAX, "\u20ac" * (STRING_BYTES_MAX // 3 + 1)
+    response = CreateTopicsResponse(
+        topics=[make(name="t", error_code=42, error_message=text) for text in (None, usual, long)]
+    )
+    for version in (1, CreateTopicsResponse.VERSIONS.max):
+        topics = decode(CreateTopicsResponse, version, encode(response, version)).topics
+        assert [topic.error_message for topic in topics] == [None, usual, long[:ERROR_TEXT_CUT] + " ..."]
+    detail = StreamsGroupHeartbeatResponse.Status(status_code=1, status_detail=long)
+    heartbeat = StreamsGroupHeartbeatResponse.blank()
+    heartbeat.status, heartbeat.error_message = [detail], long
+    again = decode(StreamsGroupHeartbeatResponse, 0, encode(heartbeat, 0))
+    assert again.status is not None
+    assert again.status[0].status_detail == again.error_message == long[:ERROR_TEXT_CUT] + " ..."
+    response.topics[2].name = long
+    with pytest.raises(ValueError, match=r"topics\[2\]\.name is longer"):
+        encode(response, 7)
+    response.topics[2].name, response.topics[2].error_message = "t", b"text"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="error_message is a bytes"):
+        encode(response, 7)
 
 
 def test_null_where_there_must_be_a_value() -> None:
