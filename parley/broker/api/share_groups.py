@@ -16,8 +16,9 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.share.heartbeats import JOIN, LEAVE
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember
-from parley.broker.coordinators.groups.share.share_groups import SharePartitionOffset
+from parley.broker.coordinators.groups.share.share_groups import UNKNOWN_LAG, SharePartitionOffset
 from parley.broker.coordinators.groups.share.simple_assignor import SIMPLE
+from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.features import serves_share_groups
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -150,17 +151,28 @@ class ShareGroupsApi:
     async def alter_offsets(
         self, context: RequestContext, request: AlterShareGroupOffsetsRequest
     ) -> AlterShareGroupOffsetsResponse:
-        """Set where a group without members continues."""
+        """Set where a group without members continues. A partition with an offset below -1, which stands for the
+        group's reset policy, gets INVALID_REQUEST; Kafka stores any number."""
         make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
         named = once(((t.topic_name, t.partitions) for t in request.topics), lambda each: each.partition_index)
         wanted = {name: {index: each.start_offset for index, each in found.items()} for name, found in named.items()}
+        negative = {
+            name: [index for index, start in starts.items() if start < UNINITIALIZED_OFFSET]
+            for name, starts in wanted.items()
+        }
+        possible = {
+            name: {index: start for index, start in starts.items() if start >= UNINITIALIZED_OFFSET}
+            for name, starts in wanted.items()
+        }
         try:
             self._check(request.group_id)
-            outcomes = await self._coordinator.share.alter_offsets(request.group_id, wanted)
+            outcomes = await self._coordinator.share.alter_offsets(request.group_id, possible)
         except KafkaError as error:
             return AlterShareGroupOffsetsResponse(
                 error_code=error.code, error_message=error.message or None, responses=[]
             )
+        for name, indexes in negative.items():
+            outcomes[name] = {**outcomes[name], **dict.fromkeys(indexes, ErrorCode.INVALID_REQUEST)}
         return AlterShareGroupOffsetsResponse(
             responses=[
                 AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
@@ -260,7 +272,8 @@ def _described_offset(
         partition_index=index,
         start_offset=offset.start_offset,
         leader_epoch=offset.leader_epoch,
-        lag=offset.lag,
+        # A group can be set to continue after the end of the log; Kafka's lag is negative then.
+        lag=offset.lag if offset.lag == UNKNOWN_LAG else max(0, offset.lag),
         error_code=ErrorCode.NONE if error is None else error.code,
         error_message=None if error is None else error.message,
     )

@@ -7,15 +7,17 @@ A client that changes more partitions than its quota allows is throttled (KIP-59
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from parley.broker.api.requested_names import in_slices, more_than_once, named_twice
+from parley.broker.config import BrokerConfig
 from parley.broker.config.describe import describe_topic
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewPartitions, NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import TopicImage
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.quotas.mutations import UNLIMITED, QuotaOf
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +30,9 @@ from parley.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+
+CREATED_PER_SLICE = 50
+"""New topics described before the event loop serves other requests. Each has dozens of entries."""
 
 CREATE_STRICT_SINCE = 6
 """The first version of CreateTopics whose clients understand THROTTLING_QUOTA_EXCEEDED."""
@@ -77,36 +82,30 @@ class TopicsApi:
         except KafkaError as error:
             outcomes += [TopicOutcome(new.name, error=error) for new in wanted]
         outcomes += [TopicOutcome(name, error=more_than_once("topic")) for name in twice]
-        configs = {new.name: new.configs for new in wanted}
+        described = self._describer({new.name: new.configs for new in wanted})
         return CreateTopicsResponse(
-            throttle_time_ms=quota.throttle_ms(),
-            topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes],
+            throttle_time_ms=quota.throttle_ms(), topics=await in_slices(described, outcomes, CREATED_PER_SLICE)
         )
 
-    def _created(self, outcome: TopicOutcome, configs: Mapping[str, str]) -> CreateTopicsResponse.CreatableTopicResult:
-        topic = outcome.topic
-        if topic is None:
-            code, message = _error(outcome)
-            return CreateTopicsResponse.CreatableTopicResult(name=outcome.name, error_code=code, error_message=message)
-        entries = describe_topic(self._config(), configs)
-        return CreateTopicsResponse.CreatableTopicResult(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            error_code=ErrorCode.NONE,
-            error_message=None,
-            num_partitions=len(topic.partitions),
-            replication_factor=len(topic.partitions[0].replicas),
-            configs=[
-                CreateTopicsResponse.CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=entry.read_only,
-                    config_source=entry.source,
-                    is_sensitive=entry.is_sensitive,
-                )
-                for entry in entries
-            ],
-        )
+    def _describer(
+        self, configs: Mapping[str, Mapping[str, str]]
+    ) -> Callable[[TopicOutcome], CreateTopicsResponse.CreatableTopicResult]:
+        """Return a function that describes outcomes. Topics with the same configuration, as most have, share its
+        description: it is larger than the rest."""
+        config = self._config()
+        known: dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.CreatableTopicConfigs]] = {}
+
+        def described(outcome: TopicOutcome) -> CreateTopicsResponse.CreatableTopicResult:
+            if outcome.topic is None:
+                code, text = _error(outcome)
+                return CreateTopicsResponse.CreatableTopicResult(name=outcome.name, error_code=code, error_message=text)
+            given = configs.get(outcome.name, {})
+            key = frozenset(given.items())
+            if key not in known:
+                known[key] = _configs(config, given)
+            return _created(outcome.topic, known[key])
+
+        return described
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Delete topics by name, or from version 6 on by id."""
@@ -195,6 +194,33 @@ def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:
         replication_factor=asked.replication_factor,
         assignment={a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
         configs={config.name: config.value for config in asked.configs if config.value is not None},
+    )
+
+
+def _configs(config: BrokerConfig, given: Mapping[str, str]) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    return [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in describe_topic(config, given)
+    ]
+
+
+def _created(
+    topic: TopicImage, configs: list[CreateTopicsResponse.CreatableTopicConfigs]
+) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=configs,
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
-from parley.broker.config.errors import Problem
+from parley.broker.config.errors import Problem, UnknownKey
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -76,6 +76,12 @@ class Importance(Enum):
 
 READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 HIGH, MEDIUM, LOW = Importance
+
+MISSPELT_MAX = 100
+"""The most characters of a name that is compared with the known ones: the longest of those has 60 or so."""
+
+SUGGESTIONS_MAX = 3
+"""The most unknown keys of a resource for which a known one is looked for: each takes about half a millisecond."""
 
 MAX_INT = (1 << 31) - 1
 MAX_LONG = (1 << 63) - 1
@@ -407,4 +413,15 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelt one, or None."""
     from difflib import get_close_matches  # needed for error messages only
 
+    if len(name) > MISSPELT_MAX:
+        return None
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.75)), None)
+
+
+def unknown_keys(given: Mapping[str, str], known: Mapping[str, Key[Any]]) -> list[Problem]:
+    """Return a problem for each given name that is not known. The first few have a suggestion."""
+    unknown = [(name, text) for name, text in given.items() if name not in known]
+    return [
+        UnknownKey(name, text, closest(name, known) if number < SUGGESTIONS_MAX else None)
+        for number, (name, text) in enumerate(unknown)
+    ]

@@ -65,7 +65,8 @@ class Entry:
 def describe_broker(config: BrokerConfig) -> list[Entry]:
     """Describe every key of a broker, and unknown names that were given. Those are hidden: they may hold secrets."""
     names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given))
-    return [_broker_entry(config, name, tuple(_layers(config))) for name in names]
+    layers = tuple(_layers(config))
+    return [_broker_entry(config, name, layers) for name in names]
 
 
 def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
@@ -76,14 +77,14 @@ def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
     """Describe every key of a topic with these entries. Raises ConfigError if the entries are not allowed."""
-    topic = TopicConfig(config, overrides)
-    return [_topic_entry(config, topic, key) for key in TopicConfig.KEYS.values()]
+    topic, layers = TopicConfig(config, overrides), tuple(_layers(config))
+    return [_topic_entry(layers, topic, key) for key in TopicConfig.KEYS.values()]
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
     """Describe every key of a group with these entries."""
-    group = GroupConfig(config, overrides)
-    return [_level_entry(config, group, ConfigSource.GROUP, key, "") for key in GroupConfig.KEYS.values()]
+    group, layers = GroupConfig(config, overrides), tuple(_layers(config))
+    return [_level_entry(layers, group, ConfigSource.GROUP, key, "") for key in GroupConfig.KEYS.values()]
 
 
 _Layer = tuple[ConfigSource, Mapping[str, str]]
@@ -128,12 +129,12 @@ def _broker_warning(config: BrokerConfig, name: str, written: str | None) -> str
     return f"{name} has no effect: {key.ignored}" if key.ignored else ""
 
 
-def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Entry:
-    return _level_entry(config, topic, ConfigSource.TOPIC, key, " ".join(warnings_about_topic([key.name])))
+def _topic_entry(layers: tuple[_Layer, ...], topic: TopicConfig, key: Key[Any]) -> Entry:
+    return _level_entry(layers, topic, ConfigSource.TOPIC, key, " ".join(warnings_about_topic([key.name])))
 
 
 def _level_entry(
-    config: BrokerConfig, level: TopicConfig | GroupConfig, source: ConfigSource, key: Key[Any], warning: str
+    layers: tuple[_Layer, ...], level: TopicConfig | GroupConfig, source: ConfigSource, key: Key[Any], warning: str
 ) -> Entry:
     """Describe a key of a topic or a group, whose own entries have ``source``."""
     value = key.text(getattr(level, key.attribute))
@@ -142,7 +143,7 @@ def _level_entry(
         synonyms = (Synonym(key.name, value, source),)
     if key.server:
         names = _names(key.server, BrokerConfig.KEYS[key.server])
-        synonyms += _synonyms(tuple(_layers(config)), names, sensitive=key.is_sensitive)
+        synonyms += _synonyms(layers, names, sensitive=key.is_sensitive)
     return Entry(
         name=key.name,
         value=value,

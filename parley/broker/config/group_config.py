@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import closest, parse_all
-from parley.broker.config.errors import ConfigError, Problem, UnknownKey
+from parley.broker.config.definition import parse_all, unknown_keys
+from parley.broker.config.errors import ConfigError, Problem
 from parley.broker.config.keys.group_level import GroupLevelKeys
 
 _BOUNDED = {
@@ -86,7 +86,7 @@ def check_group(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
     """Raise ConfigError if a group must not have these entries. Clients receive it as INVALID_CONFIG."""
     keys = GroupConfig.KEYS
     _, problems = parse_all(keys, overrides)
-    problems += [UnknownKey(name, text, closest(name, keys)) for name, text in overrides.items() if name not in keys]
+    problems += unknown_keys(overrides, keys)
     group = GroupConfig(config, overrides)
     for name, bounds in _BOUNDED.items():
         value = _value(group, name)

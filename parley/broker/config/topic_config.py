@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.definition import closest, parse_all
-from parley.broker.config.errors import ConfigError, Problem, UnknownKey
+from parley.broker.config.definition import parse_all, unknown_keys
+from parley.broker.config.errors import ConfigError, Problem
 from parley.broker.config.keys.topic_level import TopicKeys
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ class TopicConfig(TopicKeys):
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
         """Raises ConfigError with all problems of ``overrides``, including unknown keys."""
         values, problems = parse_all(self.KEYS, overrides)
-        problems += [
-            UnknownKey(name, text, closest(name, self.KEYS))
-            for name, text in overrides.items()
-            if name not in self.KEYS
-        ]
+        problems += unknown_keys(overrides, self.KEYS)
         for key in self.KEYS.values():
             if key.attribute not in values:
                 values[key.attribute] = getattr(config, key.server.replace(".", "_")) if key.server else key.default

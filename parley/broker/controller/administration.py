@@ -13,7 +13,7 @@ from random import Random
 from typing import NoReturn
 from uuid import UUID
 
-from parley.broker.config import ConfigError, ConfigType
+from parley.broker.config import BrokerConfig, ConfigError, ConfigType
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.group_config import check_group
@@ -31,6 +31,7 @@ from parley.broker.controller.topics import (
     NewTopic,
     TopicDefaults,
     TopicOutcome,
+    TopicPolicy,
     add_partitions,
     charge_nobody,
     create_topics,
@@ -93,7 +94,7 @@ class Administration:
                 defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
                 new_id=self._new_topic_id,
                 rng=self._rng,
-                policy=self._check_new_topic,
+                policy=self._new_topic_check(config),
                 charge=charge,
                 validate_only=validate_only,
             )
@@ -114,12 +115,21 @@ class Administration:
             if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
                 return new
 
-    def _check_new_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        try:
-            check_topic(self._config(), configs)
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        self._topic_policy.check_topic(topic, configs)
+    def _new_topic_check(self, config: BrokerConfig) -> TopicPolicy:
+        """Return the check of the topics of a request. Topics with the same entries, as most have, cost one check."""
+        fine: set[frozenset[tuple[str, str]]] = set()
+
+        def check(topic: TopicImage, configs: Mapping[str, str]) -> None:
+            entries = frozenset(configs.items())
+            if entries not in fine:
+                try:
+                    check_topic(config, configs)
+                except ConfigError as error:
+                    raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+                fine.add(entries)
+            self._topic_policy.check_topic(topic, configs)
+
+        return check
 
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody

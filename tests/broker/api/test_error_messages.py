@@ -70,3 +70,18 @@ async def test_an_error_message_is_the_message_alone() -> None:
         assert code is not ErrorCode.NONE, name
         assert error.error_message, name
         assert code.name not in error.error_message, name
+
+
+async def test_share_groups_cannot_continue_at_a_negative_offset() -> None:
+    make = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
+    part = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition
+    partitions = [part(partition_index=index, start_offset=start) for index, start in enumerate((-5, -2, 3))]
+    request = AlterShareGroupOffsetsRequest(group_id="g", topics=[make(topic_name=ABSENT, partitions=partitions)])
+    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
+        response = await client.send(request, node=await client.coordinator("g"))
+    assert response.error_code == ErrorCode.NONE
+    assert {each.partition_index: each.error_code for each in response.responses[0].partitions} == {
+        0: ErrorCode.INVALID_REQUEST,
+        1: ErrorCode.INVALID_REQUEST,
+        2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }

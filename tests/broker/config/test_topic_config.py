@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
+from parley.broker.config.definition import MISSPELT_MAX, SUGGESTIONS_MAX, closest
+from parley.broker.config.errors import UnknownKey
 from parley.broker.config.topic_config import check_topic
 from parley.storage.log_config import LogConfig
 
@@ -105,3 +107,13 @@ def test_every_key_and_the_brokers_default_agree() -> None:
             of_broker = BrokerConfig.KEYS[key.server]
             assert of_broker.type is key.type, name
             assert getattr(BROKER, of_broker.attribute) == key.default, name
+
+
+def test_only_the_first_unknown_keys_have_a_suggestion() -> None:
+    """Looking for similar keys is slow, and a request may have any number of keys."""
+    names = [f"retention.m{number}" for number in range(SUGGESTIONS_MAX + 2)] + ["retention.ms" * MISSPELT_MAX]
+    with pytest.raises(ConfigError) as raised:
+        check_topic(BrokerConfig.from_properties({}), dict.fromkeys(names, "1"))
+    meant = [problem.meant for problem in raised.value.problems if isinstance(problem, UnknownKey)]
+    assert meant == ["retention.ms"] * SUGGESTIONS_MAX + [None] * 3
+    assert closest(names[-1], ["retention.ms"]) is None

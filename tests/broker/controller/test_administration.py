@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from random import Random
 from uuid import UUID
 
 import pytest
 
+import parley.broker.controller.administration as module
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -83,3 +85,13 @@ async def test_a_topic_that_is_given_a_setting_without_effect(
     other = ConfigChange(resource, changes=[EntryChange("retention.ms", Operation.SET, "1000")])
     await administration.alter_configs([other])
     assert len(warnings(caplog)) == 1, "the warning comes with the setting, not with every later one"
+
+
+async def test_new_topics_with_equal_entries_are_checked_once(
+    administration: Administration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Mapping[str, str]] = []
+    monkeypatch.setattr(module, "check_topic", lambda config, entries: checked.append(entries))
+    new = [NewTopic(f"t{number}", 1, 1, configs={"retention.ms": str(number % 2)}) for number in range(6)]
+    assert all(each.error is None for each in await administration.create_topics(new, validate_only=True))
+    assert checked == [{"retention.ms": "0"}, {"retention.ms": "1"}]
