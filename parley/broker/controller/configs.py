@@ -112,8 +112,10 @@ def entries_after(change: ConfigChange, present: Mapping[str, str], current_list
         given = entry.value.split(",")
         elements = current_list(change.resource, entry.name)
         if entry.operation is Operation.APPEND:
-            elements += [element for element in given if element not in elements]
+            known = set(elements)  # lists can have thousands of elements
+            elements += [element for element in given if element not in known]
         else:
-            elements = [element for element in elements if element not in given]
+            removed = set(given)
+            elements = [element for element in elements if element not in removed]
         entries[entry.name] = ",".join(elements)
     return entries
