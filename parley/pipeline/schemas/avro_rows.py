@@ -280,7 +280,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
         try:
             value = fastavro.schemaless_reader(stream, theirs.bare, target, return_named_type=True)
         except Exception as error:  # the reader raises whatever odd bytes lead to
-            raise ValueError(f"it is no data of its schema: {type(error).__name__}: {error}") from None
+            raise ValueError(f"the bytes do not fit their schema: {type(error).__name__}: {error}") from None
         if stream.tell() != len(data):
             raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
         return value if convert is None else convert(value)

@@ -14,7 +14,7 @@ _REFERENCES_MAX: Final = 1000
 
 
 class BadSchema(ValueError):
-    """A text is no schema of its type, or refers to one that is not there. The text says why."""
+    """A text is not a valid schema of its type, or it refers to a missing schema. The message says why."""
 
 
 class SchemaType(StrEnum):

@@ -260,7 +260,7 @@ def _scalar(value: Any, field: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_name.get(value)
         if known is None:
-            raise DoesNotFit("a text that is no value of the enum", pa.string(), field.name)
+            raise DoesNotFit("a text that the enum does not have", pa.string(), field.name)
         return known.number
     try:
         return int(value) if field.type in (4, 6) else field_checked(value, field)
@@ -293,7 +293,7 @@ def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
 
 def _describe(message: Any, kind: pa.DataType, old: Any, file: Any) -> None:
     if not types.is_struct(kind):
-        raise BadSchema(f"A column of type {kind} is no message of Protobuf: make a struct of it")
+        raise BadSchema(f"A column of type {kind} cannot be a Protobuf message: make a struct of it")
     known = {} if old is None else {name: one.number for name, one in old.fields_by_name.items()}
     following = max(known.values(), default=0) + 1
     for one in kind:

@@ -175,5 +175,5 @@ class IcebergSinkConnector(SinkConnector):
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
             "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
-            "connector and make one of another name, which begins anew."
+            "connector and make one of another name, which begins again from the first offsets."
         )

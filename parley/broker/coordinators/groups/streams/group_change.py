@@ -101,7 +101,7 @@ class StreamsGroupChange:
     # --- Members ---
 
     def put_member(self, member: StreamsMember) -> None:
-        """Add a member, or replace what it says of itself: the group will begin another epoch."""
+        """Add a member, or replace its details: the group will begin another epoch."""
         self._members[member.member_id] = member
         self.records.append(member_record(self.group_id, member))
         self._bumps = True

@@ -55,7 +55,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberDetails:
-    """What a member says of itself."""
+    """The details that a member sends about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -189,7 +189,7 @@ class StreamsGroup:
     # --- Records ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> None:
-        """Add a member, or replace what it says of itself. Its progress may be known: compaction can exchange them."""
+        """Add a member, or replace its details. Its progress may be known: compaction can exchange them."""
         known = self.members.get(member_id, StreamsMember(member_id))
         self._replace(known, replace(known, details=details))
 
