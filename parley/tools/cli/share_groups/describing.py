@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from parley.protocol.client import Client
-from parley.protocol.messages.groups import ListGroupsRequest
 from parley.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest, ShareGroupDescribeRequest
-from parley.tools.cli.cluster_client import TopicPartition, check, described, of_coordinator, until_ready
+from parley.tools.cli.cluster_client import TopicPartition, check, described, of_coordinator
 from parley.tools.cli.groups.describing import Coordinator
-from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.groups.of_type import list_groups_of_type
 
 STATES = ("Empty", "Stable", "Dead")
 _SHARE = "share"
-_LIST_TIMEOUT_MS = 10_000
 
 
 class Member(NamedTuple):
@@ -57,22 +55,7 @@ class ShareGroup:
 
 async def list_share_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return the names and states of share groups, sorted. Raises ``CommandError`` for an unknown state."""
-    spelling = {state.lower(): state for state in STATES}
-    wrong = [state for state in states if state.lower() not in spelling]
-    if wrong:
-        raise CommandError(f"--state takes {', '.join(STATES)}, not '{wrong[0]}'.")
-    request = ListGroupsRequest(states_filter=[spelling[state.lower()] for state in states], types_filter=[_SHARE])
-    found = []
-    for broker in (await client.metadata([])).brokers:
-        node = broker.node_id
-        answer = await until_ready(
-            lambda node=node: client.send(request, node=node),  # type: ignore[misc]
-            lambda answer: int(answer.error_code),
-            _LIST_TIMEOUT_MS,
-        )
-        check(answer.error_code, doing=f"Broker {node} did not list its groups")
-        found += [(group.group_id, group.group_state) for group in answer.groups]
-    return sorted(found)
+    return await list_groups_of_type(client, _SHARE, STATES, states)
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[ShareGroup]:

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from parley.protocol.client import Client
-from parley.protocol.messages.groups import ListGroupsRequest
 from parley.protocol.messages.streams_groups import StreamsGroupDescribeRequest
-from parley.tools.cli.cluster_client import TopicPartition, check, described, of_coordinator, until_ready
+from parley.tools.cli.cluster_client import TopicPartition, described, of_coordinator
 from parley.tools.cli.groups.describing import Coordinator, committed_offsets
-from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.groups.of_type import list_groups_of_type
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
 STATES: Final = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
 _STREAMS: Final = "streams"
-_LIST_TIMEOUT_MS: Final = 10_000
 
 _INTERNAL: Final = re.compile(
     r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
@@ -100,22 +98,7 @@ def is_internal(topic: str, group: str) -> bool:
 
 async def list_streams_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return the names and states of streams groups, sorted. Raises ``CommandError`` for an unknown state."""
-    spelling = {state.lower(): state for state in STATES}
-    wrong = [state for state in states if state.lower() not in spelling]
-    if wrong:
-        raise CommandError(f"--state takes {', '.join(STATES)}, not '{wrong[0]}'.")
-    request = ListGroupsRequest(states_filter=[spelling[state.lower()] for state in states], types_filter=[_STREAMS])
-    found = []
-    for broker in (await client.metadata([])).brokers:
-        node = broker.node_id
-        answer = await until_ready(
-            lambda node=node: client.send(request, node=node),  # type: ignore[misc]
-            lambda answer: int(answer.error_code),
-            _LIST_TIMEOUT_MS,
-        )
-        check(answer.error_code, doing=f"Broker {node} did not list its groups")
-        found += [(group.group_id, group.group_state) for group in answer.groups]
-    return sorted(found)
+    return await list_groups_of_type(client, _STREAMS, STATES, states)
 
 
 async def describe(
