@@ -60,6 +60,8 @@ GROUP_RESOURCE = 32
 """The type of a group as a resource with a configuration."""
 RECOVERY_S = 120.0
 """How long a cluster may take until everything is in sync after the last fault."""
+LOOK_S = 1.0
+"""How often the files of all replicas are read meanwhile, which costs more than any other condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +413,7 @@ class _Run:
     async def _finish(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
         machines = list(self.world.machines.values())
         await self.until(lambda: all(machine.serves for machine in machines), "every broker serves again")
-        await self.until(self.is_whole, "every replica is in sync and whole again")
+        await self.until(self.is_whole, "every replica is in sync and whole again", every=LOOK_S)
         for user in self._users:
             user.stopping = True
         await self.until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
@@ -476,10 +478,10 @@ class _Run:
         machines = self.world.machines.values()
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition. If it takes too long, the cluster has not recovered."""
+    async def until(self, condition: Callable[[], bool], what: str, *, every: float = 0.05) -> None:
+        """Wait for a condition, judged every ``every`` seconds. If it takes too long, the cluster has not recovered."""
         try:
-            await self.world.until(condition, timeout=RECOVERY_S)
+            await self.world.until(condition, timeout=RECOVERY_S, every=every)
         except TimeoutError:
             text = f"not within {RECOVERY_S:g} s: {what}. {self._invariants.describe()}"
             self.violations.report("Recovers", text)

@@ -137,13 +137,15 @@ class World:
         hosts = [each.host for each in self.machines.values()] + [each.host for each in self._clients]
         return list(dict.fromkeys(hosts))
 
-    async def until(self, condition: Callable[[], bool], *, timeout: float = 120.0, what: str = "") -> None:
-        """Wait in virtual time. Raises TimeoutError."""
+    async def until(
+        self, condition: Callable[[], bool], *, timeout: float = 120.0, every: float = 0.05, what: str = ""
+    ) -> None:
+        """Wait in virtual time for a condition that is judged every ``every`` seconds. Raises TimeoutError."""
         deadline = self.loop.time() + timeout
         while not condition():
             if self.loop.time() > deadline:
                 raise TimeoutError(f"not within {timeout:g} s of virtual time: {what}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(every)
 
     def _bury(self) -> None:
         self.history.close()
