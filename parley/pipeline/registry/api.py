@@ -6,7 +6,7 @@ Rules:
    log. Nothing of a body beyond ``BODY_BYTES_MAX`` is read.
 2. Paths are divided before their parts are decoded: a subject may have a slash, as ``%2F``.
 3. Parsing and comparing schemas happens in threads, since it may take long; questions of compatibility have a few of
-   their own, so that registrations need not wait for them.
+   their own, so that registrations need not wait for them. Beyond ``_COMPARISONS_WAITING_MAX`` they get status 503.
 4. A read that finds nothing is repeated once after the topic was read to its end: what another instance has
    confirmed is found here.
 """
@@ -49,6 +49,8 @@ BODY_BYTES_MAX: Final = 4 << 20
 """A schema of the largest size, each of its characters escaped."""
 _COMPARISONS_MAX: Final = 2
 """Questions of compatibility that are decided at once."""
+_COMPARISONS_WAITING_MAX: Final = 32
+"""Questions of compatibility that are decided or wait for it: each holds its body."""
 _TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _DEFAULT_CONTEXT: Final = ":.:"
 _LATEST: Final = ("latest", "-1")
@@ -142,6 +144,7 @@ class RegistryApi:
         self._store = store
         self.default_level = default_level
         self._comparing = ThreadPoolExecutor(_COMPARISONS_MAX, thread_name_prefix="comparing")
+        self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -184,8 +187,17 @@ class RegistryApi:
     async def _read(self, handler: Read, call: Call) -> Any:
         if call.body is None and "format" not in call.query:
             return handler(self, self._store.state, call)
-        threads = self._comparing if handler is RegistryApi.compatibility else None
-        return await asyncio.get_running_loop().run_in_executor(threads, handler, self, self._store.state, call)
+        if handler is not RegistryApi.compatibility:
+            return await asyncio.to_thread(handler, self, self._store.state, call)
+        if self._waiting == _COMPARISONS_WAITING_MAX:
+            raise RegistryError(503, "The registry compares many schemas at the moment: try again later")
+        self._waiting += 1
+        comparison = asyncio.get_running_loop().run_in_executor(self._comparing, handler, self, self._store.state, call)
+        comparison.add_done_callback(self._compared)
+        return await comparison
+
+    def _compared(self, _: object) -> None:
+        self._waiting -= 1
 
     # Changes.
 

@@ -68,6 +68,14 @@ def test_the_comparison_of_large_unions_ends(monkeypatch: pytest.MonkeyPatch) ->
         verdict(SchemaType.AVRO, before, after)
 
 
+def test_all_the_earlier_versions_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEPS_MAX", 1000)
+    schema = Schema(SchemaType.AVRO, record(*(f'{{"name":"f{one}","type":"int"}}' for one in range(100))))
+    assert incompatibilities(schema, [schema] * 20, Level.BACKWARD, no_reference) == []
+    with pytest.raises(BadSchema, match="too intricate"):
+        incompatibilities(schema, [schema] * 20, Level.BACKWARD_TRANSITIVE, no_reference)
+
+
 def test_as_many_differences_as_fit_a_message_are_told() -> None:
     many = record(*(f'{{"name":"f{one}","type":"int"}}' for one in range(300)))
     (found,) = incompatibilities(

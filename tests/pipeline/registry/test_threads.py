@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -60,5 +61,6 @@ async def test_registrations_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
                 assert (await client.post("/subjects/s/versions", json=SCHEMA)).status_code == 200
         finally:
             release.set()
-        assert {one.status_code for one in await asyncio.gather(*questions)} == {200}
+        statuses = Counter(one.status_code for one in await asyncio.gather(*questions))
+        assert statuses == {200: 32, 503: 8}  # those that cannot be kept are refused
     assert most <= 2

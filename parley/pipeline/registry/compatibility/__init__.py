@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from parley.pipeline.registry.compatibility import avro, json_schema, protobuf
+from parley.pipeline.registry.compatibility.steps import Steps
 from parley.pipeline.schemas.model import Loader, Schema, SchemaType
 
 __all__ = ["Level", "incompatibilities"]
@@ -41,16 +42,18 @@ def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load
     """Why the schema must not follow these, the oldest first; empty if it may. Raises BadSchema."""
     if level is Level.NONE or not earlier:
         return []
+    steps = Steps()
     for old in reversed(earlier if level.is_transitive else earlier[-1:]):
         if old.type is not new.type:
             found = [f"TYPE_CHANGED: an earlier version is of type {old.type}"]
         else:
             unreadable = _UNREADABLE[new.type]
+            steps.spend(light=len(new.text) + len(old.text))
             found = []
             if level.startswith(("BACKWARD", "FULL")):
-                found += unreadable(new, old, load)
+                found += unreadable(new, old, load, steps)
             if level.startswith(("FORWARD", "FULL")):
-                found += unreadable(old, new, load)
+                found += unreadable(old, new, load, steps)
         if found:
             return found
     return []

@@ -29,10 +29,10 @@ _PROMOTED: Final = {
 _RECORDS: Final = ("record", "error")
 
 
-def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
+def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
     """Why data of the writer's schema cannot be read with the reader's. Raises BadSchema."""
     after, before = parsed(reader, load), parsed(writer, load)
-    found = list(islice(_Comparison().differences(after, before, ""), DIFFERENCES_MAX))
+    found = list(islice(_Comparison(steps).differences(after, before, ""), DIFFERENCES_MAX))
     if not found:
         return []
     places, reasons = sorted({place or "/" for _, place, _ in found}), sorted({reason for _, _, reason in found})
@@ -42,9 +42,9 @@ def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
 class _Comparison:
     """One comparison of two trees of the library ``avro``; it is bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._known: dict[tuple[int, int], _Difference | None] = {}
-        self._steps = Steps()
+        self._steps = steps
 
     def differences(self, reader: Any, writer: Any, path: str) -> Iterator[_Difference]:
         """What of the writer's data the reader cannot read. Raises BadSchema."""

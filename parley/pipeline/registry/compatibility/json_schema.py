@@ -48,10 +48,10 @@ _LOWER: Final = {
 _WORDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
+def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
     """Why data of the writer's schema may be invalid by the reader's. Raises BadSchema."""
     before, after = parsed(writer, load), parsed(reader, load)
-    found = _Comparison().differences((before.schema, before.resolver), (after.schema, after.resolver), "#")
+    found = _Comparison(steps).differences((before.schema, before.resolver), (after.schema, after.resolver), "#")
     return list(islice(found, DIFFERENCES_MAX))
 
 
@@ -101,11 +101,11 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 class _Comparison:
     """One comparison of two schemas; it is bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._open: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
         self._kinds: dict[tuple[int, int], tuple[str, Any, Any]] = {}
-        self._steps = Steps()
+        self._steps = steps
 
     def fits(self, before: _Part, after: _Part) -> bool:
         """True if all that is valid by the earlier schema is valid by the later one."""

@@ -6,6 +6,7 @@ unless they are required. A field may leave a oneof; it may come into one only i
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Final
@@ -28,21 +29,21 @@ _GROUPS: Final = {
 """The scalar types, as descriptors number them, by how they are encoded."""
 
 
-def unreadable(reader: Schema, writer: Schema, load: Loader) -> list[str]:
+def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
     """Why data of the writer's schema cannot be read with the reader's. Raises BadSchema."""
     files = [files_of(one, load) for one in (writer, reader)]
     before, after = (pool_of(one).FindFileByName(one[-1].name) for one in files)
     found = [] if before.package == after.package else ["PACKAGE_CHANGED at #/"]
-    types = _types(before.message_types_by_name, after.message_types_by_name, "#/", _Seen())
+    types = _types(before.message_types_by_name, after.message_types_by_name, "#/", _Seen(steps))
     return list(islice(chain(found, types), DIFFERENCES_MAX))
 
 
-class _Seen(Steps):
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
     """The pairs of messages that were compared, and the bound of the comparison."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pairs: set[tuple[str, str]] = set()
+    steps: Steps
+    pairs: set[tuple[str, str]] = dataclasses.field(default_factory=set)
 
 
 def _types(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
@@ -63,12 +64,12 @@ def _messages(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
     yield from _oneofs(before, after, path)
     old, new = before.fields_by_number, after.fields_by_number
     for number, field in old.items():
-        seen.spend()
+        seen.steps.spend()
         at = f"{path}/{number}"
         if number in new:
             yield from _fields(field, new[number], at, seen)
         elif _oneof(field) is not None:
-            seen.spend(light=10 * len(_oneof(field).fields))
+            seen.steps.spend(light=10 * len(_oneof(field).fields))
             if any(one.number in new for one in _oneof(field).fields) or _oneof(field).name in _names(after):
                 yield f"ONEOF_FIELD_REMOVED at {path}/{_oneof(field).name}/{number}"
         elif field.is_required:

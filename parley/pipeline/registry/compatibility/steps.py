@@ -1,4 +1,4 @@
-"""What bounds a comparison of two schemas: they come from clients, and a thread that compares cannot be ended."""
+"""What bounds comparisons of schemas: they come from clients, and a thread that compares cannot be ended."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ __all__ = ["DIFFERENCES_MAX", "STEPS_MAX", "Steps"]
 
 DIFFERENCES_MAX: Final = 100
 """As many differences of two schemas are told, and kept."""
-STEPS_MAX: Final = 100_000
+STEPS_MAX: Final = 500_000
+"""Of one request, with all the earlier versions: a few seconds."""
 _LIGHT: Final = 100
 """So many operations within a set or a text count as one step."""
 
 
 class Steps:
-    """Counts the comparisons of two parts."""
+    """Counts the comparisons of two parts, for all the comparisons of a request."""
 
     def __init__(self) -> None:
         self._left = STEPS_MAX
