@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parley.protocol.errors import KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import TopicPartition, sync_directory, write_atomically
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
@@ -25,13 +26,12 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _log = logging.getLogger(__name__)
 
 
-UNKNOWN_EPOCH = -1
-"""The broker epoch in a marker that was written without one."""
-
-
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """A marker: the directory was shut down cleanly by a broker registered under ``broker_epoch``."""
+    """A marker: the directory was shut down cleanly by a broker registered under ``broker_epoch``.
+
+    That is ``NO_EPOCH`` if the marker does not have it.
+    """
 
     broker_epoch: int
 
@@ -53,23 +53,23 @@ def _broker_epoch(data: bytes) -> int:
     try:
         epoch = json.loads(data)["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return UNKNOWN_EPOCH
-    return epoch if isinstance(epoch, int) and epoch >= 0 else UNKNOWN_EPOCH
+        return NO_EPOCH
+    return epoch if isinstance(epoch, int) and epoch >= 0 else NO_EPOCH
 
 
 def write_marker(directory: Path, broker_epoch: int) -> None:
     """Mark the directory as shut down cleanly: every log in it is closed and on disk. Raises ``OSError``.
 
-    ``broker_epoch`` is that of the broker's registration, ``UNKNOWN_EPOCH`` if it never had one.
+    ``broker_epoch`` is that of the broker's registration, ``NO_EPOCH`` if it never had one.
     """
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(directory / CLEAN_SHUTDOWN_FILE, text.encode())
 
 
 def common_epoch(markers: Sequence[CleanShutdown | None]) -> int:
-    """The broker epoch of a clean shutdown of all directories: that in all markers, or ``UNKNOWN_EPOCH``."""
-    epochs = {UNKNOWN_EPOCH if marker is None else marker.broker_epoch for marker in markers}
-    return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
+    """The broker epoch of a clean shutdown of all directories: that in all markers, or ``NO_EPOCH``."""
+    epochs = {NO_EPOCH if marker is None else marker.broker_epoch for marker in markers}
+    return epochs.pop() if len(epochs) == 1 else NO_EPOCH
 
 
 class DirectoryCloser:

@@ -26,7 +26,7 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import UNKNOWN_EPOCH, DirectoryCloser, common_epoch, release_all, write_marker
+from parley.storage.clean_shutdown import DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
@@ -101,11 +101,11 @@ class LogManager:
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
         """
-        self.broker_epoch: Callable[[], int] = lambda: UNKNOWN_EPOCH
-        """Returns the latest epoch of this process, ``UNKNOWN_EPOCH`` before it is registered. A clean shutdown writes
+        self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
+        """Returns the latest epoch of this process, ``NO_EPOCH`` before it is registered. A clean shutdown writes
         it into the markers (KIP-966)."""
-        self.previous_broker_epoch = UNKNOWN_EPOCH
-        """The broker epoch in the markers of the last shutdown; ``UNKNOWN_EPOCH`` if that was not clean everywhere."""
+        self.previous_broker_epoch = NO_EPOCH
+        """The broker epoch in the markers of the last shutdown; ``NO_EPOCH`` if that was not clean everywhere."""
         self.compaction_paused: Callable[[Log], AbstractAsyncContextManager[None]] = lambda log: nullcontext()
         """Returns a context manager that stops the compaction of the log, and lets none begin inside its block."""
         self.lost_below: dict[Log, int] = {}
@@ -215,7 +215,7 @@ class LogManager:
         if not await self._end():
             return
         epoch = self.broker_epoch()
-        if epoch == UNKNOWN_EPOCH:  # nothing was appended, so the shutdown before this start still counts
+        if epoch == NO_EPOCH:  # nothing was appended, so the shutdown before this start still counts
             epoch = self.previous_broker_epoch
         closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
         await self._threads.run_all([each.work for each in closing for _ in range(self._threads_per_directory)])

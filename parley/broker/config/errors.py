@@ -17,7 +17,8 @@ class Problem(Exception):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value} is not allowed: it must be {self.allowed}"
+        what = f"{self.key}={self.value} is not allowed" if self.value else f"{self.key} is empty"
+        return f"{what}: it must be {self.allowed}"
 
 
 class MissingExtra(Problem):

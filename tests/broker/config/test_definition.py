@@ -96,7 +96,8 @@ def test_refuses_and_says_what_is_allowed(key: Key[Any], text: str, allowed: str
     assert refused.value.key == key.name
     assert refused.value.value == text
     assert refused.value.allowed == allowed
-    assert str(refused.value) == f"{key.name}={text} is not allowed: it must be {allowed}"
+    what = f"{key.name}={text} is not allowed" if text else f"{key.name} is empty"
+    assert str(refused.value) == f"{what}: it must be {allowed}"
 
 
 @given(st.integers())

@@ -71,7 +71,7 @@ def test_a_log_has_no_setting_that_topics_lack() -> None:
     ("overrides", "text"),
     [
         ({"retention.ms": "-2"}, "retention.ms=-2 is not allowed: it must be a whole number of at least -1"),
-        ({"retention.ms": ""}, "retention.ms= is not allowed"),
+        ({"retention.ms": ""}, "retention.ms is empty: it must be a whole number"),
         ({"cleanup.policy": "compact,keep"}, "it must be a comma-separated list of compact, delete"),
         ({"compression.type": "GZIP"}, "it must be one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ({"compression.gzip.level": "0"}, "it must be a whole number from 1 to 9, or -1"),
