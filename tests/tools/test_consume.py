@@ -145,6 +145,27 @@ def whole(on_broker: Parley, topic: str, formatter: str) -> list[Any]:
         (("--topic", "t", "--isolation-level", "x"), "The client cannot be created"),
         (("--topic", "t", "--consumer-property", "error_cb=x"), "The client cannot be created"),
         (("--topic", "a/b", "--timeout-ms", "1000"), "cannot be read"),
+        (("--share",), "--share needs --topic."),
+        (("--topic", "t", "--release"), "--reject, --release and --reject-message-on-error need --share."),
+        (("--share", "--topic", "t", "--reject", "--release"), "At most one of --reject and --release may be"),
+        (("--share", "--topic", "t", "--partition", "0"), "--partition cannot be used with --share."),
+        (("--share", "--topic", "t", "--offset", "0"), "--offset cannot be used with --share."),
+        (("--share", "--topic", "t", "--include", "u"), "--include cannot be used with --share."),
+        (("--share", "--topic", "t", "--skip-message-on-error"), "--skip-message-on-error cannot be used with"),
+        (
+            ("--share", "--topic", "t", "--group", "g", "--from-beginning"),
+            "Use `parley configs --alter --entity-type groups --entity-name g --add-config "
+            "share.auto.offset.reset=earliest`",
+        ),
+        (("--share", "--topic", "t", "--isolation-level", "read_committed"), "share.isolation.level=read_committed`"),
+        (
+            ("--share", "--topic", "t", "--group", "a", "--consumer-property", "group.id=b"),
+            "do not match. Detected group ids: 'a', 'b'",
+        ),
+        (
+            ("--share", "--topic", "t", "--consumer-property", "auto.offset.reset=earliest"),
+            "`auto.offset.reset` is not applicable for share consumer",
+        ),
     ],
 )
 def test_impossible_requests_are_reported(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:

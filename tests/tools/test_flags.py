@@ -72,13 +72,21 @@ def options_of(tool: str, version: str) -> set[str]:
     return found
 
 
+def our_options(name: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z.-]*", help_of(*name.split()).partition("Examples:")[0]))
+
+
 @pytest.mark.parametrize("version", [KAFKA_4, KAFKA_3])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_option_is_missing(name: str, version: str) -> None:
     if version == KAFKA_3 and name in NO_HELP_BEFORE_4:
         pytest.skip("this tool had no options then")
     tool = BEFORE_4.get(name, COMMANDS[name]) if version == KAFKA_3 else COMMANDS[name]
-    ours = set(re.findall(r"--[a-z][a-z.-]*", help_of(*name.split()).partition("Examples:")[0]))
+    ours = our_options(name)
     theirs = options_of(tool, version)
     assert theirs - ours <= set(ABSENT.get(name, {}))
     assert not ours & set(ABSENT.get(name, {})), "it is not absent any more"
+
+
+def test_no_option_of_the_share_consumer_is_missing() -> None:
+    assert options_of(f"{TOOLS}consumer.ConsoleShareConsumer", KAFKA_4) <= our_options("consume")

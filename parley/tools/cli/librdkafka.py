@@ -44,17 +44,22 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
+_OTHER_ID: Final = "`parley groups --list --type` shows the types. Choose another id with --group."
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
 def reason_of(error: Any) -> str:
     """Return what an error of librdkafka means, as sentences."""
-    if error.name() == "INCONSISTENT_GROUP_PROTOCOL":
-        return (
-            f"{sentence(error.str())} The id belongs to a group of another type, such as a share group, or its members "
-            "use other assignors: `parley groups --list --type` shows the types. Choose another id with --group."
-        )
-    return sentence(error.str())
+    text = sentence(error.str())
+    match error.name():
+        case "INCONSISTENT_GROUP_PROTOCOL":
+            return (
+                f"{text} The id belongs to a group of another type, such as a share group, or its members use other "
+                f"assignors. {_OTHER_ID}"
+            )
+        case "GROUP_ID_NOT_FOUND":  # Kafka's error for a share group
+            return f"{text} The id belongs to a group of another type. {_OTHER_ID}"
+    return text
 
 
 def settings_of(own: Mapping[str, Any], file: Path | None, texts: Sequence[str], option: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class DefaultFormat:
             (self.print_timestamp, timestamp_text(message) or "NO_TIMESTAMP"),
             (self.print_partition, f"Partition:{message.partition()}"),
             (self.print_offset, f"Offset:{message.offset()}"),
-            (self.print_delivery, f"Delivery:{_NOT_HELD}"),  # only share groups count deliveries
+            (self.print_delivery, f"Delivery:{delivery_count(message) or _NOT_HELD}"),
             (self.print_epoch, f"Epoch:{_NOT_HELD if epoch is None or epoch < 0 else epoch}"),
         )
         return [shown.encode() for is_wanted, shown in texts if is_wanted]
@@ -118,6 +118,11 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
             else:
                 found[part] = how
     return found
+
+
+def delivery_count(message: Any) -> int | None:
+    """How often a share group has delivered the record; None for a record of another consumer."""
+    return message.delivery_count() if hasattr(message, "delivery_count") else None  # since confluent-kafka 2.16
 
 
 def timestamp_text(message: Any) -> str:
@@ -201,11 +206,13 @@ def json_formatter(properties: Mapping[str, str]) -> Formatter:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def line(message: Any) -> bytes:
+        deliveries = delivery_count(message)
         record = {
             "topic": message.topic(),
             "partition": message.partition(),
             "offset": message.offset(),
             "timestamp": message.timestamp()[1],
+            **({} if deliveries is None else {"deliveryCount": deliveries}),
             "key": shown("key", message.key()),
             "value": shown("value", message.value()),
             "headers": [{"key": name, "value": shown("headers", data)} for name, data in message.headers() or []],

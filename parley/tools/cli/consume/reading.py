@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -14,6 +15,7 @@ from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach, reason_of
 
 _OFFSETS_S: Final = 10.0
 _MISSING: Final = "UNKNOWN_TOPIC_OR_PART"
+MISSING: Final = "The topic '{topic}' does not exist. `parley topics --create --topic {topic}` creates it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,19 @@ def check_topic(consumer: Any, connection: Connection, topic: str) -> None:
     """Raise ``CommandError`` if the topic does not exist."""
     error = reach(consumer, connection, topic).topics[topic].error
     if error is not None and error.name() == _MISSING:
-        raise CommandError(f"The topic '{topic}' does not exist. `parley topics --create --topic {topic}` creates it.")
+        raise CommandError(MISSING.format(topic=topic))
+
+
+def warn_of_missing(topic: str) -> None:
+    """Warn that the topic does not exist yet."""
+    _warn(f"the topic '{topic}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it.")
 
 
 def _warn_if_missing(topic: Any, source: Source) -> bool:
     if topic.error is not None and topic.error.name() not in WAITED_FOR:
         raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
     if topic.error is not None and topic.error.name() == _MISSING:
-        _warn(f"the topic '{source.topic}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it.")
+        warn_of_missing(source.topic)
         return False
     if topic.partitions and source.partition is not None and source.partition not in topic.partitions:
         _warn(
@@ -98,6 +105,8 @@ class Reader:
     write: BinaryIO
     line: Formatter
     skip_errors: bool
+    after: Callable[[Any, bool], object] = lambda message, is_written: None
+    """Called with each message after it was written, or skipped because it cannot be read."""
 
     def run(self, limits: Limits, printed: Printed) -> None:
         """Print records until a limit is reached. Raises ``CommandError`` if a record cannot be read."""
@@ -135,6 +144,9 @@ class Reader:
                 raise
             where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
             _warn(f"skipping {where}: {error}")
+            self.after(message, False)
+        else:
+            self.after(message, True)
 
     def _on_error(self, error: Any) -> None:
         if error.name() in WAITED_FOR:

@@ -1,0 +1,169 @@
+"""Consume as a member of a share group (KIP-932), with librdkafka's share consumer.
+
+The options, their defaults and their errors are those of kafka-console-share-consumer. A record is acknowledged after
+it was written to the output. A record that the member has acquired but not written is released when the member leaves.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.librdkafka import reason_of, security_properties
+
+if TYPE_CHECKING:
+    from parley.tools.cli.consume import Options
+
+DEFAULT_GROUP: Final = "console-share-consumer"
+_SINCE: Final = "2.16"
+"""The version of confluent-kafka that has share consumers."""
+_UNSUPPORTED: Final = "The cluster does not support share groups. `parley features` shows the level of share.version."
+
+
+def check_options(options: Options, group: str) -> None:
+    """Raise ``CommandError`` for options that contradict each other, or that share groups do not have."""
+    if not options.topic:
+        raise CommandError("--share needs --topic.")
+    if options.reject and options.release:
+        raise CommandError("At most one of --reject and --release may be specified.")
+    foreign = {
+        "--include": bool(options.include),
+        "--partition": options.partition is not None,
+        "--offset": options.offset is not None,
+        "--skip-message-on-error": options.skip_message_on_error,
+    }
+    for name, is_given in foreign.items():
+        if is_given:
+            raise CommandError(f"{name} cannot be used with --share.")
+    of_the_group = {
+        "--from-beginning": (options.from_beginning, "share.auto.offset.reset=earliest"),
+        "--isolation-level": (bool(options.isolation_level), f"share.isolation.level={options.isolation_level}"),
+    }
+    for name, (is_given, setting) in of_the_group.items():
+        if is_given:
+            raise CommandError(
+                f"{name} cannot be used with --share: it is a setting of the group. Use `parley configs --alter "
+                f"--entity-type groups --entity-name {group} --add-config {setting}`."
+            )
+
+
+def merged(given: Mapping[str, str], *, bootstrap: str, group: str) -> dict[str, Any]:
+    """The share consumer's settings: the given ones over the defaults."""
+    return {
+        "client.id": DEFAULT_GROUP,
+        "topic.metadata.refresh.interval.ms": 5000,  # so that a topic created later is found soon
+        **given,
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+    }
+
+
+def share_consumer() -> Callable[[dict[str, Any]], Any]:
+    """The class of librdkafka's share consumer. Raises ``CommandError`` if the installed version has none."""
+    import confluent_kafka
+
+    if not hasattr(confluent_kafka, "ShareConsumer"):
+        raise CommandError(f"--share needs confluent-kafka {_SINCE} or newer: `pip install confluent-kafka>={_SINCE}`.")
+    return confluent_kafka.ShareConsumer
+
+
+def is_there(settings: Mapping[str, Any], topic: str) -> bool:
+    """Return True if the topic exists. Raises ``CommandError`` if no broker responds, or if it has no share groups."""
+    from parley.protocol.errors import ErrorCode, KafkaError
+    from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+
+    if "sasl.username" in settings:
+        return True  # librdkafka's own settings of a login cannot be used here
+
+    async def check(client: Any) -> bool:
+        try:
+            await client.version_for(ShareGroupHeartbeatRequest)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                raise CommandError(_UNSUPPORTED) from error
+            raise
+        found = (await client.metadata([topic])).topics[0]
+        return bool(found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), check)
+
+
+class ShareMember:
+    """A share consumer that hands out its records one by one, and acknowledges those that were written."""
+
+    def __init__(self, consumer: Any, flush: Callable[[], object], *, rejects: bool, releases: bool) -> None:
+        from confluent_kafka import AcknowledgeType
+
+        self._consumer = consumer
+        self._flush = flush
+        self._unreadable = AcknowledgeType.REJECT
+        self._written = (
+            AcknowledgeType.REJECT if rejects else AcknowledgeType.RELEASE if releases else AcknowledgeType.ACCEPT
+        )
+        self._acquired: deque[Any] = deque()
+        self._decided: list[tuple[Any, Any]] = []
+        self._waits = False
+        self._is_interrupted = False
+        consumer.set_acknowledgement_commit_callback(_warn_if_refused)
+
+    def poll(self, timeout_s: float) -> Any:
+        """Return the next message; None if there is none within the time. Raises KeyboardInterrupt."""
+        self._waits = True
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        if not self._acquired:
+            self._acknowledge()
+            self._acquired.extend(self._consumer.poll(timeout_s))
+        self._waits = False
+        return self._acquired.popleft() if self._acquired else None
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let signals that end a command take effect between records, and the second one at once."""
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        if self._waits or self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+
+    def decide(self, message: Any, is_written: bool) -> None:
+        """Decide what becomes of a message: one that cannot be read is rejected."""
+        self._decided.append((message, self._written if is_written else self._unreadable))
+
+    def close(self) -> None:
+        """Acknowledge what was written, release the rest, and leave the group."""
+        try:
+            self._acknowledge()
+        finally:
+            self._consumer.close()
+
+    def _acknowledge(self) -> None:
+        """Flush the output, and acknowledge what it has. librdkafka sends the acknowledgements with the next poll."""
+        self._flush()
+        for message, how in self._decided:
+            self._consumer.acknowledge(message, how)
+        self._decided.clear()
+
+
+def _warn_if_refused(offsets: Mapping[Any, set[int]], error: Any) -> None:
+    if error is None:
+        return
+    for partition, refused in offsets.items():
+        print(
+            f"Warning: {len(refused)} records of {partition.topic}-{partition.partition} were not acknowledged, so the "
+            f"group may deliver them again: {reason_of(error.args[0])}",
+            file=sys.stderr,
+        )
