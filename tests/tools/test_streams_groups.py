@@ -136,6 +136,7 @@ def test_a_running_group_is_shown_as_by_kafkas_tool(
             theirs = theirs.replace("TOPOLOGY-EPOCH MEMBER", "TOPOLOGY-EPOCH  MEMBER")
         assert ours.code == 0
         assert words(ours.out) == words(theirs), view
+        assert parley("groups", "--bootstrap-server", servers, "--describe", "--group", name, *view).out == ours.out
     assert [name, "Stable"] in words(command("--list", "--state").out)
     assert name in command("--list", "--state", "stable").out
     assert name not in command("--list", "--state", "empty,notready").out.split()
@@ -208,7 +209,6 @@ def test_parley_groups_leaves_groups_of_other_types_alone(
     described = groups("--describe", "--all-groups", "--state", "--json")
     assert (described.code, [each["group"] for each in json.loads(described.out)]) == (0, ["readers"])
     for words in (
-        ("--describe",),
         ("--delete",),
         ("--delete-offsets", "--topic", application.topic),
         (*reset, "--execute"),
@@ -217,6 +217,20 @@ def test_parley_groups_leaves_groups_of_other_types_alone(
         assert refused.code == 1
         assert f"Group '{name}' is a streams group: use `parley streams-groups`." in refused.err
     assert "use `parley share-groups`" in groups(*reset, "--group", "shared").err
+
+    of_all_types = [each for kept in ("readers", "shared", name) for each in ("--group", kept)]
+    described = groups("--describe", *of_all_types, "--state")
+    assert described.code == 0
+    assert [line.split()[0] for line in described.lines if line] == [
+        "GROUP",
+        "readers",
+        "GROUP",
+        "shared",
+        "GROUP",
+        name,
+    ]
+    as_json = groups("--describe", *of_all_types, "--json")
+    assert [each["group"] for each in json.loads(as_json.out)] == ["readers", "shared", name]
 
     deleted = groups("--delete", "--all-groups")
     assert deleted.out == "Deletion of requested consumer groups ('readers') was successful.\n"

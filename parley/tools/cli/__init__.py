@@ -29,7 +29,9 @@ COMMANDS: dict[str, Command] = {
     "start": Command("start", "start a broker", "kafka-server-start"),
     "topics": Command("topics", "create, list, describe, alter and delete topics", "kafka-topics"),
     "produce": Command("produce", "send each line of standard input to a topic as a record", "kafka-console-producer"),
-    "consume": Command("consume", "print the records of a topic", "kafka-console-consumer"),
+    "consume": Command(
+        "consume", "print the records of a topic", "kafka-console-consumer, kafka-console-share-consumer"
+    ),
     "groups": Command("groups", "list, describe, reset and delete consumer groups", "kafka-consumer-groups"),
     "streams-groups": Command(
         "streams_groups", "list, describe, reset and delete streams groups", "kafka-streams-groups"

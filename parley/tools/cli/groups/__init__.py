@@ -1,7 +1,8 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
 Two intended differences. The exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with
-0. Share groups are listed, described and deleted by name, too; ``--describe`` prints them as kafka-share-groups does.
+0. Share groups and streams groups are listed and described by name, too, in the tables of Kafka's tools for them;
+share groups are also deleted.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ T = TypeVar("T")
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
     "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
-    "would do unless `--execute` is given; the group must not have members. `--list`, `--describe` and `--delete` take "
-    "share groups by name, too; `parley share-groups` resets their offsets. `--all-groups` means all classic and "
-    "consumer groups; streams groups are for `parley streams-groups`.",
+    "would do unless `--execute` is given; the group must not have members. `--list` and `--describe` take "
+    "groups of all types by name, `--delete` takes share groups, too; `parley share-groups` and `parley "
+    "streams-groups` do the rest for their types. `--all-groups` means all classic and consumer groups.",
     examples=[
         ("parley groups --list --state", "all groups with their states"),
         ("parley groups --describe --group readers", "offset, lag and consumer of each partition"),
@@ -181,7 +182,10 @@ def _describe(options: Options) -> None:
 
     view = "members" if options.members else "state" if options.state else "offsets"
     found = _at_cluster(
-        options, lambda client: every_type.describe(client, _named(options), timeout_ms=options.timeout)
+        options,
+        lambda client: every_type.describe(
+            client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
+        ),
     )
     if not every_type.show(found, view, verbose=options.verbose, as_json=options.json_output):
         raise typer.Exit(FAILED)

@@ -87,13 +87,8 @@ async def selected(client: Client, names: Sequence[str] | None, *, also: str = "
     for name in names:
         kind = listed.get(name, "")
         if kind in _COMMANDS and kind != also:
-            raise CommandError(of_another_type(name, kind))
+            raise CommandError(f"Group '{name}' is a {kind.lower()} group: use `{_COMMANDS[kind]}`.")
     return list(names)
-
-
-def of_another_type(name: str, kind: str) -> str:
-    """Return the error for a share group or a streams group that needs the command for its type."""
-    return f"Group '{name}' is a {kind.lower()} group: use `{_COMMANDS[kind]}`."
 
 
 def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as_json: bool) -> None:

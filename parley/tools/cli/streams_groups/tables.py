@@ -27,7 +27,7 @@ _MEMBER_COLUMNS = (
 def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, as_json: bool) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
     if as_json:
-        print(json.dumps([_as_data(group) for group in groups], indent=2))
+        print(json.dumps([as_data(group) for group in groups], indent=2))
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
@@ -102,7 +102,8 @@ _VIEWS: Mapping[str, Callable[[StreamsGroup, bool], list[str]]] = {
 }
 
 
-def _as_data(group: StreamsGroup) -> dict[str, Any]:
+def as_data(group: StreamsGroup) -> dict[str, Any]:
+    """A group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator
