@@ -24,6 +24,7 @@ from parley.tools.cli.common_options import (
     one_action,
     required,
 )
+from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
 
@@ -134,23 +135,18 @@ def groups(options: Options) -> None:
         reset_offsets=options.reset_offsets,
         validate_regex=options.validate_regex,
     )
-    check_together(options, action)
+    _check_together(options, action)
     _ACTIONS[action](options)
 
 
-def check_together(options: Options, action: str) -> None:
+def _check_together(options: Options, action: str) -> None:
     """Raise ``CommandError`` for options that cannot be combined."""
-    for needed, names in _ONLY_WITH.items():
-        for name in names if action != needed else ():
-            if getattr(options, name):
-                raise CommandError(f"--{name.strip('_').replace('_', '-')} needs --{needed.replace('_', '-')}.")
+    check_needs(options, action, _ONLY_WITH)
     if action not in ("list", "validate_regex"):
         if bool(options.group) == bool(options.all_groups):
             raise CommandError("Name either --group or --all-groups.")
         if options.all_groups and action == "delete_offsets":
             raise CommandError("--delete-offsets takes one --group.")
-    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
-        raise CommandError("Use one of --members, --offsets and --state.")
 
 
 def _named(options: Options) -> list[str] | None:
@@ -180,7 +176,7 @@ def _list(options: Options) -> None:
 def _describe(options: Options) -> None:
     from parley.tools.cli.groups import every_type
 
-    view = "members" if options.members else "state" if options.state else "offsets"
+    view = view_of(members=options.members, offsets=options.offsets, state=options.state)
     found = _at_cluster(
         options,
         lambda client: every_type.describe(
@@ -245,9 +241,9 @@ _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
     "delete_offsets": _delete_offsets,
     "reset_offsets": _reset_offsets,
 }
-_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
-    "describe": ("members", "offsets", "verbose"),
-    "list": ("type_",),
-    "reset_offsets": ("execute", "dry_run", "export", "from_file"),
+_ONLY_WITH: Final[Needs] = {
+    ("describe",): ("members", "offsets", "verbose"),
+    ("describe", "list"): ("state",),
+    ("list",): ("type_",),
+    ("reset_offsets",): ("execute", "dry_run", "export", "from_file"),
 }
-"""The action that each of these options needs."""

@@ -21,6 +21,7 @@ from parley.tools.cli.common_options import (
     one_action,
     required,
 )
+from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
 
@@ -104,16 +105,11 @@ def share_groups(options: Options) -> None:
 
 def _check_together(options: Options, action: str) -> None:
     """Raise ``CommandError`` for options that cannot be combined."""
-    for needed, names in _ONLY_WITH.items():
-        for name in names if action not in needed else ():
-            if getattr(options, name):
-                raise CommandError(f"--{name.replace('_', '-')} needs --{needed[0].replace('_', '-')}.")
+    check_needs(options, action, _ONLY_WITH)
     if action in ("describe", "delete") and bool(options.group) == options.all_groups:
         raise CommandError("Name either --group or --all-groups.")
     if action in ("delete_offsets", "reset_offsets") and len(options.group) != 1:
         raise CommandError(f"--{action.replace('_', '-')} takes one --group, not {len(options.group)}.")
-    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
-        raise CommandError("Use one of --members, --offsets and --state.")
 
 
 def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -135,7 +131,7 @@ def _list(options: Options) -> None:
 def _describe(options: Options) -> None:
     from parley.tools.cli.share_groups import describing, tables
 
-    view = "members" if options.members else "state" if options.state else "offsets"
+    view = view_of(members=options.members, offsets=options.offsets, state=options.state)
     found = _at_cluster(
         options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
     )
@@ -185,10 +181,9 @@ _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
     "delete_offsets": _delete_offsets,
     "reset_offsets": _reset_offsets,
 }
-_ONLY_WITH: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+_ONLY_WITH: Final[Needs] = {
     ("describe",): ("members", "offsets", "verbose"),
     ("describe", "list"): ("state",),
     ("reset_offsets",): ("execute", "dry_run", "all_topics", "to_earliest", "to_latest", "to_datetime"),
     ("reset_offsets", "delete_offsets"): ("topic",),
 }
-"""The actions of which each of these options needs one."""

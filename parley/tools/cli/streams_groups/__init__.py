@@ -21,6 +21,7 @@ from parley.tools.cli.common_options import (
     CommandConfig,
     one_action,
 )
+from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
 
@@ -124,16 +125,11 @@ def streams_groups(options: Options) -> None:
 
 def _check_together(options: Options, action: str) -> None:
     """Raise ``CommandError`` for options that cannot be combined."""
-    for needed, names in _ONLY_WITH.items():
-        for name in names if action not in needed else ():
-            if getattr(options, name):
-                raise CommandError(f"--{name.replace('_', '-')} needs --{needed[0].replace('_', '-')}.")
+    check_needs(options, action, _ONLY_WITH)
     if action != "list" and bool(options.group) == options.all_groups:
         raise CommandError("Name either --group or --all-groups.")
     if action == "delete_offsets" and len(options.group) != 1:
         raise CommandError(f"--delete-offsets takes one --group, not {len(options.group)}.")
-    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
-        raise CommandError("Use one of --members, --offsets and --state.")
     if options.delete_internal_topic and options.delete_all_internal_topics:
         raise CommandError("Use --delete-internal-topic or --delete-all-internal-topics, not both.")
 
@@ -158,7 +154,7 @@ def _list(options: Options) -> None:
 def _describe(options: Options) -> None:
     from parley.tools.cli.streams_groups import describing, tables
 
-    view = "members" if options.members else "state" if options.state else "offsets"
+    view = view_of(members=options.members, offsets=options.offsets, state=options.state)
     found = _at_cluster(
         options,
         lambda client: describing.describe(
@@ -226,11 +222,10 @@ _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
     "delete_offsets": _delete_offsets,
     "reset_offsets": _reset_offsets,
 }
-_ONLY_WITH: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+_ONLY_WITH: Final[Needs] = {
     ("describe",): ("members", "offsets", "verbose"),
     ("describe", "list"): ("state",),
     ("reset_offsets",): ("execute", "dry_run", "export", "from_file", "delete_internal_topic"),
     ("reset_offsets", "delete"): ("delete_all_internal_topics",),
     ("reset_offsets", "delete_offsets"): ("input_topic", "all_input_topics"),
 }
-"""The actions of which each of these options needs one."""

@@ -1,0 +1,29 @@
+"""Which options of the commands for groups fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parley.tools.cli.invocation import CommandError
+
+Needs = Mapping[tuple[str, ...], tuple[str, ...]]
+"""The actions of which each of these options needs one."""
+
+
+def check_needs(options: object, action: str, needs: Needs) -> None:
+    """Raise ``CommandError`` if an option is set that does not belong to the action."""
+    for needed, names in needs.items():
+        for name in names if action not in needed else ():
+            if getattr(options, name):
+                raise CommandError(f"{_flag(name)} needs {_flag(needed[0])}.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.strip('_').replace('_', '-')}"
+
+
+def view_of(*, members: bool, offsets: bool, state: str) -> str:
+    """What is described: members, state or offsets, the default. Raises ``CommandError`` for more than one of them."""
+    if sum((members, offsets, bool(state))) > 1:
+        raise CommandError("Use one of --members, --offsets and --state.")
+    return "members" if members else "state" if state else "offsets"
