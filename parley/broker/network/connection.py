@@ -41,6 +41,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.session import ClientSession
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
+from parley.protocol.messages.transactions import EndTxnRequest
 from parley.storage.shortage import MEMORY
 
 PIPELINED_MAX = 64
@@ -57,6 +58,8 @@ wait for its memory may have it."""
 SLOW_BYTES_PER_S = 64 << 10
 """The rate at which it must arrive if it takes longer."""
 PRODUCE_KEY = b"\x00\x00"
+URGENT_KEY = EndTxnRequest.API_KEY.to_bytes(2, "big")
+"""A commit costs little, and its client waits for nothing else: it does not wait for the records of other clients."""
 _PRODUCE = 0
 _discarded = bytearray(4096)  # takes what arrives on a connection that is closing
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
@@ -358,7 +361,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._owner.load.is_full:
             self._wait_for_load()
             return False
-        if self._owner.load.turns.are_over or self._owner.monotonic() > turn_ends:
+        turns = self._owner.load.turns
+        must_wait = turns.only_urgent and (turns.are_over or frame[:2] != URGENT_KEY)
+        if must_wait or self._owner.monotonic() > turn_ends:
             self._wait_for_turn()
         return not self._waiting_for_turn
 

@@ -17,11 +17,11 @@ import pytest
 
 from parley.broker.network import acceptor
 from parley.broker.network.configured_limits import Limits, ListenerLimits
-from parley.broker.network.connection import TURN_S, UNSENT_MAX, ConnectionState
+from parley.broker.network.connection import TURN_S, UNSENT_MAX, Connection, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
-from parley.broker.network.load import SHARE_S, Turns
+from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Turns
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
@@ -33,6 +33,8 @@ from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
+from parley.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
+from parley.protocol.schema import Request, Response
 from parley.storage.shortage import MEMORY
 from tests.broker.network.harness import Clock, RawClient, eventually, produce, serving
 from tests.support.descriptors import descriptors_left
@@ -40,10 +42,19 @@ from tests.support.descriptors import descriptors_left
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 VERSIONS_0 = ApiVersionsRequest()
 METADATA = MetadataRequest(topics=[])
+METADATA_ANSWER = MetadataResponse(brokers=[], topics=[])
+END_TXN = EndTxnRequest(transactional_id="id", producer_id=1, producer_epoch=0, committed=True)
 
 
 def fetch() -> FetchRequest:
     return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])
+
+
+def received(connection: Connection, request: Request, correlation_id: int = 1) -> None:
+    """Have a connection read a request (version 1), as if the event loop had found it in the socket."""
+    frame = b"".join(request_frame(request, 1, correlation_id, "test"))
+    connection.get_buffer(-1)[: len(frame)] = frame
+    connection.buffer_updated(len(frame))
 
 
 class Held:
@@ -81,49 +92,71 @@ async def test_a_turn_ends_although_each_read_brings_one_request() -> None:
     """uvloop reads from one connection several times before it serves another, and requests may be slow."""
     clock, begun = [0.0], []
 
-    def slow(context: RequestContext, request: Any) -> MetadataResponse:
+    def slow(context: RequestContext, request: Any) -> EndTxnResponse:
         begun.append(context.correlation_id)
         clock[0] += TURN_S * 0.6
-        return MetadataResponse(brokers=[], topics=[])
+        return EndTxnResponse()
 
-    async with serving({3: slow}, monotonic=lambda: clock[0]) as listener:
+    async with serving({26: slow}, monotonic=lambda: clock[0]) as listener:
         client = await RawClient.connect(listener)
         await eventually(lambda: bool(listener._connections))
         (connection,) = listener._connections
         for number in range(6):
-            frame = b"".join(request_frame(METADATA, 1, number, "test"))
-            connection.get_buffer(-1)[: len(frame)] = frame
-            connection.buffer_updated(len(frame))
+            received(connection, END_TXN, number)
         assert begun == [0, 1]
         for expected in range(6):
-            assert (await client.answer(MetadataRequest, 1))[0] == expected
+            assert (await client.answer(EndTxnRequest, 1))[0] == expected
         assert begun == [0, 1, 2, 3, 4, 5]
         await client.close()
 
 
-async def test_many_clients_do_not_keep_the_event_loop_from_other_work() -> None:
+@pytest.mark.parametrize(("asked", "at_once_max"), [(METADATA, 1), (END_TXN, 3)])
+async def test_many_clients_do_not_keep_the_event_loop_from_other_work(asked: Request, at_once_max: int) -> None:
     """Slow requests of many connections, which all arrive at once, leave time for the broker's own tasks."""
     clock, begun, other_work = [0.0], [0], []
 
-    def slow(context: RequestContext, request: Any) -> MetadataResponse:
+    def slow(context: RequestContext, request: Any) -> Response:
         begun[0] += 1
         clock[0] += SHARE_S * 0.4
-        return MetadataResponse(brokers=[], topics=[])
+        return METADATA_ANSWER if context.api_key == METADATA.API_KEY else EndTxnResponse()
 
-    async with serving({3: slow}, monotonic=lambda: clock[0]) as listener:
+    async with serving({asked.API_KEY: slow}, monotonic=lambda: clock[0]) as listener:
         clients = [await RawClient.connect(listener) for _ in range(9)]
         await eventually(lambda: len(listener._connections) == 9)
-        frame = b"".join(request_frame(METADATA, 1, 1, "test"))
         for connection in listener._connections:
             for _ in range(2):
-                connection.get_buffer(-1)[: len(frame)] = frame
-                connection.buffer_updated(len(frame))
+                received(connection, asked)
         while begun[0] < 18:
             other_work.append(begun[0])
             await asyncio.sleep(0)
-        assert all(later - earlier <= 3 for earlier, later in itertools.pairwise([0, *other_work, 18]))
+        assert max(later - earlier for earlier, later in itertools.pairwise([0, *other_work, 18])) == at_once_max
         for client in clients:
-            assert [(await client.answer(MetadataRequest, 1))[0] for _ in range(2)] == [1, 1]
+            assert [(await client.answer(type(asked), 1))[0] for _ in range(2)] == [1, 1]
+            await client.close()
+
+
+async def test_a_commit_does_not_wait_for_the_requests_of_other_clients() -> None:
+    """It begins when it is read, however many requests wait, unless the same client sent one of them before it."""
+    clock, begun = [0.0], list[tuple[int, int]]()
+
+    def slow(context: RequestContext, request: Any) -> Response:
+        begun.append((context.api_key, context.correlation_id))
+        clock[0] += ONLY_URGENT_S
+        return METADATA_ANSWER if context.api_key == METADATA.API_KEY else EndTxnResponse()
+
+    async with serving({3: slow, 26: slow}, monotonic=lambda: clock[0]) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(4)]
+        await eventually(lambda: len(listener._connections) == 4)
+        first, second, third, committer = listener._connections
+        received(first, METADATA, 1)
+        received(second, METADATA, 2)
+        received(third, METADATA, 3)
+        received(third, END_TXN, 4)
+        received(committer, END_TXN, 5)
+        assert begun == [(3, 1), (26, 5)]
+        await eventually(lambda: len(begun) == 5)
+        assert begun[2:] == [(3, 2), (3, 3), (26, 4)]
+        for client in clients:
             await client.close()
 
 
