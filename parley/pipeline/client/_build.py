@@ -1,7 +1,7 @@
-"""Columns to v2 records, and Kafka's hash of keys: loops over bytes, compiled by mypyc where a C compiler is present.
+"""Builds v2 records from columns, and hashes keys as Kafka does. Compiled by mypyc if there is a C compiler.
 
-Rules: ``bytes`` by index only; the same result compiled and interpreted. Arrays of numbers come as ``bytes`` too, of
-little-endian int64, as numpy makes them.
+Rules: ``bytes`` are only read by index, and the compiled module gives the same results as the interpreted one. Arrays
+of numbers are ``bytes`` too: little-endian int64, as numpy makes them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SEED: Final = 0x9747B28C
 
 
 class Bytes:
-    """A column of binaries: value i is ``data[offsets[i] : offsets[i + 1]]``, or null where ``nulls[i]`` is not 0.
+    """A column of binaries: value i is ``data[offsets[i] : offsets[i + 1]]``, or null if ``nulls[i]`` is not 0.
 
-    ``nulls`` is empty where nothing is null.
+    ``nulls`` is empty if no value is null.
     """
 
     def __init__(self, data: bytes, offsets: bytes, nulls: bytes) -> None:
@@ -31,9 +31,9 @@ class Bytes:
 
 
 class Columns:
-    """What records are made of. Timestamps in ms.
+    """The columns of records. Timestamps are in ms.
 
-    ``header_lists`` are offsets into ``header_keys`` and ``header_values``, as Arrow's lists have them; empty where no
+    ``header_lists`` are offsets into ``header_keys`` and ``header_values``, as in Arrow's lists. They are empty if no
     record has a header.
     """
 
@@ -55,9 +55,9 @@ class Columns:
 
 
 def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple[bytes, i64]:
-    """v2 records of the rows ``order[pos:]``, until they come to ``limit`` bytes; and the position behind them.
+    """Build v2 records of the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the position behind them.
 
-    There is at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps count from the first one's.
+    There is at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps are relative to the first.
     """
     out = BytesWriter()
     end: i64 = len(order) // 8
@@ -181,12 +181,12 @@ def murmur2(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def _times(value: i64) -> i64:
-    """The product with the hash's constant, in 32 bits; by halves, so that 64 bits with a sign hold it."""
+    """Return the product with the hash's constant in 32 bits. It multiplies halves, so that a signed int64 suffices."""
     return ((value & 0xFFFF) * _M + (((value >> 16) * _M & 0xFFFF) << 16)) & _MASK
 
 
 def hash_keys(keys: Bytes) -> bytes:
-    """`murmur2` of each key, without its highest bit, as Kafka takes it; int64. 0 for a null."""
+    """Return ``murmur2`` of each key without its highest bit, as Kafka uses it: int64, 0 for a null."""
     out = BytesWriter()
     count: i64 = len(keys.offsets) // 8 - 1
     row: i64 = 0

@@ -1,9 +1,8 @@
-"""Where the fields of v2 records lie: one pass over their bytes. Compiled by mypyc where a C compiler is present.
+"""Finds the fields of v2 records in one pass over their bytes. Compiled by mypyc if there is a C compiler.
 
-The rules of `parley.protocol.records._walk` hold here too: ``bytes`` by index only, ValueError for bytes that are no
-records,
-the same result compiled and interpreted. What is found is written as little-endian numbers for numpy and Arrow to
-take up as they are.
+The rules of ``parley.protocol.records._walk`` hold here too: ``bytes`` are only read by index, invalid records raise
+ValueError, and the compiled module gives the same results as the interpreted one. Positions are written as
+little-endian numbers, which numpy and Arrow use without a copy.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _TOO_FAR: Final = "a timestamp or an offset is too far away to be shown"
 class Rows:
     """The records found so far, in columns.
 
-    * ``bounds``: int64, four a record: where the key begins and ends, where the value begins and ends. They never fall,
-      so that with one more number they are the offsets of an Arrow array.
-    * ``offsets``, ``timestamps``: int64, one a record.
-    * ``flags``: a byte a record: NULL_KEY, NULL_VALUE, HAS_HEADERS.
-    * ``headers``: int64, two for each record that has any: where they begin (with their count) and end.
+    * ``bounds``: int64, four per record: begin and end of the key, begin and end of the value. They never decrease,
+      so with one more number they are the offsets of an Arrow array.
+    * ``offsets``, ``timestamps``: int64, one per record.
+    * ``flags``: one byte per record: NULL_KEY, NULL_VALUE, HAS_HEADERS.
+    * ``headers``: int64, two per record that has headers: their begin (at their count) and their end.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Rows:
     ) -> None:
         """Add the ``count`` records that fill ``data[pos:end]``; ``shift`` is added to all positions written.
 
-        Raises ValueError for bytes that are no such records; nothing is added then.
+        Raises ValueError if the bytes are not such records. Then nothing is added.
         """
         if end > len(data) or pos < 0 or pos > end or end + shift > 0x7FFF_FFFF:
             raise ValueError("the records are outside their bytes")
@@ -151,10 +150,10 @@ def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
-    """Where the headers of records lie. ``spans`` are as `Rows` writes them in ``headers``, of positions in ``data``.
+    """Find the headers of records. ``spans`` are positions in ``data``, as ``Rows.headers`` has them.
 
-    How many headers each span has (int64); bounds of the key and of the value of each header, as `Rows` writes them for
-    records; and for each header a byte that is not 0 where its value is null. Raises ValueError.
+    Returns the number of headers in each span (int64), the bounds of each header's key and value (as ``Rows.bounds``),
+    and a byte for each header that is not 0 if its value is null. Raises ValueError.
     """
     counts = BytesWriter()
     bounds = BytesWriter()

@@ -1,21 +1,20 @@
 """A cluster for code that blocks: Spark's executors, Connect's tasks, command-line tools.
 
-`Cluster` runs one `parley.protocol.client.Client` on an event loop of its own, in a thread that is started by the
-first call
-and ended by `close`. It works inside a running event loop too (a notebook), and its methods may be called from several
-threads. What travels to other processes is a `Connection`, which can be pickled; each process makes its own `Cluster`.
+``Cluster`` runs one ``parley.protocol.client.Client`` on its own event loop, in a thread. The first call starts the
+thread, and ``close`` ends it. A ``Cluster`` also works beside a running event loop (in a notebook), and several threads
+may call its methods. A ``Connection`` can be pickled and sent to other processes; each makes its own ``Cluster``.
 
 Rules:
 
-* What may pass (a leader that moves, a broker that dies and comes back) is retried with fresh metadata until
-  ``api_timeout_ms`` has gone by without progress; then the last error is raised, with what was being done. A topic that
-  the cluster says it does not have is asked for only a few seconds.
-* `contact` waits `FIRST_CONTACT_S` only if no server listens at the address and none has responded before: the address
-  is wrong, or no broker runs. Programs call it before they start anything that takes long; Spark's tasks, which work on
-  what was reached, never do.
-* Nothing else is retried: errors are `parley.protocol.errors.KafkaError` with the code the broker gave.
-* A cluster that was closed stays so: calls from threads that still run raise RuntimeError.
-* `fetch` holds at most two answers in memory: the one being decoded and the one behind it.
+* A temporary error (a leader moves, a broker dies and returns) is retried with fresh metadata until ``api_timeout_ms``
+  has passed without progress. Then the last error is raised, and names the operation. If the cluster does not know a
+  topic, that is retried for a few seconds only.
+* ``contact`` waits only ``FIRST_CONTACT_S`` if no server listens at the address and none has responded before: the
+  address is wrong, or no broker runs. Programs call it before they start long work. Spark's tasks never call it,
+  because their cluster was reached before.
+* Nothing else is retried: errors are ``parley.protocol.errors.KafkaError`` with the broker's code.
+* A closed cluster stays closed: calls from other threads raise RuntimeError.
+* ``fetch`` holds at most two responses in memory: the caller decodes one while the next one arrives.
 """
 
 from __future__ import annotations
@@ -65,18 +64,18 @@ __all__ = [
 ]
 
 FIRST_CONTACT_S: Final = 10.0
-"""How long `Cluster.contact` waits for a broker to listen."""
+"""How long ``Cluster.contact`` waits for a broker to listen."""
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _UNKNOWN_TOPIC_S: Final = 5.0
-"""How long a topic that the cluster does not have may yet appear, while one of its partitions is read or written."""
+"""How long a read or a write waits for a topic that the cluster does not have: it may yet appear."""
 _NEW_TOPIC_S: Final = 1.0
-"""How long a topic that is asked for may yet appear: word of a new one takes a moment to all brokers."""
+"""How long a lookup waits for a topic: all brokers know a new topic only after a moment."""
 _UNKNOWN_ERROR_S: Final = 5.0
-"""How long a fetch that fails of what the broker does not name is tried again, as Kafka's consumers do for ever."""
+"""How long a fetch that fails with UNKNOWN_SERVER_ERROR is retried. Kafka's consumers retry it for ever."""
 _CONSUMER: Final = -1
 _LOG_END: Final = -2
-"""Who asks for offsets in this name is told where the log ends, not what is replicated."""
+"""The replica id with which ListOffsets returns the end of the log, not of what is replicated."""
 _NOT_RETRIED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 
 T = TypeVar("T")
@@ -86,7 +85,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a cluster is reached. Can be pickled. Raises ValueError for a bootstrap that is no list of addresses."""
+    """How a cluster is reached. Can be pickled. Raises ValueError if ``bootstrap`` is not a list of addresses."""
 
     bootstrap: str
     """``host:port,host:port``, as Kafka's ``bootstrap.servers``."""
@@ -94,9 +93,9 @@ class Connection:
     request_timeout_ms: int = 30_000
     """How long one request may take (``request.timeout.ms``)."""
     connect_timeout_ms: int = 10_000
-    """How long a connection may take to be made (``socket.connection.setup.timeout.ms``)."""
+    """How long connecting may take (``socket.connection.setup.timeout.ms``)."""
     api_timeout_ms: int = 60_000
-    """How long a call may go on without progress, with all its retries (``default.api.timeout.ms``)."""
+    """How long a call may make no progress, with all its retries (``default.api.timeout.ms``)."""
     security: SecurityProperties = NO_SECURITY
     """TLS and login; the files that it names must exist wherever the connection is used."""
 
@@ -105,7 +104,7 @@ class Connection:
 
 
 class _Patience(NamedTuple):
-    """Until when what may pass is retried, in the loop's time."""
+    """Until when temporary errors are retried, in the loop's time."""
 
     deadline: float
     unknown_topic_deadline: float
@@ -126,10 +125,10 @@ class _Patience(NamedTuple):
 
 
 class Cluster:
-    """A cluster, used by blocking calls; see the rules of the module.
+    """A cluster for blocking calls. See the rules of the module.
 
-    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. Nothing is connected before the first
-    call. Every method raises KafkaError; RuntimeError once it is closed.
+    ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method
+    raises KafkaError, and RuntimeError after ``close``.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -150,7 +149,7 @@ class Cluster:
         self.close()
 
     def contact(self) -> None:
-        """Make sure that there is a cluster, see the rules; a log line says at once that it is waited for.
+        """Wait for a broker, as the rules say. A log line tells at once that the program waits.
 
         Raises KafkaError(BROKER_NOT_AVAILABLE).
         """
@@ -170,26 +169,26 @@ class Cluster:
     # Any request.
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What ``work(client)`` returns, awaited on the cluster's own loop: for several requests that belong together.
+        """Await ``work(client)`` on the cluster's loop, for several requests that belong together. Returns its result.
 
         ``cluster.run(lambda client: client.coordinator(group))``. Nothing is retried.
         """
         return self._submit(work).result()
 
     def retry(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """As `run`; ``work`` is called again, after a pause, while it raises what may pass (see the module)."""
+        """As ``run``, but while ``work`` raises temporary errors, it is called again after a pause."""
         return self._submit(lambda client: self._patiently(client, work)).result()
 
     def send(self, request: Request, *, node: int | None = None, version: int | None = None) -> Any:
-        """The response to one request, sent to the broker ``node`` (None: to any); not retried."""
+        """Send a request to the broker ``node`` (None: to any broker) and return the response. It is not retried."""
         return self.run(lambda client: client.send(request, node=node, version=version))
 
     # Reading.
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> dict[str, tuple[int, ...]]:
-        """The partitions of the topics named, or of all topics whose whole name the pattern matches but internal ones.
+        """The partitions of the named topics, or of all topics but internal ones whose whole name matches the pattern.
 
-        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, for a name that the cluster does not have.
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, if the cluster does not have a named topic.
         """
         names = None if isinstance(topics, re.Pattern) else list(dict.fromkeys(topics))
         found = self._submit(
@@ -200,7 +199,7 @@ class Cluster:
         return {name: found[name][0] for name in names or ()}
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id (KIP-516), another one each time that it is made; "" where the cluster has no ids."""
+        """The topic's id (KIP-516). A topic that is created again has another id. "" if the cluster has no ids."""
 
         async def ask(client: Client) -> str:
             (found,) = (await client.metadata([topic])).topics
@@ -213,17 +212,17 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """An offset for each partition: of `EARLIEST`, of `LATEST`, or of the first record not before a timestamp (ms).
+        """An offset for each partition: ``EARLIEST``, ``LATEST``, or of the first record not before a timestamp (ms).
 
-        -1 where no record is as late as the timestamp. With READ_COMMITTED the latest offset is the last stable one.
+        It is -1 if all records are before the timestamp. With READ_COMMITTED, the latest offset is the last stable one.
         """
         return self.retry(_Lookup(wanted, isolation).run)
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The latest offset of each, once consumers can read all that its leader has at the time of the call.
+        """Wait until consumers can read everything that the leaders have now. Returns the latest offsets.
 
-        This waits for records that were written and are not acknowledged yet: they may be kept. Raises
-        KafkaError(REQUEST_TIMED_OUT) if followers do not get them within ``api_timeout_ms``.
+        This includes records that are written but not acknowledged yet, because they may stay. Raises
+        KafkaError(REQUEST_TIMED_OUT) if the followers do not get them within ``api_timeout_ms``.
         """
         return self._submit(lambda client: self._settled(client, dict.fromkeys(partitions, LATEST))).result()
 
@@ -253,13 +252,13 @@ class Cluster:
         *,
         max_bytes: int = FETCH_BYTES,
     ) -> Iterator[Fetched]:
-        """Whole record batches that cover the offsets from ``start`` up to, not with, ``end``.
+        """Yield whole record batches that cover the offsets from ``start`` up to, but without, ``end``.
 
-        The first and the last may reach beyond (`parley.pipeline.client.decode` cuts the rows). The next answer is on
-        its way while one is decoded. ``max_bytes`` bounds an answer, except that a single larger batch comes whole.
-        Raises `OffsetOutOfRange` where the log does not have the offset (any more, or yet), and `LogEnded` where it
-        ends before ``end``. With READ_COMMITTED an open transaction before ``end`` is waited for, at most
-        ``api_timeout_ms``.
+        The first and the last batch may reach beyond (``parley.pipeline.client.decode`` cuts the rows). The next
+        response arrives while the caller decodes one. ``max_bytes`` bounds a response, unless one batch is larger.
+        Raises ``OffsetOutOfRange`` if the log does not have the offset (any longer, or yet), and ``LogEnded`` if it
+        ends before ``end``. With READ_COMMITTED, this waits for the end of an open transaction before ``end``, for at
+        most ``api_timeout_ms``.
         """
         if start >= end:
             return
@@ -282,7 +281,7 @@ class Cluster:
     async def _next(
         self, client: Client, partition: TopicPartition, start: int, end: int, isolation: Isolation, max_bytes: int
     ) -> Fetched:
-        """The next answer that holds anything."""
+        """The next response that has batches."""
         deadline = asyncio.get_running_loop().time() + self.connection.api_timeout_ms / 1000
         while True:
             fetched = await self._patiently(
@@ -327,7 +326,7 @@ class Cluster:
         self._loop = loop
 
     def close(self) -> None:
-        """End the connections and the thread; calls under way fail, and all later ones. May be called again."""
+        """End the connections and the thread. Calls in progress fail, and so do later ones. Idempotent."""
         with self._lock:
             self._is_closed = True
             loop, thread, self._loop, self._thread, self._client = self._loop, self._thread, None, None, None
@@ -343,7 +342,7 @@ class Cluster:
         nobody_s: float = math.inf,
         unknown_error_s: float = 0.0,
     ) -> T:
-        """Call again while what is raised may pass, each time after a longer pause."""
+        """Call again while temporary errors are raised, each time after a longer pause."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + self.connection.api_timeout_ms / 1000
@@ -367,7 +366,7 @@ def _serve(
     security: ClientSecurity,
     made: concurrent.futures.Future[Client],
 ) -> None:
-    """What the thread does: run the loop until it is stopped, then end what is left on it."""
+    """Run the loop until it is stopped, then end its remaining tasks. This is the thread's function."""
     asyncio.set_event_loop(loop)
     client = Client(
         connection.bootstrap,
@@ -389,7 +388,7 @@ def _serve(
 
 
 async def _partitions(client: Client, names: list[str] | None) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Topic -> its partitions, and whether it is internal."""
+    """Map each topic to its partitions, and to whether it is internal."""
     found = {}
     for topic in (await client.metadata(names)).topics:
         name = topic.name or ""
@@ -403,7 +402,7 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
 
 
 class _Lookup:
-    """A search for offsets, which keeps what it has found when it must begin again."""
+    """A lookup of offsets, which keeps those found so far when it is repeated."""
 
     def __init__(
         self,
@@ -418,7 +417,7 @@ class _Lookup:
         self._fresh = False
 
     async def run(self, client: Client) -> dict[TopicPartition, int]:
-        """All offsets; raises the first error of those that are still missing."""
+        """Look up the missing offsets. Returns all, or raises the first error of those still missing."""
         if self._missing:
             await client.metadata(sorted({partition.topic for partition in self._missing}))
         by_leader: dict[int, list[TopicPartition]] = {}

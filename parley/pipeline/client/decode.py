@@ -1,16 +1,15 @@
-"""Record batches to Arrow, in the schema of Spark's Kafka source.
+"""Decodes record batches to Arrow, in the schema of Spark's Kafka source.
 
-`decode` takes the batches as a fetch brought them, of every magic and codec, and gives the rows that a consumer would
-see: control batches and, with READ_COMMITTED, the batches of aborted transactions are left out; offsets may have gaps.
-Keys and values are taken out of the records' own bytes by Arrow; no Python object is made of a record, except where
-its batch is of the old formats.
+``decode`` takes the batches of a fetch, of every magic and codec, and returns the rows that a consumer would see. It
+leaves out control batches and, with READ_COMMITTED, the batches of aborted transactions. Arrow copies keys and values
+out of the batches' bytes. Only records of the old formats become Python objects.
 
 Rules:
 
 * Every batch's checksum is verified. A batch that cannot be read raises `BadBatch`, which names partition and offset.
-* What comes out at a time is bounded: about `ROWS_BYTES` of records, or one batch if that is larger.
-* ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, -1 for messages of magic 0, whose timestamp is -1 ms, as
-  consumers see it. ``headers`` is null for a record without any, as Spark's is.
+* Each Arrow batch is bounded: about ``ROWS_BYTES`` of records, or one record batch if that is larger.
+* ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, and -1 for messages of magic 0, whose timestamp is -1 ms
+  as in consumers. ``headers`` is null for a record without headers, as in Spark's source.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import InvalidRecord
 
 ROWS_BYTES: Final = 32 * 1024 * 1024
-"""About how many bytes of records, decompressed, become one Arrow batch."""
+"""About how many bytes of decompressed records become one Arrow batch."""
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -75,9 +74,9 @@ def kafka_schema(*, include_headers: bool = False) -> pa.Schema:
 def decode(
     fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX, *, include_headers: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``fetched`` with offsets from ``start`` up to, not with, ``end``; no batch is empty.
+    """Yield the rows of ``fetched`` with offsets from ``start`` up to, but without, ``end``. No Arrow batch is empty.
 
-    Raises BadBatch, after all rows before it.
+    Raises BadBatch after all rows before the bad batch.
     """
     chunk = _Chunk(fetched)
     try:
@@ -93,10 +92,10 @@ def decode(
 
 
 def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch of ``fetched.records`` that holds records for a reader of these offsets.
+    """Yield position and header of each batch of ``fetched.records`` that a reader of these offsets sees.
 
-    Their checksums are right. Neither control batches are among them nor, with READ_COMMITTED, batches of aborted
-    transactions. The first and the last may hold other offsets too. Raises BadBatch.
+    Their checksums are correct. Control batches are left out and, with READ_COMMITTED, batches of aborted transactions.
+    The first and the last batch may contain other offsets, too. Raises BadBatch.
     """
     aborted = _Aborted(fetched.aborted)
     for pos, header in headers(fetched.records):
@@ -107,7 +106,7 @@ def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterato
 
 
 def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted) -> bool:
-    """Whether the batch holds records to be seen. It must be asked of every batch, in order."""
+    """True if readers see the batch. Call this for every batch, in order."""
     try:
         verify_crc(fetched.records, pos, header)
         if header.is_control:
@@ -119,7 +118,7 @@ def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted)
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions, asked in the order of the log (KIP-98)."""
+    """Finds the batches of aborted transactions (KIP-98). Its methods are called in the order of the log."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
         self._coming = sorted(aborted, key=lambda one: one[1], reverse=True)
@@ -130,7 +129,7 @@ class _Aborted:
         return header.is_transactional and header.producer_id in self._producers
 
     def end(self, buf: bytes, pos: int, header: BatchHeader) -> None:
-        """A control batch: an abort marker ends what its producer had open."""
+        """Note a control batch: an abort marker ends its producer's open transaction."""
         if not self._coming and not self._producers:
             return
         self._begin(header.last_offset)
@@ -144,7 +143,7 @@ class _Aborted:
 
 
 class _Chunk:
-    """Batches that become one Arrow batch: where their records lie, in pieces that are put one behind the other."""
+    """Batches that become one Arrow batch: their bytes, one behind the other, and the positions of their records."""
 
     def __init__(self, fetched: Fetched) -> None:
         self._fetched = fetched
@@ -196,7 +195,7 @@ class _Chunk:
         self._count += count
 
     def rows(self, start: int, end: int, include_headers: bool) -> Iterator[pa.RecordBatch]:
-        """One Arrow batch of what was added, or none."""
+        """Return one Arrow batch of what was added, or None."""
         offsets = np.frombuffer(self._rows.offsets.getvalue(), np.int64)
         low, high = (int(at) for at in np.searchsorted(offsets, (start, end)))
         if low >= high:
@@ -245,7 +244,7 @@ class _Chunk:
 
 
 def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
-    """All bytes as one array of key, what is between, value, what is between, and so on."""
+    """All bytes as one array: key, the bytes before the value, value, the bytes before the next key, and so on."""
     numbers = np.frombuffer(bounds, np.int64)
     offsets = np.zeros(len(numbers) + 1, np.int32)
     offsets[:-1] = numbers
@@ -255,7 +254,7 @@ def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
-    """As strings; bytes that are no UTF-8 are replaced as Java does it: half a pair of UTF-16 is one error."""
+    """Decode to strings. Invalid UTF-8 is replaced as Java does it: half of a surrogate pair is one error."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -264,7 +263,7 @@ def _texts(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def _taken(fields: pa.BinaryArray, first: int, nulls: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    """Every fourth field from the first on, null where it says so."""
+    """Take every fourth field from ``first`` on, with the given nulls."""
     chosen = np.arange(first, first + 4 * len(nulls), 4, dtype=np.int64)
     return fields.take(pa.array(chosen, mask=nulls if nulls.any() else None))
 

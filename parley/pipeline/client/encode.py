@@ -1,8 +1,8 @@
-"""Arrow columns to record batches of magic 2, ready to be produced.
+"""Encodes Arrow columns as record batches of magic 2, ready to be produced.
 
-The columns are those of Spark's Kafka sink, and more: ``value`` and, where there are such columns, ``key``,
-``headers`` (a list of structs of key and value) and ``timestamp``. Binary and string columns are taken, of any of
-Arrow's layouts; a timestamp of any unit is cut to milliseconds. What a column cannot be is a ValueError that names it.
+The columns are those of Spark's Kafka sink, and more: ``value`` and, if they exist, ``key``, ``headers`` (a list of
+structs of key and value) and ``timestamp``. Binary and string columns may have any of Arrow's layouts. A timestamp of
+any unit is cut to milliseconds. A column of another type raises ValueError, which names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parley.protocol.records.compression import Compression, compress
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 BATCH_BYTES: Final = 512 * 1024
-"""How large a batch gets by default, before it is compressed: half of what ``max.message.bytes`` allows by default."""
+"""The default size of a batch before compression: half of the default of ``max.message.bytes``."""
 
 _TIMES: Final = pa.timestamp("ms")
 _TIME_MAX: Final = 1 << 60
@@ -32,7 +32,7 @@ Order = npt.NDArray[np.int64]
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> Columns:
-    """What records are made of. ``now_ms`` is the timestamp of rows that have none. Raises ValueError."""
+    """Return the columns of records. ``now_ms`` is the timestamp of rows that have none. Raises ValueError."""
     names = rows.schema.names
     if "value" not in names:
         raise ValueError(f"there is no column 'value' among {', '.join(names)}")
@@ -59,9 +59,9 @@ def encode(
     compression: Compression = Compression.NONE,
     level: int | None = None,
 ) -> Iterator[bytearray]:
-    """Batches of the rows that ``order`` names, in that order, from offset 0 and of no producer.
+    """Encode the rows that ``order`` names, in that order. Offsets start at 0, and the batches have no producer.
 
-    None holds more than ``batch_bytes`` of records, except one that is a single record.
+    A batch has at most ``batch_bytes`` of records, or a single larger record.
     """
     named = np.ascontiguousarray(order, np.int64)
     wire = named.tobytes()
@@ -98,7 +98,7 @@ def _header(body_bytes: int, attributes: int, count: int, base_timestamp: int, m
 
 
 def bytes_of(column: pa.Array, name: str) -> Bytes:
-    """The bytes of a column of binaries or strings. Raises ValueError for one of anything else."""
+    """The bytes of a column of binaries or strings. Raises ValueError for a column of another type."""
     kind = column.type
     if pa.types.is_null(kind):
         return _all_null(len(column))
@@ -151,7 +151,7 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> bytes:
 
 
 def _headers(column: pa.Array) -> tuple[bytes, Bytes, Bytes]:
-    """Offsets of the lists, and the keys and values in them."""
+    """Return the offsets of the lists, and the keys and values in them."""
     kind = column.type
     if pa.types.is_null(kind) or column.null_count == len(column):
         return b"", _NO_BYTES, _NO_BYTES

@@ -1,4 +1,4 @@
-"""One fetch of one partition: the request, and what its answer means."""
+"""One fetch of one partition: the request, and the meaning of its response."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 
 LATEST: Final = -1
-"""As a timestamp: the offset behind the last record that may be read."""
+"""As a timestamp: the offset behind the last readable record."""
 EARLIEST: Final = -2
-"""As a timestamp: the offset of the first record there is."""
+"""As a timestamp: the offset of the first record."""
 FETCH_BYTES: Final = 4 * 1024 * 1024
-"""What an answer may hold by default: enough that a request costs nothing beside it."""
+"""The default limit of a response: so many bytes that the cost of a request does not matter."""
 _NAMES_VERSION_MAX: Final = 12
 """Later versions name topics by their id (KIP-516)."""
 _V2_BATCHES_VERSION: Final = 4
-"""The first version whose answers may hold batches of magic 2; earlier ones make the broker convert them."""
+"""The first version whose responses may contain batches of magic 2. For earlier ones the broker converts them."""
 _MAX_WAIT_MS: Final = 500
 _NOTHING: Final = FetchResponse.PartitionData(partition_index=-1, high_watermark=-1, records=None)
 
@@ -39,17 +39,17 @@ class TopicPartition(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """Whether records of transactions not committed are read (``isolation.level``, KIP-98)."""
+    """Which records of transactions are read (``isolation.level``, KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class OffsetOutOfRange(KafkaError):
-    """The log does not have the offset: deleted by retention, or cut off when a leader changed.
+    """The log does not have the offset: retention deleted it, or a change of the leader cut it off.
 
-    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end`` (the log held offsets from the one up to, not
-    with, the other when it was asked). The caller decides: to go on from ``log_start`` is to accept that data is lost.
+    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. The log had the offsets from ``log_start`` up
+    to, but without, ``log_end`` at that time. The caller decides: going on from ``log_start`` accepts a loss of data.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
@@ -66,9 +66,9 @@ class OffsetOutOfRange(KafkaError):
 
 
 class LogEnded(KafkaError):
-    """The log ends at ``offset``, from which on there was to be more: it was truncated, or that was never written.
+    """The log ends at ``offset``, but the caller expects more: the log was truncated, or more was never written.
 
-    Not an `OffsetOutOfRange`, since nothing before the offset is missing. Attributes: ``partition``, ``offset``.
+    It is no ``OffsetOutOfRange``, since nothing before the offset is missing. Attributes: ``partition``, ``offset``.
     """
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
@@ -82,29 +82,29 @@ class LogEnded(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought: whole batches, as they are in the log."""
+    """The result of one fetch: whole batches, as they are in the log."""
 
     partition: TopicPartition
     start: int
-    """The offset asked for; the first batch may begin before it."""
+    """The requested offset. The first batch may begin before it."""
     next_offset: int
-    """Behind the last batch; ``start`` if there is none."""
+    """The offset behind the last batch; ``start`` if there is none."""
     records: bytes
     aborted: tuple[tuple[int, int], ...]
-    """Producer id and first offset of the aborted transactions in it, for READ_COMMITTED only."""
+    """Producer id and first offset of each aborted transaction in the batches. Only with READ_COMMITTED."""
     log_start: int
     high_watermark: int
     last_stable: int
-    """Transactions below it are decided; where the broker does not tell, the high watermark."""
+    """All transactions below it have ended. If the broker does not return it, this is the high watermark."""
 
 
 async def fetch_once(
     client: Client, partition: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
 ) -> Fetched:
-    """One answer of the partition's leader, which may be empty.
+    """Fetch once from the partition's leader. The result may have no batches.
 
-    Raises KafkaError with the partition's error, `OffsetOutOfRange`, or CorruptRecord for bytes that are no batches.
-    After an error that a new leader explains, the next call looks up the leader again.
+    Raises KafkaError with the partition's error, ``OffsetOutOfRange``, or CorruptRecord if the bytes are not batches.
+    After an error that a change of the leader explains, the next call looks up the leader again.
     """
     try:
         node = await client.leader(*partition)
@@ -113,7 +113,7 @@ async def fetch_once(
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker of {partition} knows no read_committed")
         request = _request(partition, offset, isolation, max_bytes)
         answer = await client.send(request, node=node, version=version)
-        # A client that is throttled gets an answer without any partition.
+        # A throttled client gets a response without partitions.
         data = answer.responses[0].partitions[0] if answer.responses else _NOTHING
         code = answer.error_code or data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -127,7 +127,7 @@ async def fetch_once(
     if answer.throttle_time_ms:
         await asyncio.sleep(answer.throttle_time_ms / 1000)  # the client itself waits (KIP-219)
     fetched = fetched_in(partition, offset, data)
-    # The high watermark was read before the records, and may have risen in between: then it is asked for.
+    # The high watermark was read before the records. If it may have risen since, the broker is asked again.
     seems_beyond = fetched.records and fetched.next_offset > fetched.high_watermark
     if seems_beyond and fetched.next_offset > await _bound(client, partition, LATEST, node):
         raise _misplaced(partition, offset, f"up to {fetched.next_offset - 1}, beyond the end of the log")
@@ -156,10 +156,10 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 
 
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
-    """What a partition's part of a fetch answer holds.
+    """Return the content of one partition's part of a fetch response.
 
-    Raises CorruptRecord for bytes that are no batches, and KafkaError for batches out of order: a batch's own offset is
-    not under its checksum, and a wrong one would pass for a gap.
+    Raises CorruptRecord if the bytes are not batches, and KafkaError for batches out of order: a batch's checksum does
+    not cover its offset, and a wrong offset would look like a gap.
     """
     records = data.records or b""
     used = 0
@@ -201,7 +201,7 @@ def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
 async def check_end(client: Client, partition: TopicPartition, offset: int) -> None:
     """Raise `LogEnded` if the log ends at ``offset`` or before it.
 
-    Records of an open transaction count as there: a reader of committed records waits until the transaction ends.
+    Records of an open transaction count: a reader of committed records waits until the transaction ends.
     A new leader, whose fetches may be empty for a moment, does not respond before it knows its log's end (KIP-207).
     """
     try:

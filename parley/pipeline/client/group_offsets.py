@@ -1,7 +1,7 @@
-"""The offsets that a consumer group has committed, asked of and told to its coordinator.
+"""Fetches and commits the offsets of a consumer group.
 
 No member joins a group here: offsets are committed as for a group without members. The functions are for
-:meth:`parley.pipeline.client.cluster.Cluster.retry`; they raise KafkaError.
+``parley.pipeline.client.cluster.Cluster.retry``. They raise KafkaError.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["Committed", "commit", "committed"]
 _COMMIT_NAMES_MAX: Final = 9
 _STABLE_VERSION: Final = 7
 _FETCH_ONE_GROUP_MAX: Final = 7
-"""Later versions name topics by id, or ask for several groups."""
+"""Later versions name topics by id, or fetch the offsets of several groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's committed offset (of the next record to read) and what it noted with it."""
+    """A group's committed offset (of the next record to read) and its metadata."""
 
     offset: int
     metadata: str = ""
 
 
 async def committed(client: Client, group: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
-    """All that the group has committed.
+    """All committed offsets of the group.
 
     With ``stable``, a newer commit of a transaction that has not ended yet raises KafkaError(UNSTABLE_OFFSET_COMMIT),
-    which passes (KIP-447; brokers before 2.5 report the older commit).
+    which is temporary (KIP-447; brokers before 2.5 return the older commit).
     """
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
@@ -55,7 +55,7 @@ async def committed(client: Client, group: str, *, stable: bool = False) -> dict
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
-    """Commit offsets; the error codes of those that were refused."""
+    """Commit offsets. Returns the error code of each refused one."""
     kind = OffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():

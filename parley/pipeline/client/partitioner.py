@@ -1,8 +1,8 @@
-"""Which partition a record goes to, as Kafka's own producer decides it.
+"""Chooses a record's partition as Kafka's own producer does.
 
-A record with a key goes to the partition its key hashes to (murmur2), so that all records of a key are in one
-partition and every Kafka client agrees which. Records without a key stay with one partition for a while and then move
-on to the next (KIP-480, KIP-794), so that batches fill.
+The hash of a record's key (murmur2) decides, so all records of a key are in one partition, and every Kafka client
+chooses the same one. Records without a key stay with one partition for a while and then move on to the next (KIP-480,
+KIP-794), so that batches fill.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import numpy.typing as npt
 from parley.pipeline.client._build import Bytes, hash_keys, murmur2
 
 STICKY_BYTES: Final = 64 * 1024
-"""After about so many bytes the records without a key move on to the next partition."""
+"""After about this many bytes, records without a key move on to the next partition."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key, of so many."""
+    """The partition of a key in a topic with this many partitions."""
     return (murmur2(key, 0, len(key)) & 0x7FFF_FFFF) % partitions
 
 
 class Partitioner:
-    """Chooses the partitions of one topic, whose number it is told at each call. ``first`` is where keyless ones begin:
-    to be chosen at random, so that many tasks do not all begin with the same partition."""
+    """Chooses the partitions of one topic. Each call passes their number.
+
+    Records without a key begin at ``first``, which the caller chooses at random: otherwise many tasks would begin with
+    the same partition.
+    """
 
     def __init__(self, first: int = 0, sticky_bytes: int = STICKY_BYTES) -> None:
         self._sticky_bytes = sticky_bytes
@@ -39,7 +42,7 @@ class Partitioner:
             offsets = np.frombuffer(values.offsets, np.int64)
             sizes: npt.NDArray[np.int64] = (offsets[1:] - offsets[:-1])[keyless] + 1
             written: npt.NDArray[np.int64] = self._written + np.cumsum(sizes)
-            # A row goes where the bytes before it have led.
+            # The bytes before a row decide its partition.
             chosen[keyless] = (written - sizes) // self._sticky_bytes % partitions
             if len(written):
                 self._written = int(written[-1])

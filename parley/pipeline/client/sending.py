@@ -1,16 +1,16 @@
-"""Batches on their way to the leaders of their partitions: in order, several at a time, each exactly once.
+"""Sends batches to the leaders of their partitions: in order, several at a time, each written exactly once.
 
-A `Sender` lives on a cluster's event loop. Rules:
+A ``Sender`` lives on a cluster's event loop. Rules:
 
-* Batches of a partition are numbered as they are added (KIP-98), and are written in that order and once, whatever is
-  sent again: a broker knows a batch that it has by its number.
-* At most `WINDOW` batches of a partition are under way, since a broker remembers as many (KIP-679). After an error that
-  may pass, those that failed are sent again in their order, each alone: they may be written already, and the broker
-  would not know them any more if others came in before.
-* All bytes that wait or are under way are bounded; `add` waits for room.
-* A batch that is larger than its topic allows is cut, and written in parts: only a single record can be too large.
-* An error that does not pass, or a batch that is not written within its time, ends the sender: what follows in that
-  partition could not keep its order. Every later call raises that error.
+* Batches of a partition get their sequence numbers when they are added (KIP-98). They are written in that order and
+  once, even if they are sent again: the broker recognizes a batch by its number.
+* At most ``WINDOW`` batches of a partition are in flight, because a broker remembers that many (KIP-679). After a
+  temporary error, the failed ones are sent again in their order, one at a time: they may be written already, and the
+  broker would not recognize them after others.
+* The bytes that wait or are in flight are bounded; ``add`` waits for room.
+* A batch that is larger than its topic allows is split. Only a single record can be too large.
+* A permanent error, or a batch that is not written in time, ends the sender: later batches of that partition could not
+  keep their order. Every later call raises that error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from parley.protocol.records.crc import seal
 WINDOW: Final = 5
 
 _PRODUCE_VERSION_MAX: Final = 11
-"""From version 12 on the transaction takes partitions in by itself (KIP-890), from 13 on topics go by id (KIP-516)."""
+"""Version 12 adds partitions to the transaction by itself (KIP-890), version 13 names topics by id (KIP-516)."""
 _ACKS_ALL: Final = -1
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
@@ -41,14 +41,14 @@ _NOT_PASSING: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RE
 
 
 class ProducerId(NamedTuple):
-    """Who writes, as the broker gave it (KIP-98)."""
+    """The identity of a producer, as a broker allocated it (KIP-98)."""
 
     producer_id: int
     epoch: int
 
 
 class Written(NamedTuple):
-    """So many records stand in the log of a partition from ``base_offset`` on, without gaps."""
+    """``count`` records are in a partition's log from ``base_offset`` on, without gaps."""
 
     partition: TopicPartition
     base_offset: int
@@ -57,15 +57,15 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not known to be written."""
+    """A batch that may not be written yet."""
 
     data: bytearray
     count: int
     deadline: float
     alone: bool = False
-    """Whether it was sent while no other of its partition was under way."""
+    """True if it was sent while no other batch of its partition was in flight."""
     again: bool = False
-    """Whether it was sent before."""
+    """True if it was sent before."""
     task: asyncio.Task[int] | None = None
 
     @property
@@ -75,7 +75,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Lane:
-    """The batches of one partition, in their order: those under way come before those that wait."""
+    """The batches of one partition, in order: those in flight come before those that wait."""
 
     partition: TopicPartition
     next_sequence: int = 0
@@ -86,7 +86,7 @@ class _Lane:
 
 
 class Sender:
-    """Sends for one producer; see the rules of the module. ``delivery_timeout_s`` bounds the time from `add` on."""
+    """Sends for one producer. See the rules of the module. ``delivery_timeout_s`` bounds the time since ``add``."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Sender:
         self._delivery_timeout_s = delivery_timeout_s
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._refused_bytes: dict[str, int] = {}
-        """The least size of a batch that a topic has refused."""
+        """The smallest size of a batch that each topic has refused."""
         self._bytes = 0
         self._changed = asyncio.Condition()
         self._failed: Exception | None = None
         self._written: list[Written] = []
 
     async def add(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
-        """Take sealed v2 batches in, in this order, as room becomes free. They are changed in place."""
+        """Add sealed v2 batches in this order, as room becomes free. They are changed in place."""
         now = asyncio.get_running_loop().time
         for partition, data in batches:
             async with self._changed:
@@ -131,7 +131,7 @@ class Sender:
                 lane.driver = asyncio.create_task(self._drive(lane))
 
     async def drain(self) -> list[Written]:
-        """Wait until everything is written; what was, since the last call, neighbours put together."""
+        """Wait until everything is written. Returns what was written since the last call; neighbours are joined."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._failed or not self._bytes)
         self._check()
@@ -139,7 +139,7 @@ class Sender:
         return written
 
     async def stop(self, *, settle: bool = False) -> None:
-        """Give up what waits and, unless it is to `settle`, what is under way."""
+        """Discard the batches that wait and, unless ``settle`` is set, those in flight."""
         drivers = [lane.driver for lane in self._lanes.values() if lane.driver is not None]
         flying = [batch.task for lane in self._lanes.values() for batch in lane.flying if batch.task is not None]
         for task in drivers if settle else (*drivers, *flying):
@@ -151,7 +151,7 @@ class Sender:
             raise self._failed
 
     def _number(self, lane: _Lane, data: bytearray) -> int:
-        """Make the batch the producer's next one; how many records it holds."""
+        """Give the batch the producer's next sequence numbers. Returns the number of its records."""
         header = read_header(data)
         bit = TRANSACTIONAL_BIT if self._transactional_id is not None else 0
         header = header._replace(
@@ -168,7 +168,7 @@ class Sender:
     # One partition.
 
     async def _drive(self, lane: _Lane) -> None:
-        """Send what the lane holds until it is empty."""
+        """Send the batches of the lane until it is empty."""
         try:
             while lane.waiting or lane.flying:
                 self._launch(lane)
@@ -198,7 +198,7 @@ class Sender:
             lane.flying.append(batch)
 
     def _fitting(self, lane: _Lane) -> _Batch:
-        """The first batch that waits, or its first part where the topic is known to refuse the whole."""
+        """The first batch that waits, or its first part if the topic has refused batches of its size."""
         refused = self._refused_bytes.get(lane.partition.topic, INT32_MAX)
         batch = lane.waiting.popleft()
         while len(batch.data) >= refused and batch.count > 1:
@@ -225,7 +225,7 @@ class Sender:
             self._changed.notify_all()
 
     async def _recover(self, lane: _Lane, first: _Batch) -> None:
-        """Wait for all that is under way; what failed goes back to the head of the lane. Raises what does not pass."""
+        """Wait for the batches in flight, and put failed ones back at the head of the lane. Raises permanent errors."""
         error = first.error
         if not isinstance(error, KafkaError):
             assert error is not None
@@ -253,7 +253,7 @@ class Sender:
             return  # the next attempt finds out
 
     async def _send(self, partition: TopicPartition, data: bytearray) -> int:
-        """Produce one batch; the offset it got, -1 if that is not known any more. Raises KafkaError."""
+        """Produce one batch. Returns its offset, or -1 if the broker no longer knows it. Raises KafkaError."""
         node = await self._client.leader(*partition)
         version = min(await self._client.version_for(ProduceRequest, node=node), _PRODUCE_VERSION_MAX)
         content = ProduceRequest.PartitionProduceData(index=partition.partition, records=data)
@@ -263,7 +263,7 @@ class Sender:
             timeout_ms=int(self._request_timeout_s * 1000),
             topic_data=[ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[content])],
         )
-        # The broker waits for the replicas as long as the request allows: its answer needs a moment more.
+        # The broker waits for the replicas as long as the request allows, and its response takes a moment more.
         answer = await self._client.send(request, node=node, version=version, timeout=self._request_timeout_s + 5)
         result = answer.responses[0].partition_responses[0]
         if result.error_code and result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -273,7 +273,7 @@ class Sender:
 
 
 def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
-    """A batch as so many, of about as many records each, numbered on in its place."""
+    """Split a batch into ``count`` batches of about equal numbers of records, with the same sequence numbers."""
     header = read_header(data)
     found = list(records(data))
     for begin, end in pairwise(len(found) * number // parts for number in range(parts + 1)):
@@ -288,7 +288,7 @@ def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
 
 
 def _passes(error: KafkaError, alone: bool) -> bool:
-    """Whether the batch may be sent again. One that overtook another, or followed one that failed, is out of order."""
+    """True if the batch may be sent again. A batch that overtook another, or followed a failed one, is out of order."""
     if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return not alone
     passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE

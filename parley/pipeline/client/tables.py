@@ -1,7 +1,7 @@
-"""Topics as Arrow tables, without Spark: for data that fits into memory, or is looked at piece by piece.
+"""Topics as Arrow tables, without Spark: for data that fits into memory, or is processed piece by piece.
 
-``read_topic("localhost:9092", "clicks")`` is the topic as it is at the moment of the call, up to its end then;
-`scan_topic` gives the same rows bit by bit and holds no more than a few MiB of them.
+``read_topic("localhost:9092", "clicks")`` returns the topic up to its end at the time of the call. ``scan_topic``
+yields the same rows in batches and holds only a few MiB of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from parley.protocol.security.client_security import SecurityProperties
 __all__ = ["read_topic", "scan_topic"]
 
 Where = str | int | datetime | Mapping[int, int]
-"""A position in a topic: ``"earliest"``, ``"latest"``, a moment (of the first record not before it; ms since 1970, or a
-datetime with its zone), or an offset for each partition."""
+"""A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with its zone: the first
+record not before it), or an offset for each partition."""
 
 
 def read_topic(
@@ -34,14 +34,12 @@ def read_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """The records from ``start`` up to, not with, ``end``, partition by partition, in the columns of Spark's source.
+    """Read the records from ``start`` up to, but without, ``end``, by partition, in the columns of Spark's source.
 
-    ``partitions``: only these. ``client``: TLS and login, as the properties of a Java client.
+    ``partitions``: read only these. ``client``: properties of a Java client for TLS and login.
 
-    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION;
-    `parley.pipeline.client.cluster.OffsetOutOfRange` for
-    an offset that the log does not have; `parley.pipeline.client.decode.BadBatch`), and ValueError for a position that
-    is none.
+    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION; ``parley.pipeline.client.cluster.OffsetOutOfRange`` for an offset
+    that the log does not have; ``parley.pipeline.client.decode.BadBatch``), and ValueError for an invalid position.
     """
     found = scan_topic(
         bootstrap,
@@ -67,7 +65,7 @@ def scan_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_topic`, in Arrow batches as they come."""
+    """As ``read_topic``, but yields Arrow batches as they arrive."""
     with Cluster(Connection(bootstrap=bootstrap, security=SecurityProperties.of(client or {}))) as cluster:
         cluster.contact()
         known = cluster.partitions([topic])[topic]
@@ -80,7 +78,7 @@ def scan_topic(
         for partition, begin in _offsets(cluster, wanted, start, isolation).items():
             if isinstance(start, Mapping) and end == "latest" and begin > ends[partition]:
                 log_end = cluster.offsets({partition: LATEST})[partition]
-                if begin > log_end:  # or a log that became shorter would be taken for no news
+                if begin > log_end:  # otherwise a log that became shorter would look like one without new records
                     raise LogEnded(partition, log_end)
             for fetched in cluster.fetch(partition, begin, ends[partition], isolation):
                 yield from decode(fetched, begin, ends[partition], include_headers=include_headers)
@@ -89,7 +87,7 @@ def scan_topic(
 def _offsets(
     cluster: Cluster, wanted: list[TopicPartition], where: Where, isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    """The offset of a position in each partition. Raises ValueError."""
+    """Return the offset of a position in each partition. Raises ValueError."""
     if isinstance(where, Mapping):
         missing = [partition.partition for partition in wanted if partition.partition not in where]
         if missing:

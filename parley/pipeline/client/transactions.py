@@ -1,7 +1,6 @@
-"""What a producer asks of the coordinator: its id, and the transactions of a transactional id (KIP-98).
+"""A producer's requests to the coordinator: for its id, and for the transactions of its transactional id (KIP-98).
 
-Versions are held below those of KIP-890's second part, in which a transaction takes partitions in by itself and ends
-with a new epoch: every broker since 0.11 understands these.
+The versions are those before the second part of KIP-890, because every broker since 0.11 has them.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _END_VERSION_MAX: Final = 4
 async def producer_id(
     client: Client, transactional_id: str | None, timeout_ms: int, current: ProducerId | None = None
 ) -> ProducerId:
-    """An id for a producer. That of a transactional id fences its older owners and aborts what they left open.
+    """Get a producer id. With a transactional id, this fences older producers and aborts their open transaction.
 
-    ``current`` is the id that the asker has: an owner that has been fenced itself is refused with PRODUCER_FENCED or
-    INVALID_PRODUCER_EPOCH (KIP-360; brokers before 2.5 do not check it).
+    ``current`` is the id that the caller has now: a fenced caller gets PRODUCER_FENCED or INVALID_PRODUCER_EPOCH
+    (KIP-360; brokers before 2.5 do not check it).
     """
     node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
@@ -52,7 +51,7 @@ async def producer_id(
 async def add_partitions(
     client: Client, transactional_id: str, producer: ProducerId, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Make partitions part of the open transaction, which the first of them opens; before anything is written there."""
+    """Add partitions to the transaction before anything is written to them. The first of them opens it."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -70,13 +69,13 @@ async def add_partitions(
     codes = {
         one.partition_error_code for topic in answer.results_by_topic_v3_and_below for one in topic.results_by_partition
     }
-    # One that is refused makes the others OPERATION_NOT_ATTEMPTED, which says nothing.
+    # If a partition is refused, the others get OPERATION_NOT_ATTEMPTED, which explains nothing.
     for code in sorted(codes - {ErrorCode.NONE}, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED):
         raise KafkaError(ErrorCode(code), f"adding partitions to the transaction of {transactional_id!r}")
 
 
 async def add_group(client: Client, transactional_id: str, producer: ProducerId, group: str) -> None:
-    """Make a group's offsets part of the open transaction, or open one; before `commit_offsets`. Raises KafkaError."""
+    """Add a group's offsets to the transaction, or open one, before ``commit_offsets``. Raises KafkaError."""
     node = await client.coordinator(transactional_id, _TRANSACTION)
     version = min(await client.version_for(AddOffsetsToTxnRequest, node=node), _ADD_OFFSETS_VERSION_MAX)
     request = AddOffsetsToTxnRequest(
@@ -99,7 +98,7 @@ async def commit_offsets(
     group: str,
     offsets: Mapping[TopicPartition, Committed],
 ) -> None:
-    """Commit offsets of a group without members; they count once the transaction is committed. Raises KafkaError."""
+    """Commit offsets of a group without members. They take effect with the transaction's commit. Raises KafkaError."""
     kind = TxnOffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():
@@ -126,7 +125,7 @@ async def commit_offsets(
 
 
 async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-    """Commit or abort the open transaction. May be sent again while the answer is missing."""
+    """Commit or abort the open transaction. It may be sent again if there is no response."""
     node = await client.coordinator(transactional_id, _TRANSACTION)
     version = min(await client.version_for(EndTxnRequest, node=node), _END_VERSION_MAX)
     request = EndTxnRequest(

@@ -1,16 +1,16 @@
-"""Writing Arrow rows to topics, from code that blocks.
+"""Writes Arrow rows to topics, from code that blocks.
 
-A `Producer` belongs to one thread and uses a `Cluster`, which it does not close. It is idempotent: what one producer
-writes stands in its partition in order and once, however often it had to be sent. With a transactional id, what is
-written between `begin` and `commit` becomes visible to readers of committed records all at once, or not at all.
+A ``Producer`` belongs to one thread and uses a ``Cluster``, which it does not close. It is idempotent: its records
+are in each partition in order and once, however often they were sent. With a transactional id, readers of committed
+records see everything between ``begin`` and ``commit``, or nothing.
 
 Rules:
 
-* Memory is bounded: rows are held until they come to ``buffer_bytes``, then encoded; `write` waits while
-  ``in_flight_bytes`` are on their way.
-* Nothing is written for sure before `flush` or `commit` has returned.
-* After an error the producer is of no use, for it does not know what was written; `abort` makes a transactional one
-  usable again. KafkaError has the code; ValueError is raised for rows that cannot be records, by `flush` at the latest.
+* Memory is bounded: rows are held up to ``buffer_bytes``, then encoded. ``write`` waits while ``in_flight_bytes`` are
+  in flight.
+* Rows are certainly written only after ``flush`` or ``commit`` has returned.
+* After an error the producer cannot be used, because it does not know what was written; ``abort`` makes a transactional
+  one usable again. KafkaError has the code. Rows that cannot be records raise ValueError, at ``flush`` at the latest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Producer", "Writing", "Written"]
 
 _EPOCH_MAX: Final = 0x7FFF
 _METADATA_AGE_MS: Final = 300_000
-"""After which the number of a topic's partitions is asked for again (``metadata.max.age.ms``)."""
+"""After this time, the number of a topic's partitions is looked up again (``metadata.max.age.ms``)."""
 _COLUMNS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition"})
 
 
@@ -53,14 +53,14 @@ class Writing:
     compression: Compression = Compression.NONE
     compression_level: int | None = None
     batch_bytes: int = BATCH_BYTES
-    """How large a batch gets before it is compressed; no larger than the topic's ``max.message.bytes``."""
+    """The size of a batch before compression; at most the topic's ``max.message.bytes``."""
     buffer_bytes: int = 8 * 1024 * 1024
-    """How many bytes of rows are held to be encoded together: larger batches, fewer requests."""
+    """How many bytes of rows are encoded together. More bytes mean larger batches and fewer requests."""
     in_flight_bytes: int = 32 * 1024 * 1024
     delivery_timeout_ms: int = 120_000
     """How long writing a batch may take, with all its retries (``delivery.timeout.ms``)."""
     transaction_timeout_ms: int = 60_000
-    """After which the coordinator aborts a transaction left open (``transaction.timeout.ms``)."""
+    """After this time, the coordinator aborts a transaction that is still open (``transaction.timeout.ms``)."""
 
 
 @dataclass(slots=True)
@@ -71,10 +71,11 @@ class _Topic:
 
 
 class Producer:
-    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``; what is held is flushed at the end,
-    and a transaction that is still open is aborted.
+    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``.
 
-    ``now_ms`` is the timestamp of rows that have none; ``seed`` decides where records without a key begin.
+    The end of the block flushes the rows, and aborts an open transaction.
+
+    ``now_ms`` is the timestamp of rows that have none. ``seed`` decides the first partition of records without a key.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Producer:
         self._held_bytes = 0
         self._producer: ProducerId | None = None
         self._renewed: ProducerId | None = None
-        """The identity to go on with, if the cluster need not be asked for one."""
+        """The next identity, if the cluster need not allocate one."""
         self._sender: Sender | None = None
         self._in_transaction = False
         self._added: set[TopicPartition] = set()
@@ -112,7 +113,7 @@ class Producer:
             elif error is None:
                 self.flush()
         except KafkaError:
-            if error is None:  # else the first error tells more
+            if error is None:  # otherwise the first error tells more
                 raise
         finally:
             self.close()
@@ -120,10 +121,10 @@ class Producer:
     # Writing.
 
     def write(self, rows: pa.RecordBatch, *, topic: str | None = None) -> None:
-        """Add rows with the columns of `parley.pipeline.client.encode`, and ``partition`` (null or absent: by the key).
+        """Add rows: the columns of ``parley.pipeline.client.encode``, and ``partition`` (null or absent: by the key).
 
-        They go to ``topic``, or to the one that the column ``topic`` names. A topic that is not there is made if the
-        broker allows that. Rows of one partition keep their order.
+        They go to ``topic``, or to the topic that the column ``topic`` names. A missing topic is created if the broker
+        allows it. Rows of one partition keep their order.
         """
         self._check_may_write()
         rows = _prepared(rows, topic)
@@ -137,16 +138,17 @@ class Producer:
             self._send_held()
 
     def identity(self) -> ProducerId:
-        """Who writes: what the batches of this producer say, asked of the cluster when it is first needed."""
+        """The identity in this producer's batches. The first call gets it from the cluster."""
         self._identified()
         assert self._producer is not None
         return self._producer
 
     def renew(self) -> None:
-        """Go on under an identity that no batch has yet: the next epoch of the producer id, whose sequences begin at 0.
+        """Continue with an identity that no batch has yet: the next epoch of the producer id, with sequences from 0.
 
-        Brokers accept it without having given it (KIP-360), and refuse what the epoch before may still send. Topics are
-        looked up again. Raises ValueError if the producer is transactional, and KafkaError if it cannot flush.
+        Brokers accept an epoch that they did not allocate (KIP-360), and refuse late batches of the epoch before.
+        Topics are looked up again. Raises ValueError if the producer is transactional, and KafkaError if it cannot
+        flush.
         """
         if self._writing.transactional_id is not None:
             raise ValueError("the coordinator gives the epochs of a transactional id")
@@ -158,17 +160,17 @@ class Producer:
         self._topics.clear()
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, which is made if the broker does that. Raises KafkaError."""
+        """The number of a topic's partitions. A missing topic is created if the broker allows it. Raises KafkaError."""
         return self._known(topic).partitions
 
     def flush(self) -> list[Written]:
-        """Wait until all is written; where it stands, since the last call. Raises KafkaError."""
+        """Wait until all is written. Returns what was written since the last call. Raises KafkaError."""
         self._send_held()
         sender = self._sender
         return [] if sender is None else self._cluster.run(lambda client: sender.drain())
 
     def close(self) -> None:
-        """Give up what is not flushed. An open transaction is left to its timeout, or to the next with its id."""
+        """Discard what is not flushed. An open transaction ends by its timeout, or by the next producer with its id."""
         self._stop(settle=False)
 
     def _stop(self, *, settle: bool) -> None:
@@ -180,7 +182,7 @@ class Producer:
     # Transactions.
 
     def begin(self) -> None:
-        """Open a transaction. The first one fences older producers of the same id, and aborts what they left open."""
+        """Open a transaction. The first call fences older producers with this id, and aborts their open transaction."""
         if self._writing.transactional_id is None:
             raise ValueError("a transaction needs a transactional id")
         if self._in_transaction:
@@ -200,23 +202,23 @@ class Producer:
         )
 
     def commit(self) -> list[Written]:
-        """Write all and commit it; where it stands. Raises KafkaError: whether it is committed is then not known."""
+        """Write all and commit. Returns what was written. After a KafkaError, the transaction may be committed."""
         written = self.flush()
         self._end_transaction(committed=True)
         return written
 
     def abort(self) -> None:
-        """Undo what was written since `begin`, also after an error.
+        """Undo what was written since ``begin``, also after an error.
 
-        Raises KafkaError, as PRODUCER_FENCED or INVALID_PRODUCER_EPOCH where the id is another's by now or the
-        coordinator has given the transaction up, or INVALID_TXN_STATE where it is committed: make a new producer.
+        Raises KafkaError; make a new producer then. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH: another producer has
+        the id, or the coordinator has aborted the transaction. INVALID_TXN_STATE: the transaction is committed.
         """
-        self._stop(settle=True)  # what came behind the abort would be left open
+        self._stop(settle=True)  # what the broker gets after the abort would stay open
         try:
             self._end_transaction(committed=False)
         finally:
             self._forget_transaction()
-        self._identified()  # with a new epoch, which keeps out what may still be on its way
+        self._identified()  # with a new epoch, which keeps out late batches
 
     def _end_transaction(self, *, committed: bool) -> None:
         transactional_id, producer = self._writing.transactional_id, self._producer
@@ -238,7 +240,7 @@ class Producer:
             raise ValueError("a transactional producer writes between begin and commit only")
 
     def _identified(self) -> Sender:
-        """The sender, made with a producer id if there is none."""
+        """Return the sender. The first call gets a producer id for it."""
         if self._sender is None:
             writing, current = self._writing, self._producer
             producer = self._renewed or self._cluster.retry(
@@ -317,7 +319,7 @@ class Producer:
 
 
 async def _partition_count(client: Client, topic: str) -> int:
-    """How many partitions a topic has, which is made if the broker does that (``auto.create.topics.enable``)."""
+    """The number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set."""
     described = (await client.metadata([topic], create=True)).topics[0]
     if described.error_code:
         raise KafkaError(ErrorCode(described.error_code), f"topic {topic!r}")
@@ -325,7 +327,7 @@ async def _partition_count(client: Client, topic: str) -> int:
 
 
 def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """The columns that matter, the topic among them. Raises ValueError."""
+    """Return the columns of records, and the topic's. Raises ValueError."""
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
     if "value" not in columns:
         raise ValueError(f"there is no column 'value' among {', '.join(rows.schema.names)}")
@@ -343,7 +345,7 @@ def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
 
 
 def _chosen(column: pa.Array, by_key: npt.NDArray[np.int32], topic: str, partitions: int) -> npt.NDArray[np.int32]:
-    """The partitions that rows name themselves, else those of their keys. Raises ValueError."""
+    """Return the partitions that the rows name, or those of their keys. Raises ValueError."""
     chosen = column.cast(pa.int64()).fill_null(-1).to_numpy()
     named = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     wrong = chosen[named & ((chosen < 0) | (chosen >= partitions))]
