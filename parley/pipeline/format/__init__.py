@@ -1,4 +1,4 @@
 """The format ``parley`` of Spark: source and sink, their options, and what they decide about offsets.
 
-A query that is run again writes only what is missing: `epochs` has the rules.
+A query that runs again writes only the missing rows: ``epochs`` has the rules.
 """

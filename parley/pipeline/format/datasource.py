@@ -1,8 +1,8 @@
-"""The format ``parley`` of Spark: which reader or writer the options ask for.
+"""The format ``parley`` of Spark: chooses the reader or writer for the options.
 
-``CREATE TABLE ... USING parley`` is refused, because Spark stores the options of such a table and hands none of them to
-a source in Python that reads or writes it. Spark asks for the columns when it makes the table, unless the statement
-names them; then the options are those of the table, ``provider`` and ``option.<name>`` among them.
+``CREATE TABLE ... USING parley`` is refused: Spark stores the options of such a table, but does not pass them to a
+source in Python. Spark asks for the columns when it creates the table, unless the statement names them. Then the
+options are those of the table, with ``provider`` and ``option.<name>`` among them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ParleyDataSource(DataSource):
 
 
 def _typed(options: Mapping[str, str], planned: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
-    """The columns that the options give a type, and how they are read. Raises OptionError."""
+    """Return the columns that the options give a type, and how they are read. Raises OptionError."""
     try:
         return columns_of(asked(options, only_topic(options)), planned)
     except (ValueError, RegistryAway) as error:

@@ -1,19 +1,19 @@
-"""What a task that is run again has written before: so that the rows of an epoch stand in their topics once.
+"""Finds what an earlier attempt of a task has written, so that the rows of an epoch are in their topics once.
 
-Spark runs a task again when it failed, and a whole epoch (micro-batch) when it ended before its checkpoint knew that it
-was done. A task leaves a note with the cluster: its epoch, and its producer. The same task of the same epoch, run
-again, finds the note, reads back what that producer has written, and writes only the rows that are not there.
+Spark runs a failed task again, and a whole epoch (micro-batch) if its checkpoint did not record that it was done. A
+task leaves a note in the cluster: its epoch and its producer. The next attempt of the same task and epoch finds the
+note, reads back what that producer has written, and writes only the missing rows.
 
-* The note is an offset that a group of the task's name has committed, with the note as its metadata. Which partition's
-  offset it is does not matter: topics may get more partitions, and rows may come in another order.
-* Without transactions the note is left before the first row is written. An earlier attempt's rows are waited for until
-  followers have them. Batches still on their way from a task that was taken for dead, but lives, are not seen.
-* With transactions the note and the rows are committed together, so a note tells of rows that are all there. A task
-  that begins fences older attempts, and looks for the note only then, and again before it commits: the broker that was
-  asked first may have been replaced as coordinator. An epoch older than the note's is refused. The notes outlast the
-  write, because an attempt may begin when it is done.
-* Rows are compared by their content and, if they name it, by their partition, not by their order. Rows that moved to
-  another task in the meantime are written by that task, so that some may then stand twice.
+* The note is the metadata of an offset that a group with the task's name has committed. Any partition's offset will
+  do: topics may get more partitions, and rows may come in another order.
+* Without transactions, the note is left before the first row is written. The next attempt waits until followers have
+  the earlier rows. It does not see batches that an earlier attempt, taken for dead but alive, is still sending.
+* With transactions, the note and the rows are committed together, so the rows of a note are all there. A task first
+  fences older attempts and then looks for the note. It looks again before it commits, because its first request may
+  have gone to a coordinator that had been replaced. An epoch older than the note's is refused. The notes stay after
+  the write, because an attempt may begin after it.
+* Rows are compared by content and, if they name it, by partition, not by order. Rows that have moved to another task
+  in the meantime are written by that task, so some may be there twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from parley.protocol.records.batch_header import headers
 __all__ = ["Earlier", "Epoch", "Note", "fence", "forget", "kept", "leave", "look_up"]
 
 CLOCK_MARGIN_MS: Final = 60_000
-"""How far a broker's clock, which may date the records, may be behind that of the task."""
+"""How far a broker's clock, which may set the records' timestamps, may be behind the task's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Epoch:
     """A task of one epoch of a sink."""
 
     sink: str
-    """The query's id, which a restart keeps; of a batch write, an id of its own."""
+    """The query's id, which a restart keeps. A batch write has an id of its own."""
     number: int
     task: int
     transactional_id_prefix: str | None = None
-    """None: the task writes without a transaction."""
+    """None if the task writes without a transaction."""
 
     @property
     def group(self) -> str:
-        """The group whose committed offsets are the task's notes. One for each task, whatever it writes to."""
+        """The group whose committed offsets are the task's notes. A task has one, for all its topics."""
         return f"{self.transactional_id_prefix or 'parley-sink'}-{self.sink}-{self.task}"
 
     @property
@@ -73,12 +73,12 @@ class Note:
     epoch: int
     task: int
     since_ms: int
-    """No record of it is dated earlier."""
+    """The timestamps of its records are not before this."""
     producers: tuple[ProducerId, ...]
-    """The producers that write its rows, those of earlier attempts included."""
+    """The producers that write its rows, including those of earlier attempts."""
 
     def follows(self, earlier: Note | None) -> Note:
-        """This note, with what an earlier attempt at the same has noted."""
+        """Return this note with the producers of an earlier attempt."""
         if earlier is None:
             return self
         producers = tuple(dict.fromkeys((*earlier.producers, *self.producers)))
@@ -86,7 +86,7 @@ class Note:
 
     @property
     def text(self) -> str:
-        """Short, because a cluster keeps 4,096 bytes: for some hundreds of attempts whose ids are near each other."""
+        """The note as text. It is short: a cluster keeps 4,096 bytes, enough for hundreds of attempts."""
         steps = [after - before for before, after in pairwise((0, *(one.producer_id for one in self.producers)))]
         said: dict[str, Any] = {"task": self.task, "since_ms": self.since_ms, "steps": steps}
         if any(one.epoch for one in self.producers):
@@ -95,7 +95,7 @@ class Note:
 
     @classmethod
     def parse(cls, offset: int, text: str) -> Note | None:
-        """None for what is no note."""
+        """Parse a note. Returns None for any other text."""
         try:
             found = json.loads(text)
             ids = list(accumulate(map(int, found["steps"])))
@@ -107,10 +107,10 @@ class Note:
 
 
 def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
-    """What earlier attempts at this task of this epoch have noted.
+    """Look up the note of earlier attempts of this task and epoch.
 
-    With ``stable``, waits for the end of a transaction that has a note; else what was committed before counts. Raises
-    KafkaError; with PRODUCER_FENCED if the task has committed a transaction of a later epoch already.
+    With ``stable``, this waits for the end of a transaction that has a note. Otherwise the note committed before it
+    counts. Raises KafkaError: PRODUCER_FENCED if the task has committed a transaction of a later epoch.
     """
     found: Note | None = None
     for one in cluster.retry(lambda client: committed(client, epoch.group, stable=stable)).values():
@@ -130,12 +130,12 @@ def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | No
 
 
 def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
-    """The note as an offset to commit: of any topic that the task writes to."""
+    """The note as an offset to commit, of any topic that the task writes to."""
     return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
 
 
 def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
-    """Keep a note at once, without a transaction. Raises KafkaError."""
+    """Commit a note at once, without a transaction. Raises KafkaError."""
 
     async def keep(client: Client) -> None:
         for code in (await commit(client, epoch.group, kept(note, topic))).values():
@@ -145,7 +145,7 @@ def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
 
 
 def forget(cluster: Cluster, groups: Iterable[str]) -> None:
-    """Delete the notes of a write that is done; it does not matter if some are deleted already. Raises KafkaError."""
+    """Delete the notes of a finished write. Some may be deleted already. Raises KafkaError."""
     for group in sorted(groups):
 
         async def delete(client: Client, group: str = group) -> None:
@@ -159,25 +159,25 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
 
 
 def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
-    """Fence the attempts that have begun, and abort what they left open. Raises KafkaError.
+    """Fence the attempts that have begun, and abort their open transactions. Raises KafkaError.
 
-    The notes stay: an attempt that begins only later must find them.
+    The notes stay: an attempt that begins later must find them.
     """
     for transactional_id in sorted(transactional_ids):
         cluster.retry(partial(producer_id, transactional_id=transactional_id, timeout_ms=timeout_ms))
 
 
 class Earlier:
-    """The rows that earlier attempts have written; each is taken off once."""
+    """The rows that earlier attempts have written. Each is matched with one row of this attempt."""
 
     def __init__(self, cluster: Cluster, note: Note) -> None:
         self._cluster = cluster
         self._note = note
         self._topics: dict[str, dict[bytes, list[int]]] = {}
-        """For each topic the partitions in which rows of the same mark stand."""
+        """For each topic and mark, the partitions of the rows with that mark."""
 
     def without(self, rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-        """The rows that are not written yet. They go to ``topic``, or where their column says. Raises KafkaError."""
+        """Return the rows that are not written yet. They go to ``topic`` or to their own. Raises KafkaError."""
         topics = [topic] * rows.num_rows if topic is not None else rows.column("topic").to_pylist()
         named = rows.column("partition").to_pylist() if "partition" in rows.schema.names else [None] * rows.num_rows
         missing = [
@@ -212,7 +212,7 @@ class Earlier:
 
 
 def _taken(there: list[int] | None, partition: int | None) -> bool:
-    """Whether a row stands in the partition, None for any; it is taken off."""
+    """True if the partition (None: any) has the row. A row that is found is removed."""
     if not there or (partition is not None and partition not in there):
         return False
     if partition is None:
@@ -227,12 +227,12 @@ def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in cluster.partitions([topic])[topic]]
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return []  # nothing was written to it yet, which would have made it
+            return []  # nothing was written to it yet: a write would have created it
         raise
 
 
 def _marks(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """For each row a few bytes that are equal where key, value and headers are."""
+    """Return a few bytes for each row, which are equal if key, value and headers are."""
     columns = [rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
                for name in ("key", "value", "headers")]  # fmt: skip
     for key, value, pairs in zip(*columns, strict=True):

@@ -1,13 +1,13 @@
 """Idempotent producers that outlive the tasks of a process, as those of Spark's Kafka connector do.
 
-With a producer for each task of each micro-batch, the brokers would have to remember thousands. Rules:
+With a producer for each task of each micro-batch, brokers would have to remember thousands. Rules:
 
-* A process keeps one for each cluster and way of writing, for all topics; it has one user at a time.
-* Each user writes under an epoch of its own (`Producer.renew`): batches of two tasks can be told apart, and the brokers
-  refuse what an earlier user of the producer may still send.
-* If a user fails, its producer is closed: it does not know what was written.
-* At most `KEPT_MAX` wait for a user, none for longer than `IDLE_S` (checked when another is taken or given back). They
-  are flushed, and have neither memory nor connections of their own: to forget one is enough.
+* A process keeps one for each cluster and way of writing, for all topics. It has one user at a time.
+* Each user writes under its own epoch (``Producer.renew``). So batches of two tasks can be told apart, and the brokers
+  refuse late batches of an earlier user.
+* If a user fails, its producer is closed, because it does not know what was written.
+* At most ``KEPT_MAX`` producers wait for a user, none for longer than ``IDLE_S`` (checked when another is taken or
+  returned). They are flushed, and have neither memory nor connections of their own: dropping one is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["IDLE_S", "KEPT_MAX", "KeptProducers", "kept_producer"]
 
 KEPT_MAX: Final = 16
 IDLE_S: Final = 600.0
-"""As ``spark.kafka.producer.cache.timeout`` of Spark's connector."""
+"""The default of ``spark.kafka.producer.cache.timeout`` in Spark's connector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,20 @@ class _Kept:
 
 
 class KeptProducers:
-    """The producers that wait for a user. ``now`` is a clock in seconds. Can be used by several threads."""
+    """The producers that wait for a user. ``now`` is a clock in seconds. Threads may share it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._waiting: dict[tuple[Connection, Writing], _Kept] = {}
-        """In the order in which they were given back."""
+        """In the order in which they were returned."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @contextmanager
     def use(self, cluster: Cluster, writing: Writing) -> Iterator[Producer]:
-        """A producer without a transactional id, for one task; it is flushed at the end. Raises KafkaError."""
+        """Yield a producer without a transactional id for one task, and flush it at the end. Raises KafkaError."""
         key = cluster.connection, writing
         producer = self._take(key) or Producer(cluster, writing)
         try:
@@ -76,7 +76,7 @@ class KeptProducers:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Forget those that have waited for too long, and the oldest of too many."""
+        """Drop the producers that have waited too long and, if there are too many, the oldest ones."""
         for key, kept in list(self._waiting.items()):
             if len(self._waiting) <= KEPT_MAX and self._now() - kept.since < IDLE_S:
                 return
@@ -84,7 +84,7 @@ class KeptProducers:
 
 
 def kept_producer(cluster: Cluster, writing: Writing) -> AbstractContextManager[Producer]:
-    """A producer of this process, see `KeptProducers.use`."""
+    """Yield a producer of this process. See ``KeptProducers.use``."""
     return _kept_by(os.getpid()).use(cluster, writing)
 
 

@@ -1,7 +1,7 @@
-"""What a query does with offsets, decided without asking a cluster.
+"""Decisions about the offsets of a query. Nothing here asks a cluster.
 
-A query's position is an `Offsets`: for each partition the offset to read next. In a checkpoint it is the JSON that
-Spark's Kafka source writes (``{"topic": {"0": 23}}``), so that a query can change from one format to the other.
+A query's position is an ``Offsets``: for each partition the offset to read next. In a checkpoint it is the JSON of
+Spark's Kafka source (``{"topic": {"0": 23}}``), so a query can change from one format to the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Sorted, because Spark compares the texts of two positions."""
+    """The JSON of a position. It is sorted, because Spark compares the texts of two positions."""
     found: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -40,13 +40,13 @@ def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """What `as_json` made; of Spark's Kafka source too."""
+    """Parse the JSON of ``as_json``, or of Spark's Kafka source."""
     return {TopicPartition(topic, int(number)): offset for topic, of in found.items() for number, offset in of.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of a partition from ``start`` up to, not with, ``end``."""
+    """Offsets of a partition from ``start`` up to, but without, ``end``."""
 
     partition: TopicPartition
     start: int
@@ -57,7 +57,7 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range]:
-    """What lies between two positions, without what is empty; a partition that is new begins at its earliest offset."""
+    """Return the ranges between two positions that are not empty. A new partition begins at its earliest offset."""
     found = [
         Range(partition, start.get(partition, earliest_of_new.get(partition, behind)), behind)
         for partition, behind in sorted(end.items())
@@ -65,18 +65,18 @@ def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range
     return [one for one in found if len(one)]
 
 
-# How much a batch takes (Spark's admission control).
+# The size of a batch (Spark's admission control).
 
 
 def new_rows(start: Offsets, latest: Offsets) -> int:
-    """How many offsets there are to read."""
+    """The number of offsets to read."""
     return sum(max(0, behind - start.get(partition, 0)) for partition, behind in latest.items())
 
 
 def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:
-    """Where a batch of about ``limit`` offsets ends: each partition gives in proportion to what it has, none nothing.
+    """Return the end of a batch of about ``limit`` offsets. Each partition's part is in proportion to what it has.
 
-    Since each gives one at least, a batch is up to one offset a partition larger than the limit.
+    Each gives at least one offset, so a batch may exceed the limit by one offset per partition.
     """
     todo = {one.partition: one for one in ranges(start, latest, earliest_of_new)}
     total = sum(map(len, todo.values()))
@@ -91,10 +91,9 @@ def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offset
 
 
 def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | None) -> list[Range]:
-    """Cut ranges for Spark's tasks: none with more than ``rows_at_most`` offsets, ``at_least`` that many in all.
+    """Cut ranges for Spark's tasks: at most ``rows_at_most`` offsets each, and about ``at_least`` pieces or more.
 
-    Where there are fewer than ``at_least``, the large ones are cut, in proportion to their size; so the number is
-    about what was asked for.
+    If there are fewer than ``at_least`` ranges, the large ones are cut in proportion to their size.
     """
     cut = [one for one in whole if len(one)]
     if rows_at_most is not None:
@@ -112,11 +111,11 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
 
 
 _FEW: Final = 1000
-"""A task costs Spark about as much as reading some ten thousand rows; those who work on the rows want many hands."""
+"""A task costs Spark about as much as reading ten thousand rows, but work on the rows gains from many tasks."""
 
 
 def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
-    """Ranges that are small, together: at most ``few`` offsets for a task, where a range does not have more."""
+    """Put small ranges together: at most ``few`` offsets for a task, unless one range has more."""
     together: list[Range] = []
     for one in whole:
         if together and sum(map(len, together)) + len(one) > few:
@@ -138,19 +137,19 @@ def _cut(one: Range, parts: int) -> Iterator[Range]:
             yield Range(one.partition, start, end)
 
 
-# What is gone.
+# Lost data.
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Data that a query was to read and that is not there any more; the text is for the user."""
+    """Data that a query should have read and that no longer exists. The text is for the user."""
 
     partition: TopicPartition
     text: str
 
 
 def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]:
-    """What two positions tell to be lost: partitions gone, partitions come too late, offsets that went back."""
+    """The losses that two positions show: deleted partitions, partitions found too late, offsets that went back."""
     found = [
         Loss(partition, f"{partition} is gone; what it had from offset {start[partition]} on was not read")
         for partition in sorted(start.keys() - end.keys())

@@ -1,9 +1,9 @@
-"""What a user may say to ``format("parley")``: the options of Spark's Kafka source and sink, by the same names.
+"""The options of ``format("parley")``: those of Spark's Kafka source and sink, with the same names.
 
-Rules: names are read without regard to case, as Spark does; an option that Spark refuses is refused, one that Spark
-ignores is ignored, with a warning if it looks like one that is not. ``kafka.*`` are settings of the Java client: those
-in ``_USED_*`` have their meaning here, those that would change what is read or written in a way that is not built are
-refused, and all others only tune the Java client and are ignored. Every `OptionError` says what to write instead.
+Rules: the case of a name does not matter, as in Spark. An option that Spark refuses is refused. An option that Spark
+ignores is ignored, with a warning if it resembles a known one. ``kafka.*`` are settings of the Java client. Those in
+``_USED_*`` have their meaning here. Those that would change what is read or written, and are not built, are refused.
+All others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _POLL_TIMEOUT_MS: Final = 120_000
 _API_TIMEOUT_MS: Final = 60_000
 _MAX_DELAY_MS: Final = 15 * 60_000
 _TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
-"""What brokers allow at most by default: a task's transaction is open as long as its rows come."""
+"""The maximum that brokers allow by default: a task's transaction is open while its rows arrive."""
 
 _REFUSED_AS_SPARK: Final = {
     "auto.offset.reset": "say where to begin with 'startingOffsets'; what to do when data is gone is 'failOnDataLoss'",
@@ -71,7 +71,7 @@ _TYPED: Final = (
     *(f"{column}{suffix}" for column in ("key", "value") for suffix in ("Format", "Subject", "SchemaVersion")),
     "mode",
 )
-"""Read by `parley.pipeline.format.typed`."""
+"""``parley.pipeline.format.typed`` reads them."""
 _OF_SOURCE: Final = (
     *_CHOICES, "kafka.bootstrap.servers", "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
@@ -94,7 +94,7 @@ _log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
-    """An option that cannot be honoured; the text names it and says what to write."""
+    """An option that cannot be honoured. The text names it and says what to write."""
 
 
 class Extreme(Enum):
@@ -106,7 +106,7 @@ class Extreme(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Specific:
-    """An offset for each partition; `EARLIEST` and `LATEST` mean the ends of the log."""
+    """An offset for each partition. ``EARLIEST`` and ``LATEST`` mean the ends of the log."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -120,7 +120,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class TimesOf:
-    """The first record not before a time, in ms since the epoch, which each partition has of its own."""
+    """The first record not before a time in ms since the epoch. Each partition has its own time."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -130,7 +130,7 @@ Position = Extreme | Specific | AtTime | TimesOf
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which partitions are read: one of the three is not None."""
+    """The partitions to read: one of the three fields is not None."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -146,15 +146,15 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read, from where to where, in which pieces."""
+    """What is read, between which positions, and in which pieces."""
 
     connection: Connection
     chosen: Chosen
     start: Position
     end: Position
-    """For batch queries only."""
+    """Only for batch queries."""
     later_than_all: Extreme | None
-    """What a starting timestamp behind the last record means: LATEST, or None for an error."""
+    """The start if all records are before the starting timestamp: LATEST, or None for an error."""
     isolation: Isolation
     include_headers: bool
     fail_on_data_loss: bool
@@ -173,7 +173,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     given = {key.lower(): value for key, value in options.items()}
     _warn_of_misspelt(given, _OF_SOURCE)
     client = _client_settings(given, _REFUSED_AS_SPARK)
-    triggers = given if streaming else {}  # a batch query has none: Spark ignores what is said of them
+    triggers = given if streaming else {}  # a batch query has none: Spark ignores these options
     fewest = _positive(triggers, "minOffsetsPerTrigger")
     most = _positive(triggers, "maxOffsetsPerTrigger")
     if fewest is not None and most is not None and fewest > most:
@@ -202,14 +202,14 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where rows go, and how."""
+    """The topics of the rows, and how they are written."""
 
     connection: Connection
     topic: str | None
-    """For all rows; None where each says its own."""
+    """The topic of all rows; None if each row names its own."""
     exactly_once: bool
     transactional_id_prefix: str | None
-    """How the transactional ids of the tasks begin; None to write without transactions."""
+    """The beginning of the tasks' transactional ids; None to write without transactions."""
     writing: Writing
     typed: tuple[TypedColumn, ...] = ()
     """The columns that are written with a schema."""
@@ -273,11 +273,11 @@ def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
             _log.warning("The option '%s' is not known, and ignored: is '%s' meant?", name, known[meant[0]])
 
 
-# What is read.
+# Topics and partitions.
 
 
 def only_topic(options: Mapping[str, str]) -> str | None:
-    """The topic that is read, if it is the only one."""
+    """The topic to read, if there is only one."""
     given = {key.lower(): value for key, value in options.items()}
     topics = {one.strip() for one in given.get("subscribe", "").split(",") if one.strip()}
     if "assign" in given:
@@ -325,7 +325,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return tuple(dict.fromkeys(partitions))
 
 
-# From where to where.
+# Positions.
 
 
 def _start(given: Mapping[str, str], streaming: bool) -> Position:
@@ -357,7 +357,7 @@ def _names(position: Position, extreme: Extreme) -> bool:
 
 
 def _position(given: Mapping[str, str], prefix: str) -> Position | None:
-    """In Spark's order: one time for all, times by partition, offsets."""
+    """Read a position in Spark's order of precedence: one time for all, times by partition, offsets."""
     if (name := f"{prefix}Timestamp").lower() in given:
         return AtTime(_no_less_than_0(read_integer(given, name, 0), name))
     if (name := f"{prefix}OffsetsByTimestamp").lower() in given:
@@ -416,7 +416,7 @@ def _strategy(given: Mapping[str, str]) -> Extreme | None:
 
 
 def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
-    """How the cluster is reached, of the Java client's settings (``bootstrap.servers``). Raises `OptionError`."""
+    """Return how to reach the cluster, from the Java client's settings. Raises ``OptionError``."""
     bootstrap = client.get("bootstrap.servers", "").strip()
     if not bootstrap:
         raise OptionError("'kafka.bootstrap.servers' is missing; it says where the cluster is, as host:port,host:port")
@@ -436,7 +436,7 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
 
 
 def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
-    """The ``kafka.*`` options by their own names. Raises `OptionError` for those that cannot be honoured."""
+    """The ``kafka.*`` options by their own names. Raises ``OptionError`` for those that cannot be honoured."""
     settings = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
     for key in settings:
         if key in refused:
@@ -445,7 +445,7 @@ def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> di
 
 
 def _security(client: Mapping[str, str]) -> SecurityProperties:
-    """TLS and login. The files are read here once, to find out early that they cannot be used."""
+    """TLS and login. This reads their files once, so that an unusable file is reported early."""
     security = SecurityProperties.of(client)
     try:
         security.read()
@@ -485,7 +485,7 @@ def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: s
 
 
 def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 0, prefix: str = "kafka.") -> int:
-    """An integer that the Java client takes as well: no less than ``least``, of 32 bits."""
+    """A 32-bit integer, at least ``least``, as in the Java client."""
     number = read_integer(given, name, default, prefix=prefix)
     if not least <= number <= INT32_MAX:
         raise OptionError(f"'{prefix}{name}' is {number}; it must be {least} to {INT32_MAX}")
@@ -516,7 +516,7 @@ def _no_less_than_0(number: int, name: str) -> int:
 
 
 def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
-    """As Spark's durations: a number with a unit, without one milliseconds."""
+    """Parse a duration as Spark does: a number with a unit. Without a unit, it is in milliseconds."""
     text = given.get(name.lower(), str(default)).strip().lower()
     found = re.fullmatch(r"(\d{1,15})([a-z]*)", text)
     if not found or (found[2] or "ms") not in _UNITS_MS:

@@ -1,4 +1,4 @@
-"""Where in a cluster's logs that is which the user's options say: partitions that are there, offsets of them."""
+"""Resolves the positions in the user's options to existing partitions and their offsets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ALL: Final = re.compile(".*")
 
 
 def shared_cluster(connection: Connection) -> Cluster:
-    """This process's one `Cluster` for a connection: Spark's workers run task after task, each needs the same brokers.
+    """The one ``Cluster`` of this process for a connection: a worker of Spark runs many tasks with the same brokers.
 
-    Never closed: it ends with the process.
+    It is never closed: it ends with the process.
     """
     return _cluster_of(connection, os.getpid())
 
@@ -43,9 +43,9 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
-    """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there.
+    """Return the chosen partitions that exist. Raises ``OptionError`` if a named one does not exist.
 
-    Called when a query is planned: if no broker listens it fails soon (`Cluster.contact`).
+    Called when a query is planned. If no broker listens, it fails soon (``Cluster.contact``).
     """
     cluster.contact()
     if chosen.pattern is not None:
@@ -80,12 +80,12 @@ def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[s
 
 
 def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The first offset of each."""
+    """The first offset of each partition."""
     return cluster.offsets(dict.fromkeys(partitions, EARLIEST))
 
 
 def latest(cluster: Cluster, partitions: Iterable[TopicPartition], options: SourceOptions) -> dict[TopicPartition, int]:
-    """The offset behind the last record of each that may be read."""
+    """The offset behind the last readable record of each partition."""
     return cluster.offsets(dict.fromkeys(partitions, LATEST), options.isolation)
 
 
@@ -120,7 +120,7 @@ def resolve_end(
 
 
 def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
-    """The ranges from the first record on that is as late as the timestamp; those without such a record are left out.
+    """Return the ranges from the first record not before the timestamp. Ranges without such a record are left out.
 
     The ends of the ranges must be known before: a record that is appended now may be late enough.
     """
@@ -131,7 +131,7 @@ def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> l
 
 
 def check_order(start: Offsets, end: Offsets) -> None:
-    """Raises `OptionError` where a batch would begin behind its end, as Spark's Kafka source does."""
+    """Raise ``OptionError`` if a batch would begin behind its end, as Spark's Kafka source does."""
     for partition in sorted(start.keys() & end.keys()):
         if start[partition] > end[partition]:
             raise OptionError(
@@ -143,7 +143,7 @@ def check_order(start: Offsets, end: Offsets) -> None:
 def _resolve(
     cluster: Cluster, options: SourceOptions, position: Position, partitions: frozenset[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """-1 where no record is as late as a timestamp."""
+    """Return the offset of each position; -1 if all records are before the timestamp."""
     if isinstance(position, Extreme):
         return cluster.offsets(dict.fromkeys(partitions, position.value), options.isolation)
     if isinstance(position, AtTime):

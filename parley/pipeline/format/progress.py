@@ -1,8 +1,8 @@
-"""How far a streaming query is behind its topics, from what Spark reports of each micro-batch.
+"""The lag of a streaming query behind its topics, from Spark's report of each micro-batch.
 
-Spark has no metrics for sources in Python: neither its UI nor ``StreamingQueryProgress`` has a lag. But a progress has
-the offsets up to which the batch has read, and the latest ones, as of Spark's Kafka source. The lag is the difference,
-when the last batch was planned: a query that stands still reports nothing.
+Spark has no metrics for sources in Python: neither its UI nor ``StreamingQueryProgress`` shows a lag. But a progress
+has the end offsets of the batch and the latest offsets, as for Spark's Kafka source. The lag is the difference at the
+time when the last batch was planned. A query that stands still reports nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lag:
     """The offsets of each partition that a query had not read when a batch was planned."""
 
     query: str
-    """Its name, or its id if it has no name."""
+    """The query's name, or its id if it has no name."""
     batch: int
     partitions: Mapping[TopicPartition, int]
 
@@ -48,7 +48,7 @@ class Lag:
 
 
 def lag_of(progress: Any) -> Lag:
-    """The lag of all sources of a ``StreamingQueryProgress`` that report offsets of topics; of others none."""
+    """The lag of those sources of a ``StreamingQueryProgress`` that report offsets of topics."""
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
@@ -71,7 +71,7 @@ def _is_of_topics(found: Any) -> bool:
 
 
 class LagListener(StreamingQueryListener):
-    """Calls ``tell`` with the lag after each micro-batch of every query; without it, the lag is logged.
+    """Calls ``tell`` with the lag after each micro-batch of every query. Without ``tell``, it logs the lag.
 
     Add it to a session with ``spark.streams.addListener``.
     """

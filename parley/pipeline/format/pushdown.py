@@ -1,11 +1,11 @@
-"""Filters that Spark hands to a batch read: what need not be fetched, and what Spark need not check. Decisions only.
+"""Filters that Spark passes to a batch read: what need not be fetched, and what Spark need not check. Decisions only.
 
 Rules:
 
-* Filters of topic, partition and offset are decided by the ranges that are read, so that Spark need not check them. Of
-  a list of offsets only the least and the greatest bound the ranges: Spark checks it, too.
-* A filter of the timestamp is always checked by Spark. Its lower bound narrows the ranges: every record before the
-  first one that is late enough is too early. There is no such upper bound, because records may be out of order in time.
+* Filters of topic, partition and offset narrow the ranges exactly, so Spark need not check them. A list of offsets
+  narrows the ranges to its least and greatest offset only, so Spark checks it, too.
+* Spark always checks a filter of the timestamp. Its lower bound narrows the ranges: every record before the first one
+  that is late enough is too early. An upper bound does not, because timestamps may be out of order.
 * A filter with a null, or with a value of another type than its column, is left to Spark.
 """
 
@@ -40,7 +40,7 @@ from parley.pipeline.format.offset_decisions import Range
 __all__ = ["EVERYTHING", "Narrowing", "narrowing"]
 
 _TYPES: Final[Mapping[str, type]] = {"topic": str, "partition": int, "offset": int, "timestamp": dt.datetime}
-"""The columns that a read can be narrowed by. None of them is ever null."""
+"""The columns whose filters can narrow a read. None of them is ever null."""
 _OFFSET_END: Final = 2**63
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
@@ -79,17 +79,17 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What filters leave to be read."""
+    """The part of a read that its filters leave."""
 
     conditions: tuple[_Condition, ...] = ()
     first: int = 0
     end: int = _OFFSET_END
-    """Offsets from ``first`` up to, not with, ``end``."""
+    """Offsets from ``first`` up to, but without, ``end``."""
     since_ms: int | None = None
-    """Nothing before the first record of a partition that has at least this timestamp."""
+    """Skip the records before a partition's first record with at least this timestamp."""
 
     def applied(self, whole: Iterable[Range]) -> list[Range]:
-        """The ranges without the partitions and the offsets that are not wanted."""
+        """Return the ranges without the partitions and offsets that are not wanted."""
         wanted = (one for one in whole if all(condition.holds(one.partition) for condition in self.conditions))
         cut = (replace(one, start=max(one.start, self.first), end=min(one.end, self.end)) for one in wanted)
         return [one for one in cut if len(one)]
@@ -100,7 +100,7 @@ _NOTHING: Final = Narrowing(end=0)
 
 
 def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """What all the filters together leave to be read, and those that Spark must check."""
+    """Return what all filters together leave to read, and the filters that Spark must check."""
     found, left = EVERYTHING, []
     for each in filters:
         taken, is_exact = _taken(found, each)
@@ -111,7 +111,7 @@ def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _taken(found: Narrowing, each: Filter) -> tuple[Narrowing | None, bool]:
-    """The narrowing with a filter more, None if it does not narrow, and whether that is all that it says."""
+    """Add a filter to a narrowing: None if it does not narrow. Also returns whether it says nothing more than that."""
     is_expected = not isinstance(each, Not)
     plain = each.child if isinstance(each, Not) else each
     attribute: tuple[str, ...] = getattr(plain, "attribute", ())

@@ -1,16 +1,16 @@
 """``df.write.format("parley")`` and ``writeStream``: rows to topics, with the options of Spark's Kafka sink.
 
-Columns: ``value`` and, if they are there, ``key``, ``headers``, ``partition`` and ``topic``; others are left alone. The
-option ``topic`` wins over the column. Rows of a key keep their order and go where every Kafka client would put them.
+Columns: ``value`` and, if they exist, ``key``, ``headers``, ``partition`` and ``topic``. Others are ignored. The option
+``topic`` wins over the column. Rows with the same key keep their order, in the partition that Kafka's clients choose.
 
 Rules:
 
 * A task is done when the cluster has acknowledged all its rows (``acks=all``).
 * The producer of a task is idempotent, and kept for the next task of its process
-  (`parley.pipeline.format.kept_producers`).
-* With ``deliveryGuarantee`` exactly-once (the default) a task or an epoch that is run again writes what is missing
-  only: see `parley.pipeline.format.epochs` for what that takes.
-* With ``transactionalIdPrefix`` the rows of a task and its note are one transaction, aborted if the task fails.
+  (``parley.pipeline.format.kept_producers``).
+* With ``deliveryGuarantee`` exactly-once (the default), a task or an epoch that runs again writes only the missing
+  rows. ``parley.pipeline.format.epochs`` has the rules.
+* With ``transactionalIdPrefix``, the rows of a task and its note are one transaction, aborted if the task fails.
 * Rows that cannot be written fail the task before any of their batch are sent.
 """
 
@@ -46,13 +46,13 @@ __all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "check_columns"]
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark tells the tasks of a streaming query."""
+"""The local property in which Spark passes the batch's number to the tasks of a streaming query."""
 
 _log = logging.getLogger(__name__)
 
 
 def check_columns(schema: StructType, options: SinkOptions, typed: Sequence[str] = ()) -> None:
-    """Raises `OptionError` for columns that cannot be records; those in ``typed`` have a schema, and any type."""
+    """Raise ``OptionError`` for columns that cannot be records. Those in ``typed`` have a schema, and any type."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise OptionError(
@@ -90,7 +90,7 @@ def _are_headers(kind: DataType) -> bool:
 
 @dataclass
 class Done(WriterCommitMessage):
-    """What a task has left behind."""
+    """The result of a task."""
 
     group: str | None = None
 
@@ -112,7 +112,7 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
         self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """As `commit`. With transactions, killed tasks are fenced, too, although they have no message."""
+        """As ``commit``. With transactions, killed tasks are fenced, too, although they have sent no message."""
         if self._options.transactional_id_prefix is None:
             self.commit(messages)
         else:
@@ -129,7 +129,7 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
                 forget(cluster, groups)
             else:
                 fence(cluster, groups, options.writing.transaction_timeout_ms)
-        except KafkaError as error:  # the rows are written: this must not make a failure of it
+        except KafkaError as error:  # the rows are written, so this must not fail the task
             if options.transactional_id_prefix is None:
                 _log.warning("The notes of the groups %s stay until they expire: %s", names, error)
             else:
@@ -185,7 +185,7 @@ def _producer(cluster: Cluster, writing: Writing, epoch: Epoch | None) -> Abstra
 
 
 class _Attempt:
-    """A task of an epoch from its first row on: fences older attempts and leaves its note, see the rules.
+    """A task of an epoch from its first row on: it fences older attempts and leaves its note. See the rules.
 
     ``topic`` is one of those that it writes to. Raises KafkaError.
     """
@@ -193,7 +193,7 @@ class _Attempt:
     def __init__(self, cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> None:
         self._cluster, self._producer, self._epoch, self._topic = cluster, producer, epoch, topic
         self._wrote = False
-        producer.partition_count(topic)  # makes the topic, where the cluster does that
+        producer.partition_count(topic)  # creates the topic, if the cluster allows it
         since_ms = time.time_ns() // 1_000_000 - CLOCK_MARGIN_MS
         if epoch.transactional_id is not None:
             _open(producer, epoch.transactional_id)
@@ -229,7 +229,7 @@ class _Attempt:
     def _check_found(self) -> None:
         """Look for the note again, now that the group's coordinator has taken the new one.
 
-        The first look may have been at a coordinator that was replaced without knowing it. Raises KafkaError.
+        The first request may have gone to a coordinator that had been superseded unawares. Raises KafkaError.
         """
         if look_up(self._cluster, self._epoch, stable=False) != self._found:
             raise KafkaError(
@@ -240,7 +240,7 @@ class _Attempt:
 
 
 def _open(producer: Producer, transactional_id: str) -> None:
-    """Fence older attempts at the task, and open its transaction."""
+    """Fence older attempts of the task, and open its transaction."""
     try:
         producer.begin()
     except KafkaError as error:

@@ -5,13 +5,13 @@ to Arrow (`parley.pipeline.client`). Offsets in a checkpoint are those of Spark'
 
 Rules:
 
-* A batch is the offsets between two positions, so that the same batch read again has the same rows, in the same tasks.
+* A batch is the offsets between two positions. Read again, it has the same rows in the same tasks.
 * A stream's small ranges share tasks, because a task in Python costs far more than reading a few rows.
-* What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
-  loss is a warning.
-* Filters of a batch narrow what is fetched (`pushdown`) with the option ``pushFilters``. Streams get none of Spark.
-* Where batch 0 begins is part of the position that it ends with (`_beginning`): Spark keeps only where batches end, and
-  asks for the beginning again after a restart, when ``latest`` has become another.
+* A loss is never silent: with ``failOnDataLoss`` the query fails, and the text says what is lost. Without it, each loss
+  is a warning.
+* With the option ``pushFilters``, filters narrow what a batch fetches (``pushdown``). Spark passes none to streams.
+* The end position of batch 0 contains its start (``_beginning``): Spark only keeps the ends of batches, and asks for
+  the start again after a restart, when ``latest`` is another offset.
 """
 
 from __future__ import annotations
@@ -97,24 +97,24 @@ _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", B
 
 _FETCH_BYTES_MIN: Final = 64 * 1024
 _OFFSET_BYTES: Final = 4 * 1024
-"""For each offset of a small range so much is fetched at once: what follows the range in the log is of no use."""
+"""The bytes to fetch for each offset of a small range: what follows the range in the log is of no use."""
 
 _log = logging.getLogger(__name__)
 
 
 class DataLoss(Exception):
-    """What a query was to read is not there any more; the text names it, and the option to go on without it."""
+    """Data that a query should have read no longer exists. The text names it, and the option to go on without it."""
 
 
 def source_schema(include_headers: bool, typed: StructType | None = None) -> StructType:
-    """The columns of Spark's Kafka source; those in ``typed`` have its types instead of bytes."""
+    """The columns of Spark's Kafka source. Those in ``typed`` have their schema's types instead of bytes."""
     own = {} if typed is None else {one.name: one for one in typed.fields}
     schema = StructType([own.get(one.name, one) for one in _COLUMNS.fields])
     return schema.add("headers", _HEADERS) if include_headers else schema
 
 
 def check_schema(schema: StructType, options: SourceOptions, typed: StructType | None = None) -> None:
-    """Raises `OptionError` for a schema that a user has made up."""
+    """Raise ``OptionError`` for a schema that the user has given."""
     if schema != source_schema(options.include_headers, typed):
         raise OptionError(
             "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
@@ -124,13 +124,13 @@ def check_schema(schema: StructType, options: SourceOptions, typed: StructType |
 
 @dataclass(frozen=True)
 class OffsetRanges(InputPartition):
-    """What one task reads, one after the other."""
+    """The ranges that one task reads, one after the other."""
 
     ranges: tuple[Range, ...]
 
 
 class KafkaBatchReader(Travels, DataSourceReader):
-    """Topics between two positions, once."""
+    """Reads topics between two positions, once."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -153,10 +153,11 @@ class KafkaBatchReader(Travels, DataSourceReader):
 
 
 class NarrowedBatchReader(KafkaBatchReader):
-    """A batch that is narrowed by the filters of its query.
+    """Reads what the filters of its query leave of a batch.
 
-    Not for a DataFrame of several queries: Spark 4.2 plans each of them with the filters of the last one that had any.
-    So this is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false, Spark refuses to read.
+    This is wrong for a DataFrame of several queries: Spark 4.2 plans each of them with the filters of the last one
+    that had any. So it is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false, Spark refuses
+    to read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
@@ -165,7 +166,7 @@ class NarrowedBatchReader(KafkaBatchReader):
 
 
 class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Topics from a position on, batch by batch."""
+    """Reads topics from a position on, batch by batch."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -175,7 +176,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         self._target: dict[TopicPartition, int] | None = None
         self._last_batch: float | None = None
 
-    # Where a batch ends.
+    # The end of a batch.
 
     def initialOffset(self) -> dict[str, Any]:
         cluster = shared_cluster(self._options.connection)
@@ -210,7 +211,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return None if self._latest is None else as_json(self._latest)
 
     def _is_too_early(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
-        """Whether ``minOffsetsPerTrigger`` says to wait; never when what there is now is to be read."""
+        """True if ``minOffsetsPerTrigger`` says to wait. Never if the query reads only what exists now."""
         fewest = self._options.min_offsets_per_trigger
         if fewest is None or self._target is not None:
             return False
@@ -229,9 +230,9 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
     def _not_before(
         self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The ends, moved up to the query's position where only an open transaction keeps them before it.
+        """Return the ends, but not before the query's position if only an open transaction keeps them there.
 
-        So it is if the query has read uncommitted records until now, or was told to start behind the transaction.
+        This happens if the query has read uncommitted records before, or was told to start behind the transaction.
         """
         early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
         if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:
@@ -240,7 +241,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
 
     def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of partitions that are new; those that are gone again are left out."""
+        """The earliest offsets of new partitions. Partitions that are deleted again are left out."""
         cluster = shared_cluster(self._options.connection)
         found = {}
         for partition in new:
@@ -251,7 +252,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
                     raise
         return found
 
-    # What a batch is.
+    # The content of a batch.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, behind = from_json(_beginning(end, start)), from_json(end)
@@ -268,9 +269,9 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Says at the first question that options make no sense: what is raised before one, PySpark loses.
+    """Raises the error of invalid options at Spark's first call. PySpark loses what is raised before.
 
-    Its runner then ends with an error of its own, about a local variable, and that is what a user would see.
+    Its runner then ends with an error of its own, about a local variable, and the user would see only that.
     """
 
     def __init__(self, error: OptionError) -> None:
@@ -290,10 +291,10 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def _beginning(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
-    """The position at the beginning of the batch with this end; ``start`` is what Spark takes it to be.
+    """Return the start of the batch with this end. ``start`` is the start that Spark assumes.
 
-    Of batch 0 it is a topic without partitions, named by the JSON of it: Spark's Kafka source, which may take the
-    checkpoint over, finds nothing in that, and no topic has such a name.
+    The end of batch 0 contains its start as a topic without partitions, whose name is the JSON. Spark's Kafka source,
+    which may take over the checkpoint, reads nothing from it, and no topic has such a name.
     """
     return next((json.loads(name) for name in end if name.startswith("{")), start)
 
@@ -303,7 +304,7 @@ def _cut(whole: list[Range], options: SourceOptions) -> list[Range]:
 
 
 def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    if isinstance(task, OffsetRanges):  # else it is what Spark makes of no tasks at all
+    if isinstance(task, OffsetRanges):  # otherwise it is what Spark makes of no tasks at all
         for one in task.ranges:
             yield from _read_range(one, options)
 
@@ -327,7 +328,7 @@ def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch
 
 
 def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
-    """What is left to read. Raises `DataLoss`."""
+    """Return what is left to read. Raises ``DataLoss``."""
     behind = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
     _lost(f"{gone.message}; offsets {todo.start} to {behind} cannot be read", options)
     return replace(todo, start=behind) if behind < todo.end else None

@@ -4,7 +4,7 @@ Rules:
 
 1. The driver asks the registry for the reader's schema once, when a query is planned: its latest version, or the one
    that ``valueSchemaVersion`` names. It is the type of the column until the query is started again.
-2. Tasks ask for the schema of each id that they meet, and read the data into the reader's schema.
+2. Tasks ask for the schema of each id in the data, and read the data into the reader's schema.
 3. A value that cannot be read exactly fails the task (``mode`` FAILFAST) or is null (PERMISSIVE); the text names
    topic, partition and offset, and never the value.
 4. The sink registers the schema of a column on the driver, before the first task runs.
@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 class BadValue(ValueError):
-    """A value that cannot be read as its schema says, or that a schema does not hold."""
+    """A value that does not match its schema, when it is read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options say of a column; ``version`` is None for the latest."""
+    """The options of a column. ``version`` is None for the latest."""
 
     column: str
     language: SchemaType
@@ -47,7 +47,7 @@ class Asked:
     subject: str
     version: int | None
     is_pinned: bool
-    """True if a version is named, ``latest`` too: the sink then writes with that and registers none."""
+    """True if a version is named, or ``latest``: the sink then writes with that version and registers none."""
     is_permissive: bool
 
 
@@ -61,7 +61,7 @@ class TypedColumn:
 
 
 def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
-    """Read the options; ``topic`` names the subjects if it is the only one. Raises ValueError."""
+    """Read the options. ``topic`` names the subjects if it is the only one. Raises ValueError."""
     given = {key.lower(): value.strip() for key, value in options.items()}
     formats = {column: given[f"{column}format"] for column in _COLUMNS if given.get(f"{column}format")}
     if not formats:
@@ -91,10 +91,10 @@ def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
 
 
 def columns_of(wanted: Sequence[Asked], given: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
-    """The Spark types of the columns, and how tasks read them. Blocks, on the driver.
+    """Return the Spark types of the columns, and how tasks read them. Blocks; for the driver.
 
-    ``given`` are the types that Spark has planned with: the newest version with that type counts, since another may
-    have been registered meanwhile. Raises ValueError and RegistryAway.
+    ``given`` are the types that Spark has planned with. The newest version with these types counts, because a later one
+    may have been registered. Raises ValueError and RegistryAway.
     """
     fields, columns = StructType(), []
     for one in wanted:
@@ -129,7 +129,7 @@ def _spark(kind: pa.DataType) -> DataType:
 
 
 def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
-    """The rows with typed columns. Raises BadValue, and RegistryAway: then the task must be run again."""
+    """Return the rows with typed columns. Raises BadValue. After RegistryAway the task must run again."""
     import pyarrow as pa
 
     for one in columns:
@@ -151,7 +151,7 @@ def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.Reco
 
 
 def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...]:
-    """How tasks write the columns; their schemas are registered. Blocks, on the driver. Raises ValueError."""
+    """Register the columns' schemas, and return how tasks write them. Blocks; for the driver. Raises ValueError."""
     made = []
     for one in wanted:
         if one.column not in schema.names:
@@ -173,7 +173,7 @@ def _arrow(kind: DataType) -> Any:
 
 
 def bytes_of(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.RecordBatch:
-    """The rows with columns of bytes. Raises BadValue."""
+    """Return the rows with columns of bytes. Raises BadValue."""
     import pyarrow as pa
 
     for one in columns:

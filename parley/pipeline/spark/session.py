@@ -1,9 +1,9 @@
 """A Spark session with the settings that the pipeline's jobs need.
 
-Rules: what the caller or ``spark-submit`` has set wins; a session that runs already is taken as it is. Times are UTC,
-since a topic's are. Workers are started with this interpreter, so that they see what is installed beside Parley. A
-Spark that is told to be quiet logs errors only, unless the user has a configuration of Spark (``SPARK_CONF_DIR``,
-``SPARK_HOME``), which then says what its start logs. Who is interrupted while Spark starts leaves no Java behind.
+Rules: settings of the caller or ``spark-submit`` win; a running session is used as it is. Times are UTC, as in topics.
+Workers are started with this interpreter, so that they see what is installed beside Parley. A quiet Spark logs errors
+only, unless the user has a configuration of Spark (``SPARK_CONF_DIR``, ``SPARK_HOME``), which then decides what its
+start logs. An interrupt while Spark starts leaves no Java behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Without it a query without a trigger asks the cluster for its offsets a hundred times a second.
+    # Otherwise a query without a trigger asks the cluster for its offsets a hundred times a second.
     "spark.sql.streaming.pollingDelay": "100ms",
     "spark.ui.showConsoleProgress": "false",
     # Spark's own expression, and options with secrets that it does not know: JAAS lines, keys as text, mirrors' flows.
@@ -37,29 +37,28 @@ SETTINGS: Final[dict[str, str]] = {
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _STOP_S: Final = 10.0
 _EXECUTORS_S: Final = 30.0
-"""How long executors are waited for."""
+"""How long to wait for executors."""
 _SETTLED_S: Final = 2.0
-"""For how long none must come until all are taken to be there."""
+"""If no executor has registered for this long, all are taken to be there."""
 _LOOK_S: Final = 0.1
 
 
 class SparkMissing(ImportError):
-    """Spark is not installed; the text says how to install it."""
+    """Spark is not installed. The text says how to install it."""
 
 
 class SparkFailed(RuntimeError):
-    """Spark did not start, and has said why on standard error; or it has ended while it was needed."""
+    """Spark did not start, and its standard error says why; or it ended while it was needed."""
 
 
 def require_spark() -> None:
-    """Raises :class:`SparkMissing` where ``import pyspark`` would fail."""
+    """Raise ``SparkMissing`` if ``import pyspark`` would fail."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissing(f"Spark is not installed here. Install it: {how_to_install('spark')}.")
 
 
 def check_spark() -> None:
-    """See whether Spark could be started. Raises :class:`SparkMissing` and
-    :class:`parley.pipeline.spark.java.JavaMissing`."""
+    """Check that Spark can be started. Raises ``SparkMissing`` and ``parley.pipeline.spark.java.JavaMissing``."""
     require_spark()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         java_home()
@@ -72,12 +71,12 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """A running Spark, ready for ``format("parley")``.
+    """Return a running session, ready for ``format("parley")``.
 
-    ``master`` is any that Spark takes (``local[2]``, ``spark://host:7077``); None is what ``spark-submit`` says, or
-    ``local[*,4]``: this machine, where a task that fails is tried again as on a cluster. ``settings`` are Spark's own.
-    ``quiet``: it logs errors only. Raises :class:`SparkMissing`, :class:`SparkFailed` and
-    :class:`parley.pipeline.spark.java.JavaMissing`, whose texts are for the user.
+    ``master`` is any that Spark accepts (``local[2]``, ``spark://host:7077``). None means the master of
+    ``spark-submit``, or ``local[*,4]``: this machine, which retries failed tasks as a cluster does. ``settings`` are
+    Spark's own. With ``quiet``, it logs errors only. Raises ``SparkMissing``, ``SparkFailed`` and
+    ``parley.pipeline.spark.java.JavaMissing``, whose texts are for the user.
     """
     require_spark()
     from pyspark.errors import PySparkRuntimeError
@@ -86,7 +85,7 @@ def spark_session(
     running: SparkSession | None = SparkSession.getActiveSession()
     if running is not None:
         return running
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not inside of spark-submit, which has started its Java already
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not below spark-submit, which has started its Java already
         os.environ["JAVA_HOME"] = str(java_home())
     if "spark.pyspark.python" in (settings or {}):  # Spark's own scripts do the same
         os.environ["PYSPARK_PYTHON"] = (settings or {})["spark.pyspark.python"]
@@ -112,9 +111,9 @@ def spark_session(
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks run at once, asked when the executors have come.
+    """How many tasks run at once. This waits until the executors have registered.
 
-    ``defaultParallelism`` counts only those that have registered so far: just after a start on a cluster, some or none.
+    ``defaultParallelism`` counts only those that have registered: just after a start on a cluster, few or none.
     """
     context = session.sparkContext
     if not context.master.startswith("local"):
@@ -135,7 +134,7 @@ def wait_for_executors(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until there are ``cores_max`` cores, or no executor has come for a while, but not for ever.
+    """Wait until there are ``cores_max`` cores, or no executor has registered for a while, but not for ever.
 
     ``look`` returns how many executors and how many cores have registered.
     """
@@ -151,7 +150,7 @@ def wait_for_executors(
 
 
 def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings with which Spark says nothing but errors while it starts."""
+    """Return settings with which Spark logs only errors while it starts."""
     if "SPARK_CONF_DIR" in environ or "SPARK_HOME" in environ or "log4j2." in settings.get(_JAVA_OPTIONS, ""):
         return dict(settings)
     option = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
@@ -160,7 +159,7 @@ def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.enviro
 
 @contextmanager
 def _java_ends_if_interrupted() -> Iterator[None]:
-    """PySpark forgets a Java that it was starting when it is interrupted; that one would run for ever."""
+    """End the Java that PySpark is starting if it is interrupted. PySpark would leave it running for ever."""
     from pyspark import java_gateway
 
     started: list[subprocess.Popen[bytes]] = []
@@ -189,7 +188,7 @@ def _java_ends_if_interrupted() -> Iterator[None]:
 
 @contextmanager
 def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
-    """A Spark that is stopped when the context ends. Raises SparkFailed where it has ended before by itself."""
+    """Stop Spark when the context ends. Raises SparkFailed if it has ended before by itself."""
     from py4j.protocol import Py4JError
 
     try:
@@ -199,13 +198,13 @@ def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
             raise
         raise SparkFailed(f"Spark has ended: {error}.") from error
     finally:
-        with suppress(Exception):  # it may have ended, or be about to
+        with suppress(Exception):  # it may have ended, or may be ending
             session.stop()
 
 
 def is_running(session: SparkSession) -> bool:
-    """Whether Spark takes jobs: it has not stopped by itself, and its Java has not ended."""
+    """True if Spark takes jobs: it has not stopped by itself, and its Java has not ended."""
     try:
         return not session.sparkContext._jsc.sc().isStopped()
-    except Exception:  # what a dead Java raises depends on where it died
+    except Exception:  # what a dead Java raises depends on when it died
         return False

@@ -1,11 +1,11 @@
-"""Parley on Spark's executors: what is said if they lack it, and a zip of it for ``--py-files``.
+"""Parley on Spark's executors: the error if they lack it, and a zip of it for ``--py-files``.
 
-What a task needs reaches an executor as a pickle, which names classes of Parley. An executor without Parley could only
-say ``No module named 'parley'``. So what is sent is wrapped in `_restore`, which travels by value and needs nothing but
-Python: it says which module is missing where, and what to do.
+A task reaches an executor as a pickle, which names classes of Parley. An executor without Parley could only report
+``No module named 'parley'``. So the pickle is wrapped in ``_restore``, which is sent by value and needs only Python. It
+says which module is missing on which host, and what to do.
 
-``python -m parley.pipeline.spark.shipping parley.zip`` makes the zip. It has the sources only, and runs without the
-compiled modules; what Parley needs besides (docs/dependencies.md) must be on the executors.
+``python -m parley.pipeline.spark.shipping parley.zip`` makes the zip. It has only sources, and runs without the
+compiled modules. Parley's dependencies (docs/dependencies.md) must be on the executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 def _restore(data: bytes) -> Any:
-    """What was packed. Raises ModuleNotFoundError, which says what to do."""
+    """Unpack the pickle. Raises ModuleNotFoundError, which says what to do."""
     import pickle
     import socket
     import sys
@@ -45,7 +45,7 @@ def _restore(data: bytes) -> Any:
     return make(*arguments)
 
 
-_restore.__module__ = "__main__"  # so that cloudpickle sends its code, and not its name
+_restore.__module__ = "__main__"  # so that cloudpickle sends the code instead of the name
 
 
 def _packed(make: Callable[..., Any], *arguments: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
@@ -55,7 +55,7 @@ def _packed(make: Callable[..., Any], *arguments: Any) -> tuple[Callable[[bytes]
 
 
 class Travels:
-    """A base of classes whose objects Spark sends to executors: with attributes of their own, without slots."""
+    """Base class of objects that Spark sends to executors. Their classes have no slots."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         return _packed(_object, type(self), self.__dict__)
@@ -68,7 +68,7 @@ def _object(kind: type[Travels], attributes: dict[str, Any]) -> Travels:
 
 
 class Shipped(Generic[P, R]):
-    """A function that Spark's tasks are to call."""
+    """A function that Spark's tasks call."""
 
     def __init__(self, work: Callable[P, R]) -> None:
         self._work = work
@@ -81,13 +81,13 @@ class Shipped(Generic[P, R]):
 
 
 def missing_module(error: BaseException) -> str | None:
-    """What an executor said that lacks a module, out of the pages that Spark makes of it; None for other errors."""
+    """Find the message about a missing module in Spark's long error. Returns None for other errors."""
     found = _MISSING.search(f"{error}")
     return None if found is None else found[1].strip()
 
 
 def package_zip(path: Path) -> Path:
-    """Write the sources of Parley into a zip from which Python can import it."""
+    """Write the sources of Parley into a zip that Python can import from."""
     root = Path(__file__).parents[3]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:
