@@ -1,7 +1,7 @@
-"""What a mirror asks of a cluster besides records: topics, settings, groups, and its own internal topics.
+"""A mirror's requests to a cluster besides records: topics, settings, groups, and its own internal topics.
 
-Every function blocks and raises `parley.protocol.errors.KafkaError`; what may pass is retried as
-`parley.pipeline.client.cluster` says.
+Every function blocks, and raises ``parley.protocol.errors.KafkaError``. Temporary errors are retried by the rules of
+``parley.pipeline.client.cluster``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _check(code: int, what: str) -> None:
 
 
 def overview(cluster: Cluster) -> Overview:
-    """What there is; topics without leaders at the moment are there too."""
+    """The cluster's brokers and topics, including topics that have no leaders at the moment."""
 
     async def ask(client: Client) -> Overview:
         answer = await client.metadata()
@@ -85,7 +85,7 @@ def overview(cluster: Cluster) -> Overview:
 def create_topics(
     cluster: Cluster, topics: Mapping[str, int], replicas: int, settings: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Make topics with so many partitions; answers what went wrong, by topic. One that is there already is fine."""
+    """Create topics with these numbers of partitions. Returns the errors by topic. An existing topic is no error."""
     kind = CreateTopicsRequest
     wanted = [
         kind.CreatableTopic(
@@ -107,7 +107,7 @@ def create_topics(
 
 
 def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
-    """Give topics so many partitions altogether; answers what went wrong, by topic."""
+    """Raise the numbers of partitions of topics to these. Returns the errors by topic."""
     kind = CreatePartitionsRequest
     wanted = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()]
 
@@ -120,7 +120,7 @@ def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
 
 
 def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """What went wrong, by name; raises KafkaError for what may pass."""
+    """The errors by name. Raises KafkaError for a temporary one."""
     found = {}
     for name, one in answers:
         if one.error_code:
@@ -132,7 +132,7 @@ def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 
 def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, Setting]]:
-    """All settings of topics; topics that are gone are left out."""
+    """All settings of topics. Deleted topics are left out."""
     kind = DescribeConfigsRequest
     asked = [
         kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -154,7 +154,7 @@ def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[st
 
 
 def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) -> dict[str, str]:
-    """Set and take away settings of topics; answers what went wrong, by topic."""
+    """Set and remove settings of topics. Returns the errors by topic."""
     kind = IncrementalAlterConfigsRequest
     wanted = [
         kind.AlterConfigsResource(
@@ -182,7 +182,7 @@ def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) ->
 
 
 def consumer_groups(cluster: Cluster) -> list[str]:
-    """The ids of all groups that consume; those that Connect and others form are left out."""
+    """The ids of all groups of consumers. The groups of Connect and others are left out."""
 
     async def ask(client: Client) -> list[str]:
         found: set[str] = set()
@@ -196,7 +196,7 @@ def consumer_groups(cluster: Cluster) -> list[str]:
 
 
 def group_state(cluster: Cluster, group: str) -> str:
-    """The state of a group as DescribeGroups names it; empty where the cluster has no such group."""
+    """The state of a group as DescribeGroups names it. It is empty if the cluster has no such group."""
 
     async def ask(client: Client) -> str:
         answer = await client.send(DescribeGroupsRequest(groups=[group]), node=await client.coordinator(group))
@@ -215,7 +215,7 @@ def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
-    """Commit offsets for a group that has no members; answers what was refused."""
+    """Commit offsets for a group without members. Returns the errors of the refused ones."""
     refused = cluster.retry(lambda client: group_offsets.commit(client, group, offsets)) if offsets else {}
     return {place: ErrorCode(code).name for place, code in refused.items()}
 
@@ -224,7 +224,7 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Commit
 
 
 def write(cluster: Cluster, partition: TopicPartition, some: Sequence[Encoded], timestamp: int) -> None:
-    """Append records with acks=all; after an error that passed some may be there twice."""
+    """Append records with acks=all. After a temporary error some may be there twice."""
     for at in range(0, len(some), _RECORDS_AT_ONCE):
         listed = [Record(0, timestamp, one.key, one.value) for one in some[at : at + _RECORDS_AT_ONCE]]
         data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(build(listed)))
@@ -246,7 +246,7 @@ class _Sent:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
-    """Every record that a topic holds now, one partition after the other."""
+    """Yield every record that a topic has now, one partition after the other."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     begins = cluster.offsets(dict.fromkeys(places, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(places, LATEST))
@@ -258,7 +258,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
 
 
 def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
-    """What an internal topic says, without records that do not belong there."""
+    """Yield the decoded records of an internal topic, without those that do not belong there."""
     partitions = overview(cluster).topics.get(topic, 0)
     for record in read_all(cluster, topic, partitions):
         if record.value is None:

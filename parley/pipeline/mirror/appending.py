@@ -1,20 +1,19 @@
-"""Batches appended to a partition in such a way that its log refuses what it has already.
+"""Appends batches to a partition in such a way that its log refuses those it already has.
 
-An idempotent producer's batches carry sequence numbers, and the log takes only the one that follows (KIP-98). Here **a
-sequence number says which record it is**: of those written under one producer id the n-th has the number n. So a batch
-is appended where it belongs among them or not at all. A copier that was killed, and whose last request is still on its
-way, a second one started by mistake, a request that is sent again because no answer came: none of them can append
-anything twice. And the last batch of the id in the log says how many there are (`tail`), whatever others have written
-between them and whatever compaction has taken away.
+An idempotent producer's batches carry sequence numbers, and the log accepts only the next one (KIP-98). Here **the
+sequence number identifies the record**: the n-th record written under a producer id has the number n. So a batch is
+appended in its place or not at all. A killed copier whose last request is still in flight, a second copier started by
+mistake, a request sent again without a response: none of them can append a record twice. The last batch of the id in
+the log tells how many records there are (``tail``), whatever others have written and compaction has removed.
 
 Rules:
 
-* A task notes its producer id where the next task finds it (the note) **before** it writes anything under the id,
-  and only a noted id is used again: no other producer can have it, since brokers give each id only once.
-* A log that has forgotten an id takes any sequence number (KIP-360): the first batch goes alone, lest the second is
-  taken where the first was not.
-* An id whose batches are refused though the log has nothing more of it than was seen (`is_settled`) is of no use any
-  more: the note needs a new one.
+* A task stores its producer id where the next task finds it (the note) **before** it writes anything under the id. Only
+  a noted id is used again. No other producer can have it, since brokers allocate each id once.
+* A log that has forgotten an id accepts any sequence number (KIP-360). So the first batch is sent alone: otherwise the
+  log could accept the second without the first.
+* If batches of an id are refused, but the log has no more of it than was seen (``is_settled``), the id is useless: the
+  note needs a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer,
 from parley.protocol.sentinels import NO_EPOCH
 
 IN_FLIGHT: Final = 5
-"""A log remembers the last five batches of a producer, so no more may need to be recognised."""
+"""A log remembers the last five batches of a producer, so it can recognize no more."""
 _TIMEOUT_MS: Final = 30_000
 _NAMES_VERSION_MAX: Final = 12
 _DISPLACED: Final = frozenset(
@@ -51,8 +50,9 @@ _DISPLACED: Final = frozenset(
 
 
 class Overtaken(Exception):
-    """The log does not take the batch as the next one: another task has appended it, or the log was
-    cut. Look again. ``sequence`` is the number that was refused, or one shortly before it."""
+    """The log refuses the batch as the next one: another task has appended it, or the log was truncated.
+
+    The caller must look at the log again. ``sequence`` is the refused number, or one shortly before it."""
 
     def __init__(self, sequence: int, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ class Overtaken(Exception):
 
 
 class Batch(NamedTuple):
-    """A batch to be appended: a v2 header, whose offset and producer do not matter, and the bytes of its records."""
+    """A batch to append: a v2 header, whose offset and producer do not matter, and the bytes of its records."""
 
     header: BatchHeader
     body: Buffer
@@ -68,10 +68,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a partition's log, seen from offset ``start`` on, and the last batch of a producer id before it.
+    """The end of a partition's log, and the last batch of a producer id from offset ``start`` on.
 
-    ``sequence`` is the number that follows that batch and ``last`` the offset of its last record; None if there is
-    no such batch from ``start`` on. Where the log ends before ``start``, the batch is looked for in all of it.
+    ``sequence`` is the number that follows that batch, and ``last`` is the offset of its last record. Both are None if
+    there is no such batch from ``start`` on. If the log ends before ``start``, the whole log is searched.
     """
 
     start: int
@@ -82,8 +82,8 @@ class Tail:
     def count_since(self, sequence: int) -> int:
         """How many records the producer id has in the log from ``start`` on, if the first had this number.
 
-        Negative if records that stood before ``start`` are gone. The numbers begin again after 2**31: so there may be
-        2**31 records of others among them, but no more.
+        It is negative if records before ``start`` are lost. The numbers start again after 2**31, so there may be at
+        most 2**31 records of other producers between them.
         """
         if self.sequence is None:
             return 0
@@ -92,9 +92,9 @@ class Tail:
 
 
 def tail(cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int) -> Tail:
-    """Look at the end of a log for what a producer has written from ``start`` on. Raises KafkaError.
+    """Find the last batch of a producer in a log, from ``start`` on. Raises KafkaError.
 
-    Mostly the last batch is its own; if it is another's, everything from ``start`` on is read.
+    Usually it is the last batch of the log. Otherwise everything from ``start`` on is read.
     """
     end = cluster.offsets({partition: LATEST})[partition]
     if end == start:
@@ -113,19 +113,19 @@ def _last_of(
     found = None
     for fetched in cluster.fetch(partition, start, end):
         for _, header in headers(fetched.records):
-            # The log may have grown since its end was asked for.
+            # The log may have grown since its end was looked up.
             if header.base_offset < end and written_by(producer, header):
                 found = header
     return found
 
 
 def written_by(producer: ProducerId, header: BatchHeader) -> bool:
-    """Whether a batch was written under this id."""
+    """True if a batch was written under this id."""
     return (header.producer_id, header.producer_epoch) == producer and not header.is_control
 
 
 def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
-    """Whether everything in the log can be read: nothing waits for being replicated. Raises KafkaError."""
+    """True if everything in the log is replicated, so that it can be read. Raises KafkaError."""
     end = cluster.offsets({partition: LATEST})[partition]
     try:
         cluster.retry(partial(_peek, partition=partition, offset=end + 1))
@@ -139,7 +139,7 @@ async def _peek(client: Client, *, partition: TopicPartition, offset: int) -> No
 
 
 class Appender:
-    """Appends to one partition under a producer id that was noted, from a sequence number on.
+    """Appends to one partition under a noted producer id, from a sequence number on.
 
     ``next_offset`` is the offset behind the last record appended, ``sequence`` the number of the next.
     """
@@ -155,9 +155,9 @@ class Appender:
         self._at_once = 1
 
     def append(self, batches: Sequence[Batch]) -> list[int]:
-        """Append in this order; the offset that each begins at.
+        """Append batches in this order. Returns the base offset of each.
 
-        Raises `Overtaken`, or KafkaError for what the partition refuses: MESSAGE_TOO_LARGE and the like.
+        Raises ``Overtaken``, or KafkaError if the partition refuses a batch (MESSAGE_TOO_LARGE, for example).
         """
         places: list[int] = []
         while len(places) < len(batches):
@@ -174,7 +174,7 @@ def _length(batch: Batch) -> int:
 
 
 class _Window:
-    """A few batches, sent at once and again until all are there."""
+    """A few batches, sent together, and again until all are in the log."""
 
     def __init__(
         self, partition: TopicPartition, producer: ProducerId, sequence: int, batches: Sequence[Batch]
@@ -186,7 +186,7 @@ class _Window:
         self._tried = False
 
     async def send(self, client: Client) -> list[int]:
-        """Where each batch stands. Raises `Overtaken` and KafkaError; may be called again after one that passes."""
+        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError. After a temporary error, call it again."""
         tried, self._tried = self._tried, True
         node = await client.leader(*self._partition, fresh=tried)
         version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)
@@ -226,7 +226,7 @@ def _requests(
 
 
 def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
-    """The batch as it is sent: of this producer, its first record with this number."""
+    """Return the batch under this producer's identity; its first record has this number."""
     header = batch.header._replace(
         base_offset=0,
         partition_leader_epoch=NO_EPOCH,
@@ -238,5 +238,5 @@ def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
 
 
 def new_producer(cluster: Cluster) -> ProducerId:
-    """An id of its own. Raises KafkaError."""
+    """Get a new producer id. Raises KafkaError."""
     return cluster.retry(lambda client: producer_id(client, None, _TIMEOUT_MS))

@@ -1,10 +1,10 @@
-"""Batches of a source's log made ready to be appended elsewhere, without decoding them where that can be.
+"""Prepares the batches of a source's log for the target, without decoding them if possible.
 
-A batch goes as it is when its header says that no offset is missing in it. What has to be decoded and built again, with
-the same codec: batches that compaction has been in (a producer may not leave gaps), messages of the old formats,
-batches of LogAppendTime (only the broker may write those), the first batch of a copy that begins inside of it, and
-small batches in a row, which become one. Not copied are markers of transactions and, for READ_COMMITTED, aborted
-records; transactions themselves are not copied, so a record of one is a plain record on the other side.
+A batch is copied unchanged if its header shows that it has no gap. These batches are decoded and built again with the
+same codec: compacted ones (a producer may not leave gaps), messages of the old formats, batches of LogAppendTime (only
+a broker may write them), the first batch if the copy begins inside it, and consecutive small batches, which are joined.
+Markers of transactions are not copied, nor, with READ_COMMITTED, aborted records. Transactions are not copied either:
+on the target, their records are plain records.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 
 SMALL_BYTES: Final = 4096
-"""Smaller batches cost more by their number than by being decoded."""
+"""Below this size, the number of batches costs more than decoding them."""
 JOINED_BYTES: Final = 128 * 1024
-"""About how large a batch made of small ones gets (before compression, which only makes it smaller)."""
+"""About the size of a batch joined from small ones (before compression, which only makes it smaller)."""
 
 
 class Span(NamedTuple):
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One batch to append, and which records of the source are in it."""
+    """One batch to append, and the records of the source that it has."""
 
     batch: Batch
     spans: tuple[Span, ...]
@@ -68,17 +68,17 @@ class Piece:
         return HEADER_SIZE + len(self.batch.body)
 
     def runs(self, downstream: int) -> Iterator[Run]:
-        """Where its records stand when it is appended at ``downstream``."""
+        """The places of its records if it is appended at ``downstream``."""
         for span in self.spans:
             yield Run(span.first, span.last, downstream)
             downstream += span.length
 
 
 def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
-    """What is to be appended of an answer, from offset ``position`` on.
+    """Yield what to append of a fetch's result, from offset ``position`` on.
 
-    Raises `parley.pipeline.client.decode.BadBatch`, which says where, for a batch that is not what its checksum or
-    header says.
+    Raises ``parley.pipeline.client.decode.BadBatch``, which has the offset, for a batch that contradicts its checksum
+    or its header.
     """
     small: list[Record] = []
     codec, size = Compression.NONE, 0
@@ -130,7 +130,7 @@ def _built(some: list[Record], codec: Compression) -> Piece:
 
 
 def spans(offsets: Iterable[int]) -> Iterator[Span]:
-    """Rising offsets as spans without gaps."""
+    """Return increasing offsets as spans without gaps."""
     first = last = None
     for offset in offsets:
         if first is None or last is None:
@@ -144,7 +144,7 @@ def spans(offsets: Iterable[int]) -> Iterator[Span]:
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Add runs to those before them, as one where nothing is missing between them."""
+    """Add runs to earlier ones. Runs without a gap between them become one."""
     for run in more:
         if runs and runs[-1].last + 1 == run.upstream and runs[-1].distance == run.distance:
             runs[-1] = Run(runs[-1].upstream, run.last, runs[-1].downstream)

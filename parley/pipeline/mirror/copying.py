@@ -1,12 +1,12 @@
-"""One range of one partition copied: what a Spark task does.
+"""Copies one range of one partition: the work of a Spark task.
 
-Where to begin is not taken from a checkpoint but from the target's log. The driver says that record ``upstream`` of the
-source is the next to be copied, with the number ``sequence`` of a producer id, once the target's log ends at
-``downstream`` (the anchor). Has the log more of that id by now, its last batch says how many records (`appending`), and
-as many from ``upstream`` on are there already. So it does not matter when a copier was killed, or how often, or who
-else writes there.
+The target's log, not a checkpoint, decides where to begin. The driver passes an anchor: when the target's log ended at
+``downstream``, record ``upstream`` of the source was the next to copy, with the number ``sequence`` of a producer id.
+If the log has more of that id now, its last batch tells how many records (``appending``), and that many from
+``upstream`` on are copied already. So it does not matter when or how often a copier was killed, or which other clients
+write there.
 
-Rule: where it is not certain which record was the last (`_resume`), some are copied again, and none is left out.
+Rule: if it is uncertain which record was the last (``_resume``), some are copied again, and none is left out.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 ATTEMPTS: Final = 5
-"""How often a copy that another got ahead of begins again before it is left for the next time."""
+"""How often an overtaken copy begins again before it is left for the next round."""
 _AT_ONCE: Final = 20
-"""Batches handed to the appender together."""
+"""The number of batches passed to the appender together."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Record ``upstream`` is to be copied next, as number ``sequence`` of ``producer``, if the target's log has nothing
-    of this producer from ``downstream`` on. It was noted before the first use of the id."""
+    """The place from which a copy resumes. It was noted before the first use of the producer id.
+
+    If the target's log has nothing of ``producer`` from ``downstream`` on, record ``upstream`` is the next to copy, as
+    number ``sequence`` of the producer."""
 
     upstream: int
     downstream: int
@@ -51,9 +53,10 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to copy: a partition of a flow from its anchor up to, not with, offset ``end`` (or the batch it is in).
+    """What to copy: a partition of a flow from its anchor up to, but without, offset ``end`` (or the batch that has
+    it).
 
-    ``reach`` is how far the source's log goes: so far may have been copied already.
+    ``reach`` is the end of the source's log: up to there, records may be copied already.
     """
 
     flow: int
@@ -69,7 +72,7 @@ class Range:
 
 @dataclass(slots=True)
 class Copied:
-    """What became of a range. ``problem`` is empty unless it was not copied to its end; ``anchor`` holds always."""
+    """The result of a range. ``problem`` is empty if it was copied to its end. ``anchor`` is always valid."""
 
     flow: int
     partition: TopicPartition
@@ -79,23 +82,23 @@ class Copied:
     size_bytes: int = 0
     problem: str = ""
     out_of_range: tuple[int, int] | None = None
-    """The offsets that the source has, where it no longer has those asked for."""
+    """The source's first and end offsets, if it no longer has the requested ones."""
     cut_at: int | None = None
-    """As the function of this name."""
+    """As the function ``cut_at``."""
     refused: bool = False
-    """The target takes nothing more of the anchor's producer id: another one is needed."""
+    """True if the target accepts nothing more of the anchor's producer id: another one is needed."""
     waited: bool = False
-    """It took all the time that there is for trying: a broker did not answer."""
+    """True if a broker did not respond, and all the time for retries has passed."""
 
 
 @cache
 def cluster(connection: Connection) -> Cluster:
-    """The connections of this process to a cluster; they are kept for the tasks to come."""
+    """Return this process's connections to a cluster. They are kept for later tasks."""
     return Cluster(connection)
 
 
 def copy(wanted: Range) -> Copied:
-    """Copy a range; what goes wrong is told in the outcome, so that it stops no other range."""
+    """Copy a range. The result reports a failure, so that it stops no other range."""
     done = Copied(wanted.flow, wanted.partition, wanted.anchor)
     try:
         _try(wanted, done)
@@ -118,7 +121,7 @@ def _try(wanted: Range, done: Copied) -> None:
         else:
             return
     if len(tried) == 1:
-        # No other writer has appended meanwhile. None will, unless records wait for their replicas.
+        # No other writer has appended since. None will, unless records wait for their replicas.
         target, anchor = cluster(wanted.target), done.anchor
         if is_settled(target, wanted.remote):
             found = tail(target, wanted.remote, anchor.producer, anchor.downstream)
@@ -141,13 +144,13 @@ def _copy(wanted: Range, done: Copied) -> None:
             done.records += piece.count
             done.size_bytes += piece.size_bytes
         done.anchor = Anchor(some[-1].next_offset, appender.next_offset, producer, appender.sequence)
-    # Behind the last record copied there may be markers, which need no second look.
+    # There may be markers behind the last copied record, which need not be read again.
     done.anchor = replace(done.anchor, upstream=max(done.anchor.upstream, wanted.end))
     done.problem = ""
 
 
 def cut_at(found: Tail, anchor: Anchor) -> int | None:
-    """If something is gone from a target that its anchor says was there: the offset up to which all is there."""
+    """If the target has lost something that was there by its anchor, return the offset up to which all is there."""
     if found.end >= anchor.downstream and found.count_since(anchor.sequence) >= 0:
         return None
     return 0 if found.last is None else found.last + 1
@@ -156,9 +159,9 @@ def cut_at(found: Tail, anchor: Anchor) -> int | None:
 def _resume(wanted: Range, found: Tail, done: Copied) -> None:
     """Move the anchor to the end of the target's log.
 
-    The offset of the last record that is there is at least that of as many records without a gap. If it is more, some
-    are missing on the source: either they were when it was copied, or compaction has taken them away since, and then
-    others that were not copied would be counted in their place. So there it is compared what was copied.
+    Without gaps in the source, the count of copied records gives the last copied offset. A higher offset shows gaps:
+    either they were there at the time of the copy, or compaction has removed records since. In that case records that
+    were not copied would be counted in their place. So then the records themselves are compared.
     """
     start = done.anchor
     there = found.count_since(start.sequence)
@@ -189,7 +192,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
 
 
 def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
-    """Whether the records of the source up to ``last`` are those on the target, one after the other."""
+    """True if the source's records up to ``last`` are those on the target, in the same order."""
     there = _written(wanted, start, found)
     for fetched in cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
         for pos, _ in visible(fetched, start.upstream, last + 1):
@@ -208,19 +211,19 @@ def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
 
 
 def _same(one: Record, other: Record | None) -> bool:
-    """Whether two records carry the same; a target may stamp them with a time of its own."""
+    """True if two records have the same content. The target may have set its own timestamp."""
     return other is not None and one[2:] == other[2:]
 
 
 def _up_to(runs: list[Run], last: int | None) -> Iterator[Run]:
-    """Runs, without what is behind ``last``."""
+    """Return the runs without what is behind ``last``."""
     for run in runs:
         if last is not None and run.upstream <= last:
             yield Run(run.upstream, min(run.last, last), run.downstream)
 
 
 def _nth(piece: Piece, number: int) -> int:
-    """The offset of a record in a piece, by its place."""
+    """Return the offset of the n-th record of a piece."""
     for span in piece.spans:
         if number < span.length:
             return span.first + number

@@ -1,11 +1,11 @@
-"""Everything known of one pair of clusters, and what is done for it besides copying records.
+"""The state of one pair of clusters, and all work for it besides copying records.
 
-A `Flow` lives in the driver. How far each partition is copied it learns from the topic of stored offsets on the target
-(`notes`, with the anchors of `copying`), which offset became which from the offset syncs; both are written again from
+A ``Flow`` lives in the driver. The topic of stored offsets on the target (``notes``, with the anchors of ``copying``)
+tells how far each partition is copied, and the offset syncs tell which offset became which. Both are written again from
 time to time. Nothing is kept on the mirror's own machine.
 
-What does not answer is left out for a while (`HELD_BACK_MS`), and for as long as it has no leader: all flows copy in
-the same rounds, and wait for each other there.
+A cluster that does not respond is left out for a while (``HELD_BACK_MS``), and a partition as long as it has no leader:
+all flows copy in the same rounds, and wait for each other there.
 
 Locking: copying and the regular work run in two threads; what both look at is changed under the flow's lock.
 """
@@ -36,11 +36,11 @@ from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 
 COPIED_AT_ONCE: Final = 200_000
-"""Offsets of one partition that one round copies: then its progress is shown and may be written down."""
+"""The offsets of one partition that one round copies. Progress is shown and stored between rounds."""
 OFFSETS_PARTITIONS: Final = 25
-"""Of the topic of stored offsets, as Connect makes it: a record is in the partition of its key."""
+"""The partitions of the topic of stored offsets, as Connect creates it. The key decides a record's partition."""
 PATIENCE_MS: Final = 20_000
-"""How long a cluster is asked again without an answer: as long may one partition hold up a round."""
+"""How long requests are retried without a response. A partition can hold up a round for this long."""
 HELD_BACK_MS: Final = 30_000
 _COMPACT: Final = {"cleanup.policy": "compact"}
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Flow:
-    """The state of the flow from one cluster to another. Every method that asks a cluster raises KafkaError."""
+    """The flow from one cluster to another. Every method that sends requests raises KafkaError."""
 
     def __init__(self, number: int, settings: FlowSettings, now_ms: Callable[[], int]) -> None:
         self.number = number
@@ -90,7 +90,7 @@ class Flow:
     # The beginning.
 
     def prepare(self) -> None:
-        """Make the internal topics, and read what they say."""
+        """Create the internal topics, and read their records."""
         settings, choices = self.settings, self.settings.choices
         source, target = admin.overview(self.source), admin.overview(self.target)
         if choices.emit_heartbeats:
@@ -124,7 +124,7 @@ class Flow:
     # Topics.
 
     def refresh_topics(self) -> None:
-        """Find the topics to be copied, make what is missing on the target, and see where each partition begins."""
+        """Find the topics to copy, create what is missing on the target, and find the start of each partition."""
         settings = self.settings
         source, target = admin.overview(self.source), admin.overview(self.target)
         names = {
@@ -155,7 +155,7 @@ class Flow:
                 self._ends.pop(place, None)
 
     def sync_settings(self) -> None:
-        """Give the topics on the target the settings of the source's."""
+        """Copy the settings of the source's topics to the target's."""
         settings = self.settings
         remote = {topic: settings.policy.remote(settings.source.alias, topic) for topic in self.topics()}
         there = admin.overview(self.target).topics
@@ -170,7 +170,7 @@ class Flow:
             return sorted({place.topic for place in self._places})
 
     def _begin(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> None:
-        """See where the partitions that are new begin, and write it down before anything is copied of them."""
+        """Find the starts of new partitions, and note them before anything is copied."""
         new = [place for place in partitions if place not in self._places]
         if not new:
             return
@@ -195,7 +195,7 @@ class Flow:
             self._places |= found
 
     def remote(self, partition: TopicPartition) -> TopicPartition:
-        """The partition on the target that a source's is copied to."""
+        """The target's partition for one of the source."""
         topic = self.settings.policy.remote(self.settings.source.alias, partition.topic)
         return TopicPartition(topic, partition.partition)
 
@@ -208,7 +208,7 @@ class Flow:
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take note of these ends of the source's logs, and see whether all that was copied is still what is there."""
+        """Note these ends of the source's logs, and check that what was copied is still there."""
         with self._lock:
             self._ends |= {place: end for place, end in ends.items() if place in self._places}
         source, target = admin.overview(self.source), admin.overview(self.target)
@@ -222,7 +222,7 @@ class Flow:
         self._find_lost(ends)
 
     def _find_recreated(self) -> None:
-        """Begin again if a topic of the source is not the one that was copied."""
+        """Begin again if a topic of the source was recreated since the copy."""
         with self._lock:
             ids = {place: self._topic_ids.get(place.topic, "") for place in self._places}
             recreated = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
@@ -236,7 +236,7 @@ class Flow:
                 self._begin_again(place, begin, "the topic was created again")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Begin again if a log of the source ends before what was copied of it."""
+        """Begin again if a log of the source is shorter than its copy."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -245,13 +245,13 @@ class Flow:
             }
         for place, anchor in shorter.items():
             try:
-                # The leader decides: an end that another broker tells may be late.
+                # The leader decides: another broker's end may be outdated.
                 self.source.run(partial(_peek, place=place, offset=anchor.upstream))
             except OffsetOutOfRange as error:
                 self._reset(place, anchor, error.log_start, error.log_end)
 
     def _find_lost(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Copy again what the target has lost, where nothing new comes by which that would be seen."""
+        """Copy again what the target has lost. This finds losses in partitions without new records."""
         now = self._now_ms()
         with self._lock:
             idle = {
@@ -275,19 +275,19 @@ class Flow:
                     self._copy_again(place, lost)
 
     def hold_back(self) -> None:
-        """Copy nothing for a while: one of the clusters does not answer."""
+        """Copy nothing for a while, because one of the clusters does not respond."""
         with self._lock:
             self._held_back |= dict.fromkeys(self._places, self._now_ms() + HELD_BACK_MS)
 
     @property
     def is_held_back(self) -> bool:
-        """Whether nothing is to be copied now."""
+        """True if nothing is to be copied now."""
         now = self._now_ms()
         with self._lock:
             return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
 
     def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
-        """What one round is to copy of what is missing up to these ends."""
+        """Return what one round copies of the missing offsets up to these ends."""
         now = self._now_ms()
         with self._lock:
             held = {place for place, until in self._held_back.items() if until > now}
@@ -309,7 +309,7 @@ class Flow:
             ]
 
     def take(self, done: Copied) -> bool:
-        """Note what a task has copied; False if it got stuck, and is better tried again later."""
+        """Note what a task has copied. Returns False if it got stuck and should be retried later."""
         with self._lock:
             known = self._places.get(done.partition)
             if known is None:
@@ -347,7 +347,7 @@ class Flow:
         self._syncs.append(sync)
 
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
-        """The source does not have the records to go on with: begin where it has some."""
+        """Begin at the source's first record, because it no longer has the next records to copy."""
         if anchor.upstream < log_start:
             self._begin_again(place, log_start, "records were deleted before they were copied")
         else:
@@ -355,8 +355,7 @@ class Flow:
             self._begin_again(place, begin, "the topic was created again, or its log was cut")
 
     def _copy_again(self, place: TopicPartition, lost: int) -> None:
-        """The target has lost what was copied: begin with the first record that is gone, or with all if that is not
-        known."""
+        """Begin with the first record that the target has lost, or with all if that is unknown."""
         with self._lock:
             upstream = self._translations.upstream(*place, lost)
         if upstream is None:
@@ -365,7 +364,7 @@ class Flow:
         self._begin_again(place, upstream, why)
 
     def _begin_again(self, place: TopicPartition, upstream: int, why: str) -> None:
-        """Go on at another offset, under a producer id of its own, which is noted before it is used."""
+        """Continue at another offset, under a new producer id, which is noted before it is used."""
         remote = self.remote(place)
         end = self.target.offsets({remote: LATEST})[remote]
         found = Place(Anchor(upstream, end, new_producer(self.target)), self._topic_ids.get(place.topic, ""))
@@ -388,19 +387,19 @@ class Flow:
 
     @property
     def problems(self) -> dict[TopicPartition, str]:
-        """Partitions that got stuck, and why."""
+        """The partitions that got stuck, and the reasons."""
         return dict(self._problems)
 
     @property
     def lag(self) -> int:
-        """How many offsets of the source are not copied yet, as of the last look at their ends."""
+        """The number of the source's offsets that are not copied yet, at the last lookup of the ends."""
         with self._lock:
             return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
 
-    # What is written down.
+    # What is stored.
 
     def flush(self) -> None:
-        """Write offset syncs and stored offsets, and the offsets of the group that the first MirrorMaker would have."""
+        """Write offset syncs and stored offsets, and commit the offsets of the first MirrorMaker's group."""
         settings = self.settings
         with self._lock:
             syncs, self._syncs = self._syncs, []
@@ -425,16 +424,16 @@ class Flow:
     # Heartbeats and groups.
 
     def beat(self) -> None:
-        """Say on the target that this flow is alive."""
+        """Write a heartbeat to the target: this flow is alive."""
         source, target = self.settings.source.alias, self.settings.target.alias
         self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms()).encode()])
 
     def refresh_groups(self) -> None:
-        """Find the groups whose offsets are carried over."""
+        """Find the groups whose offsets are mirrored."""
         self._groups = [group for group in admin.consumer_groups(self.source) if group in self.settings.groups]
 
     def checkpoint(self) -> None:
-        """Write how far the groups have read, in offsets of the target."""
+        """Write the groups' positions in offsets of the target."""
         settings = self.settings
         alias, chosen = settings.source.alias, settings.topics.topics
         new: list[Checkpoint] = []

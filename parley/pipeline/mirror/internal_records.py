@@ -1,4 +1,4 @@
-"""The bytes of MirrorMaker 2's own records (KIP-382, KIP-545): its Java classes of these names read and write the same.
+"""The bytes of MirrorMaker 2's own records (KIP-382, KIP-545). Its Java classes have these names.
 
 Numbers are big-endian, a string is its length as an int16 and UTF-8. Keys and values are::
 
@@ -23,7 +23,7 @@ _CONNECTOR: Final = "MirrorSourceConnector"
 
 
 class MalformedRecord(ValueError):
-    """A record of an internal topic is not what belongs there."""
+    """A record that does not belong into its internal topic."""
 
 
 class Encoded(NamedTuple):
@@ -135,12 +135,12 @@ class OffsetSync:
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """``offset`` is the last record of a source's partition that was copied, as Connect keeps it for MirrorMaker 2.
+    """The offset of the last copied record of a source's partition, as Connect stores it for MirrorMaker 2.
 
-    The rest is ours. Record ``offset`` + 1 is copied next as number ``sequence`` of ``producer`` (id and epoch), if the
-    target's partition has nothing more of this producer from offset ``downstream`` on; ``topic_id`` is the source's
-    (empty if its brokers give none). MirrorMaker 2 does not look at that, and does not write it (None); it refuses
-    offsets whose fields are other than numbers and strings.
+    The other fields are Parley's. If the target's partition has nothing more of ``producer`` (id and epoch) from offset
+    ``downstream`` on, record ``offset`` + 1 is the next to copy, as number ``sequence`` of the producer. ``topic_id``
+    is that of the source's topic (empty if its brokers have none). MirrorMaker 2 ignores these fields and does not
+    write them (None). It refuses offsets with fields that are neither numbers nor strings.
     """
 
     cluster: str
@@ -167,7 +167,7 @@ class StoredOffset:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self | None:
-        """None for a record of another connector, and for a tombstone. Raises MalformedRecord."""
+        """Decode a record. Returns None if it is another connector's, or a tombstone. Raises MalformedRecord."""
         if not value:
             return None
         try:

@@ -1,7 +1,7 @@
-"""A mirror as a Spark streaming query: each micro-batch says how far the sources reach, Spark's tasks copy up to there.
+"""A mirror as a Spark streaming query: each micro-batch has the ends of the sources, and Spark's tasks copy up to them.
 
-The state is in the clusters, not in Spark: a query that failed is begun again, after a pause, and a mirror that was
-killed goes on wherever it is started next.
+The state is in the clusters, not in Spark. A failed query starts again after a pause, and a killed mirror continues on
+any machine.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 AGAIN_S: Final = 10.0
-"""How long to wait before a query that failed is begun again."""
+"""How long to wait before a failed query starts again."""
 ATTEMPTS: Final = 3
-"""How often a mirror that runs once begins a query that fails, if it gets no further meanwhile."""
+"""How often a mirror with ``--once`` starts a failing query that makes no progress."""
 _LOOK_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
 
 
 class MirrorFailed(Exception):
-    """The query ended though it should not have; the text says why."""
+    """The query ended unexpectedly. The text says why."""
 
 
 def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:
-    """Copies ranges in Spark's tasks, several of them in each where there are more than Spark has cores."""
+    """Return a function that copies ranges in Spark's tasks: several in each if there are more ranges than cores."""
     context = session.sparkContext
 
     def run(ranges: list[Range]) -> list[Copied]:
@@ -59,9 +59,9 @@ def run(
     once: bool = False,
     checkpoint_dir: str | None = None,
 ) -> Mirror:
-    """Mirror until ``over`` is set, or with ``once`` up to where the sources reach now; ``tell`` is called often.
+    """Mirror until ``over`` is set, or with ``once`` up to the present ends of the sources. ``tell`` is called often.
 
-    Raises KafkaError where a cluster cannot be reached at the beginning, and with ``once`` MirrorFailed.
+    Raises KafkaError if a cluster cannot be reached at the start. With ``once``, raises MirrorFailed.
     """
     from parley.pipeline.mirror.stream import MirrorSource
 
@@ -105,7 +105,7 @@ def _query(
 
 
 def _wait(query: StreamingQuery, over: threading.Event) -> str:
-    """Wait until the query ends, or stop it when all is over; why it failed, if it did."""
+    """Wait until the query ends, or stop it when ``over`` is set. Returns the error if it failed."""
     try:
         while query.isActive and not over.wait(_LOOK_S):
             pass
@@ -115,6 +115,6 @@ def _wait(query: StreamingQuery, over: threading.Event) -> str:
         failure = query.exception()
     except Exception:
         if over.is_set():
-            return ""  # the signal that ends us may have reached Spark too
+            return ""  # the signal that ends this process may have reached Spark, too
         raise
     return "" if failure is None else missing_module(failure) or str(failure)

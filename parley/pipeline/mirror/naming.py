@@ -1,9 +1,9 @@
-"""Which topics are mirrored, and what they are called on the other cluster (KIP-382, KIP-690, KIP-787).
+"""The mirrored topics, and their names on the other cluster (KIP-382, KIP-690, KIP-787).
 
-With the default policy topic ``t`` of cluster ``A`` is ``A.t`` on its target, so that a name tells where records come
-from: a topic that came from the target is never sent back to it, over however many hops. The identity policy keeps
-names, as the first MirrorMaker did: then nothing but the user's own care keeps two clusters from mirroring each other
-in a circle, and `MirrorSettings` refuses it for two flows that are each other's reverse.
+With the default policy, topic ``t`` of cluster ``A`` is ``A.t`` on its target. So the name tells where records come
+from, and a topic from the target is never sent back to it, over any number of hops. The identity policy keeps names, as
+the first MirrorMaker did. Then only the user can keep clusters from mirroring each other in a circle;
+``MirrorSettings`` refuses it for two flows that are each other's reverse.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ReplicationPolicy:
     identity_of: str | None = None
 
     def remote(self, source: str, topic: str) -> str:
-        """What ``topic`` of the cluster ``source`` is called on the target."""
+        """The target's name for ``topic`` of the cluster ``source``."""
         if self._keeps(topic):
             return topic
         return f"{source}{self.separator}{topic}"
 
     def source(self, topic: str) -> str | None:
-        """The cluster that a topic was mirrored from, by its name; None for one that was made where it is."""
+        """The cluster that a topic was mirrored from, by its name; None if it is not mirrored."""
         if self._keeps(topic):
             return self.identity_of
         source, found, upstream = topic.partition(self.separator)
@@ -47,18 +47,18 @@ class ReplicationPolicy:
         return source if found and upstream.strip(self.separator) else None
 
     def upstream(self, topic: str) -> str | None:
-        """What a mirrored topic is called on the cluster that it was mirrored from; None for one that was not."""
+        """A mirrored topic's name on the cluster that it was mirrored from; None if it is not mirrored."""
         if self._keeps(topic):
             return topic
         return None if self.source(topic) is None else topic.partition(self.separator)[2]
 
     def original(self, topic: str) -> str:
-        """What it was called where it was made, any number of hops away."""
+        """The topic's name on the cluster where it was created, any number of hops away."""
         upstream = self.upstream(topic)
         return topic if upstream is None or upstream == topic else self.original(upstream)
 
     def is_cycle(self, topic: str, target: str) -> bool:
-        """Whether records of this topic have been on ``target`` already, by its name."""
+        """True if the name shows that the topic's records come from ``target``."""
         source, upstream = self.source(topic), self.upstream(topic)
         if source is None:
             return False
@@ -67,20 +67,20 @@ class ReplicationPolicy:
         return upstream is not None and upstream != topic and self.is_cycle(upstream, target)
 
     def is_heartbeats(self, topic: str) -> bool:
-        """Whether it is the topic of heartbeats, mirrored or not."""
+        """True if it is the topic of heartbeats, mirrored or not."""
         return self.original(topic) == HEARTBEATS
 
     def is_internal(self, topic: str) -> bool:
-        """Whether it is one of Kafka or of a mirror itself, never mirrored; a user's may be called internal, too."""
+        """True if the topic is internal to Kafka or to a mirror, and so never mirrored. A user's may be called so, too."""
         of_mirrors = topic.startswith("mm2") and topic.endswith((f"{self.internal_separator}internal", ".internal"))
         return of_mirrors or topic.startswith(("__", _DOT)) or topic.endswith(self.checkpoints(""))
 
     def offset_syncs(self, other: str) -> str:
-        """The topic that says which offset became which; ``other`` is the cluster on the far side of it."""
+        """The topic of offset syncs. ``other`` is the cluster that does not have it."""
         return self._internal("mm2-offset-syncs", other)
 
     def offsets(self, source: str) -> str:
-        """The topic on the target that says how far each partition of ``source`` is copied."""
+        """The topic on the target with the copied offsets of each partition of ``source``."""
         return f"mm2-offsets.{source}.internal"
 
     def checkpoints(self, source: str) -> str:
@@ -95,7 +95,7 @@ class ReplicationPolicy:
 
 
 class BadPattern(ValueError):
-    """A regular expression in a list of names is none; the text says which."""
+    """An invalid regular expression in a list of names. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ class Selection:
 
 
 def compiled(patterns: str) -> re.Pattern[str] | None:
-    """One expression of all that stand between the commas; None of none, which matches nothing. Raises BadPattern."""
+    """Join the expressions between the commas into one; None, which matches nothing, for none. Raises BadPattern."""
     parts = [_group(part) for part in re.split(r"\s*,\s*", patterns.strip()) if part]
     return re.compile("|".join(parts)) if parts else None
 
 
 def _group(part: str) -> str:
-    """An expression that can stand among others; flags at its beginning, ``(?i)``, hold for it alone."""
+    """Wrap an expression so that it can be joined with others: flags at its start, as ``(?i)``, concern only itself."""
     flags = _FLAGS.match(part)
     group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
     try:
@@ -138,7 +138,7 @@ def _group(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics of a source are mirrored to ``target``."""
+    """Chooses the topics of a source that are mirrored to ``target``."""
 
     policy: ReplicationPolicy
     topics: Selection
@@ -146,7 +146,7 @@ class TopicChoice:
     heartbeats: bool = True
 
     def of(self, topics: Iterable[str]) -> list[str]:
-        """Those that are mirrored, in order of name."""
+        """The mirrored ones of these topics, sorted by name."""
         return sorted(filter(self.__contains__, topics))
 
     def __contains__(self, topic: str) -> bool:

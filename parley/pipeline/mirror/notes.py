@@ -1,9 +1,9 @@
-"""How far the partitions of a flow are, written down on the target: Connect's topic of stored offsets (KIP-382).
+"""The progress of a flow's partitions, stored on the target: Connect's topic of stored offsets (KIP-382).
 
-A note is written before anything is appended under the producer id that it names (`appending`), and again from time to
-time, late rather than early: what was copied since is found in the target's log. So what the last note of a partition
-says is enough to go on anywhere. MirrorMaker 2 goes on by the same records, and its own are read too; they name no
-producer id, and what it copied after the last of them is copied again.
+A note is written before anything is appended under its producer id (``appending``), and again from time to time. It may
+be old, because the target's log has what was copied since. So the last note of a partition is enough to continue from
+any machine. MirrorMaker 2 continues from the same records, and Parley from MirrorMaker's. Those have no producer id, so
+what MirrorMaker copied after its last record is copied again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from parley.protocol.records.batch_header import INT32_MAX
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a partition stands, and the id of the source's topic that it was copied from (empty if not known)."""
+    """The progress of a partition, and the id of the source's topic (empty if unknown)."""
 
     anchor: Anchor
     topic_id: str = ""
 
 
 class Notes:
-    """The stored offsets of the source ``alias``, in ``topic`` of the target. Every method raises KafkaError."""
+    """The stored offsets of the source ``alias``, in ``topic`` of the target. Its methods raise KafkaError."""
 
     def __init__(self, target: Cluster, topic: str, alias: str, now_ms: Callable[[], int]) -> None:
         self.topic = topic
@@ -41,22 +41,22 @@ class Notes:
         self._stored: dict[TopicPartition, StoredOffset] = {}
 
     def read(self, partitions: int) -> None:
-        """Learn what is written; the topic has so many partitions."""
+        """Read the notes from the topic, which has this many partitions."""
         self._partitions = partitions
         self._stored = {TopicPartition(one.topic, one.partition): one for one in self._read()}
 
     def place(self, partition: TopicPartition) -> Place | None:
-        """Where a partition stands by the last note, if we have written that."""
+        """The progress of a partition by the last note, if Parley has written it."""
         stored = self._stored.get(partition)
         return None if stored is None else _place(stored)
 
     def upstream(self, partition: TopicPartition) -> int | None:
-        """The offset of the source to go on with by the last note of any mirror."""
+        """The source's next offset by the last note of any mirror."""
         stored = self._stored.get(partition)
         return None if stored is None else stored.offset + 1
 
     def first(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """The first note of ours in a row: of mirrors that begin to copy at the same moment, all go by it."""
+        """The first of the last consecutive notes by Parley: all mirrors that begin at the same moment use it."""
         wanted = set(partitions)
         found: dict[TopicPartition, Place] = {}
         for stored in self._read():
@@ -68,7 +68,7 @@ class Notes:
         return found
 
     def write(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Note where partitions stand."""
+        """Write the progress of partitions."""
         stored = {partition: _stored(self._alias, partition, place) for partition, place in places.items()}
         by_partition: dict[int, list[Encoded]] = {}
         for one in stored.values():
@@ -85,7 +85,7 @@ class Notes:
 
 
 def _place(stored: StoredOffset) -> Place | None:
-    """None for a note that names no producer id. Once the numbers of records were their offsets."""
+    """None for a note without producer id. In an older format, the numbers of records were their offsets."""
     if stored.downstream is None or stored.producer is None:
         return None
     sequence = stored.downstream & INT32_MAX if stored.sequence is None else stored.sequence

@@ -1,8 +1,8 @@
-"""A mirror at work: rounds of copying, and the regular work between them.
+"""Runs a mirror: rounds of copying, and the regular work between them.
 
-`Mirror` does not know who copies: it is given a function that runs ranges, which is Spark's in a job and a plain loop
-in a test. A range that got stuck, or a cluster that does not answer, is told once and tried again; it stops nothing
-else. The regular work (heartbeats, topics, groups) has a thread of its own, since copying may take long.
+``Mirror`` gets a function that copies ranges: Spark's in a job, a plain loop in a test. A range that gets stuck, or a
+cluster that does not respond, is reported once and retried. It stops nothing else. The regular work (heartbeats,
+topics, groups) has its own thread, since copying may take long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.pipeline.mirror.settings import MirrorSettings
 from parley.protocol.errors import KafkaError
 
 FLUSH_S: Final = 5.0
-"""How often offset syncs and stored offsets are written, at most."""
+"""The shortest time between two writes of offset syncs and stored offsets."""
 _LOOK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Ends = Mapping[int, Mapping[TopicPartition, int]]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a flow stands: altogether since this mirror was started, but for ``lag``, in offsets."""
+    """The progress of a flow since this mirror was started. ``lag`` is in offsets."""
 
     flow: str
     topics: int
@@ -55,9 +55,9 @@ class _Duty:
 
 
 class Mirror:
-    """All flows of a mirror. As a context it prepares them, does the regular work meanwhile, and ends with a flush.
+    """All flows of a mirror. As a context manager it prepares them, does the regular work, and flushes at the end.
 
-    Entering raises KafkaError where a cluster cannot be reached.
+    Entering raises KafkaError if a cluster cannot be reached.
     """
 
     def __init__(
@@ -91,24 +91,24 @@ class Mirror:
 
     @property
     def copying(self) -> list[Flow]:
-        """The flows that copy records, and not heartbeats only."""
+        """The flows that copy records, not only heartbeats."""
         return [flow for flow in self.flows if flow.settings.choices.enabled]
 
     def progress(self) -> list[Progress]:
-        """How the flows stand."""
+        """The progress of all flows."""
         return [
             Progress(flow.settings.name, len(flow.topics()), flow.records, flow.size_bytes, flow.lag)
             for flow in self.copying
         ]
 
     def ends(self) -> dict[int, dict[TopicPartition, int]]:
-        """Up to where everything can be copied now."""
+        """The present ends of everything that can be copied."""
         return {flow.number: flow.ends() for flow in self.copying}
 
     def copy(self, ends: Ends, tell: Callable[[], None] = lambda: None) -> None:
-        """Copy up to these ends, in rounds; ``tell`` is called before the first, and after each.
+        """Copy up to these ends, in rounds. ``tell`` is called before the first and after each.
 
-        What got stuck is left for the next time.
+        Ranges that get stuck are left for the next call.
         """
         wanted = {number: dict(some) for number, some in ends.items()}
         for flow in self.copying:
@@ -127,13 +127,13 @@ class Mirror:
             tell()
 
     def flush(self) -> None:
-        """Write down how far everything is."""
+        """Store the progress of all flows."""
         for flow in self.copying:
             _guarded(flow, "writing offsets", flow.flush)
         self._flushed_at = time.monotonic()
 
     def _finish(self, flow: Flow) -> None:
-        """The last words of a flow."""
+        """Flush a flow for the last time."""
         choices = flow.settings.choices
         if not choices.enabled:
             return
@@ -172,7 +172,7 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
 
 
 def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
-    """Do it; what a cluster refuses is told, and tried again when its time comes. Whether it was done."""
+    """Do a duty. Returns False if a cluster refused it: that is logged, and retried when it is due again."""
     try:
         work()
         return True

@@ -1,10 +1,10 @@
-"""What Spark streams of a mirror: up to where each partition of the sources can be copied.
+"""What Spark streams of a mirror: the end of each partition of the sources.
 
-A row is a flow's number, a topic, a partition and the offset its log ends at; every micro-batch has a row for each
-partition, whether it moved or not. Where to copy from is not Spark's business: the target's log knows (`copying`). So a
-query can begin with an empty checkpoint at any time.
+A row is a flow's number, a topic, a partition and the end offset of its log. Every micro-batch has a row for each
+partition, changed or not. The target's log, not Spark, knows where a copy begins (``copying``). So a query can start
+with an empty checkpoint at any time.
 
-Every few seconds a micro-batch comes even if nothing moved, so that what got stuck is tried again.
+Every few seconds there is a micro-batch even if nothing has changed, so that ranges that got stuck are retried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from parley.protocol.errors import KafkaError
 FORMAT: Final = "parley-mirror"
 SCHEMA: Final = "flow int, topic string, partition int, end bigint"
 RETRY_S: Final = 10
-"""How often a micro-batch comes though nothing moved."""
+"""How often there is a micro-batch although nothing has changed."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
-"""Which topics, partitions and settings are missing on the target. Decisions only.
+"""Finds topics, partitions and settings that are missing on the target. Decisions only.
 
-A mirrored topic is made with the number of partitions of the source and those settings that were changed there; later
-it gets the partitions that the source gets, and the settings are kept alike. A topic that is there already is grown,
-never shrunk, and its records are left as they are.
+A mirrored topic is created with the source's number of partitions and those settings that were changed there. Later it
+gets new partitions and changed settings as the source does. An existing topic is grown, never shrunk, and its records
+stay as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting to be set on the target; None takes it away, so that the target's default holds."""
+    """A change of a setting on the target. None removes it, so that the target's default applies."""
 
     name: str
     value: str | None
@@ -39,14 +39,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What is to be made: new topics with their number of partitions, and topics to grow to a number."""
+    """What to create: new topics with their numbers of partitions, and topics to grow to a number."""
 
     create: dict[str, int]
     grow: dict[str, int]
 
 
 def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
-    """Compare the wanted topics (by their names on the target) with those there, each with its partitions."""
+    """Compare the wanted topics (by their names on the target) with the existing ones, each with its partitions."""
     create = {name: count for name, count in source.items() if name not in target}
     grow = {name: count for name, count in source.items() if target.get(name, count) < count}
     return Topology(create, grow)
@@ -54,17 +54,17 @@ def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChoice:
-    """Which settings are carried over: all but ``exclude``; defaults of the source only if ``defaults`` is set."""
+    """The mirrored settings: all but ``exclude``, and defaults of the source only if ``defaults`` is set."""
 
     exclude: Selection
     defaults: bool = False
 
     def at_creation(self, settings: Mapping[str, Setting]) -> dict[str, str]:
-        """The settings a new topic is made with."""
+        """The settings of a new topic."""
         return {change.name: change.value for change in self.later(settings) if change.value is not None}
 
     def later(self, settings: Mapping[str, Setting]) -> list[Change]:
-        """What to set on a topic that exists, and what to take away."""
+        """The settings to set on an existing topic, and those to remove."""
         changes = []
         for name, setting in sorted(settings.items()):
             if setting.read_only or setting.sensitive or setting.source == STATIC_BROKER or name in self.exclude:

@@ -1,13 +1,13 @@
-"""An offset of a source's partition as one of the target's, from the offset syncs (KIP-382, KIP-656, KIP-894).
+"""Translates offsets of a source's partition to the target's, by the offset syncs (KIP-382, KIP-656, KIP-894).
 
-A sync says that record ``u`` here is record ``d`` there. Between two syncs with the same distance ``u - d`` every
-record was copied, since each record there comes from one of here, in order: so they make one run, within which every
-offset is translated exactly. Between two runs some records were not copied (markers of transactions, aborted or
-compacted records), and it is unknown which: there an offset becomes the one after the end of the run before it, which
-is never too far, so that a reader who goes on from there sees some records again but misses none.
+A sync says that record ``u`` of the source is record ``d`` of the target. Between two syncs with the same distance
+``u - d``, every record was copied, because the target has the source's records in order. So they make one run, in which
+every offset is translated exactly. Between two runs some unknown records were not copied (markers of transactions,
+aborted or compacted records). There an offset is translated to the one behind the end of the run before it. That is
+never too far: a reader that continues there sees some records again but misses none.
 
-MirrorMaker 2 keeps syncs at growing distances instead and always translates to at most one after a sync: what it says
-is never further than what this says.
+MirrorMaker 2 keeps syncs at growing distances instead, and translates to at most one offset behind a sync. Its result
+is never further than this one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final
 from parley.pipeline.mirror.internal_records import OffsetSync
 
 RUNS_MAX: Final = 10_000
-"""Runs kept of one partition; offsets before the oldest are no longer translated."""
+"""How many runs are kept of one partition. Offsets before the oldest are no longer translated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records ``upstream`` to ``last`` here are records ``downstream`` and following there."""
+    """The source's records ``upstream`` to ``last`` are the target's from ``downstream`` on."""
 
     upstream: int
     last: int
@@ -37,7 +37,7 @@ class Run:
 
 
 class Translation:
-    """What the syncs of one partition say, in the order in which they were written."""
+    """The syncs of one partition, in the order in which they were written."""
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -51,7 +51,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Take a sync. One that goes back, here or there, means that the topic was created again: forget the runs."""
+        """Add a sync. If it goes back in the source or the target, the topic was created again, and the runs are dropped."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()
@@ -72,9 +72,9 @@ class Translation:
             self._runs.append(Run(run.upstream, run.last - 1, run.downstream))
 
     def downstream(self, upstream: int) -> int | None:
-        """Where a reader that would read ``upstream`` next here has to go on there; None if that is not known.
+        """The target's offset for a reader whose next offset in the source is ``upstream``; None if it is unknown.
 
-        Of a reader that is behind the first sync nothing is known.
+        It is unknown for a reader before the first sync.
         """
         at = bisect_right(self._runs, upstream, key=lambda run: run.upstream) - 1
         if at < 0:
@@ -83,7 +83,7 @@ class Translation:
         return run.downstream + min(upstream, run.last + 1) - run.upstream
 
     def upstream(self, downstream: int) -> int | None:
-        """From where on to copy again, if the log there was cut off at ``downstream``; None if that is not known."""
+        """The source's offset to copy from again if the target's log was cut at ``downstream``; None if unknown."""
         at = bisect_right(self._runs, downstream, key=lambda run: run.downstream) - 1
         if at < 0:
             return None
@@ -106,11 +106,11 @@ class Translations:
         return None if found is None else found.latest
 
     def downstream(self, topic: str, partition: int, upstream: int) -> int | None:
-        """As `Translation.downstream`."""
+        """As ``Translation.downstream``."""
         found = self._of.get((topic, partition))
         return None if found is None else found.downstream(upstream)
 
     def upstream(self, topic: str, partition: int, downstream: int) -> int | None:
-        """As `Translation.upstream`."""
+        """As ``Translation.upstream``."""
         found = self._of.get((topic, partition))
         return None if found is None else found.upstream(downstream)
