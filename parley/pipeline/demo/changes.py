@@ -1,9 +1,8 @@
 """The Spark job of ``make pipeline``: the changes of a repository, counted by time and folder.
 
-Records of the source topic are JSON of one changed file in one commit; what comes out, into the target topic, is the
-count of each window and folder, once, when the watermark says that the window is complete. ``python -m
-parley.pipeline.demo.changes
---help``; it runs until SIGTERM, goes on from its checkpoint, and prints a line of JSON for every micro-batch.
+A record of the source topic is JSON: one changed file in one commit. The target topic gets the count of each window and
+folder once, when the watermark shows that the window is complete. ``python -m parley.pipeline.demo.changes --help`` has
+the options. The job runs until SIGTERM, continues from its checkpoint, and prints a line of JSON for every micro-batch.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "commit string, at timestamp, path string, folder string, added long, deleted long"
 WATERMARK: Final = "1 hour"
-"""How late a change may come."""
+"""How late a change may arrive."""
 _LOOK_S: Final = 0.2
 
 
 def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema: str) -> DataFrame:
-    """The fields of the JSON values of a topic, from its beginning, as they come."""
+    """The fields of a topic's JSON values, from its beginning, as a stream."""
     from pyspark.sql import functions as f
 
     source = (
@@ -47,7 +46,7 @@ def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema
 
 
 def counted(rows: DataFrame, window: str) -> DataFrame:
-    """Key and value of the records that tell of windows and folders."""
+    """Key and value of the records with the counts of windows and folders."""
     from pyspark.sql import functions as f
 
     counts = (
@@ -80,7 +79,7 @@ def _query(
 
 
 def _told(progress: Any) -> dict[str, Any]:
-    """What is said of a micro-batch; ``done`` is up to where the source topic is counted."""
+    """The line for a micro-batch. ``done`` are the offsets of the source topic that are counted."""
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
     topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the one without a name is a note
@@ -93,7 +92,7 @@ def run(
 ) -> int:
     """Write what ``counted`` makes of a topic's values and a window to another topic, until SIGTERM.
 
-    1 if the query fails.
+    Returns 1 if the query fails.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--bootstrap-server", required=True)

@@ -1,8 +1,8 @@
 """The Spark job of the worked example (docs/example-orders.md): change events of orders become revenue by window.
 
-A value is the JSON of a change as a database's log has it: ``op`` (c, u, d), ``at``, and the order ``before`` and
-``after`` it. A change adds what it adds to the revenue of its country, in the window in which it was made. Windows are
-written once, when the watermark says that they are complete.
+A value is the JSON of a change in a database's log: ``op`` (c, u, d), ``at``, and the order ``before`` and ``after``
+it. Each change adds its difference to the revenue of its country, in the window of its time. Windows are written once,
+when the watermark shows that they are complete.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 ORDER: Final = "struct<id: bigint, country: string, amount: decimal(12, 2)>"
 SCHEMA: Final = f"op string, at timestamp, before {ORDER}, after {ORDER}"
 WATERMARK: Final = "30 minutes"
-"""Longer than events are late, and partitions apart."""
+"""Longer than events are late, and than partitions differ in time."""
 
 
 def revenue(changes: DataFrame, window: str) -> DataFrame:
-    """Key and value of the records that tell the revenue of a window and a country."""
+    """Key and value of the records with the revenue of a window and a country."""
     from pyspark.sql import functions as f
 
     parts = f.array(

@@ -1,9 +1,9 @@
-"""Topics to files, and back: Parquet, Delta, CSV and JSON, without a record twice or missing across runs and kills.
+"""Loads topics into files (Parquet, Delta, CSV, JSON) and back. No record is twice or missing, across runs and kills.
 
-- `ranges`: which offsets become which file; names of files say so.
-- `columns`: what the columns are, from records to rows: schemas of JSON and Avro, event time.
-- `files`: one range written to files, what a Spark task does.
-- `manifest`: what was committed, for folders of files; `delta` keeps the same in Delta's own log.
-- `job`: rounds of ranges, each committed as a whole.
-- `back`: files to a topic.
+- ``ranges``: which offsets become which file. The names of files tell.
+- ``columns``: from records to rows: the columns, their schemas in JSON and Avro, event time.
+- ``files``: writes one range to files: the work of a Spark task.
+- ``manifest``: what was committed to a folder of files; ``delta`` keeps this in Delta's own log.
+- ``job``: rounds of ranges, each committed as a whole.
+- ``back``: files to a topic.
 """

@@ -1,16 +1,15 @@
-"""Files to a topic: what was loaded, or any rows, as records again, each once whatever kills the load.
+"""Sends files to a topic: loaded ones, or any rows. Each row becomes a record once, whatever kills the load.
 
-A row's partition is its column ``partition``, where the topic has it, else that of its key as every client of Kafka
-would choose it, else one for each file in turn. Key, value, timestamp and headers are taken from the columns of these
-names, with or without an underscore; a row without ``value`` is a record of its other columns as JSON.
+The column ``partition`` gives a row's partition, if the topic has it. Otherwise the key decides, as in Kafka's clients;
+without a key, each file gets the next partition. Key, value, timestamp and headers come from the columns of these
+names, with or without an underscore. A row without ``value`` becomes a record of its other columns as JSON.
 
-How far it is, the topic itself says: before the first record is sent, a note in ``_parley/back`` beside the files names
+The topic itself shows the progress. Before the first record is sent, a note in ``_parley/back`` beside the files names
 the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
-it as a mirror appends them, numbered in the order of the rows (`parley.pipeline.mirror.appending`, where the
-guarantee is): so
-a task sees what is there, whatever other producers write, and goes on with the next row. When all is done the
-note says so, and the next load sends the files that are new, under the next note. Who finds the number of his note
-taken goes on by the other's: the log takes every row once from both.
+it as in a mirror, numbered in the order of the rows (``parley.pipeline.mirror.appending`` has the guarantee). So a task
+sees what is there, whatever other producers write, and continues with the next row. In the end the note is marked as
+finished, and the next load sends the new files under the next note. If two loads begin at once, the second uses the
+note of the first: the log accepts every row once from both.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROWS: Final = 500
-"""Rows that become one batch."""
+"""The number of rows in one batch."""
 _BATCHES: Final = 20
 _ATTEMPTS: Final = 5
 _NOBODY: Final = ProducerId(-1, -1)
@@ -64,16 +63,16 @@ _AS_WRITTEN: Final = pa_csv.ConvertOptions(
     strings_can_be_null=True,
     quoted_strings_can_be_null=False,
 )
-"""What is read of CSV as it was written: 007 is no number, and what is empty is not null if it is quoted."""
+"""How CSV is read, as it was written: 007 is text, and a quoted empty value is not null."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BackTask:
-    """The rows of one partition of the topic: those of ``files`` that belong there, in their order.
+    """The rows of ``files`` that belong to one partition of the topic, in their order.
 
-    They are numbered as the records of ``producer``, who has none in the partition before offset ``start``.
+    They are numbered as records of ``producer``, which has none in the partition before offset ``start``.
     """
 
     connection: Connection
@@ -89,7 +88,7 @@ class BackTask:
 
 @dataclass(frozen=True, slots=True)
 class BackSettings:
-    """What to send where; ``base64``: keys and values are written so in the files."""
+    """What to send to which topic. With ``base64``, the files have keys and values in base64."""
 
     connection: Connection
     topic: str
@@ -108,7 +107,7 @@ def on_spark(session: SparkSession) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A load into a topic: ``files`` are its own, ``sent`` those of the loads before."""
+    """A load into a topic: ``files`` are its files, ``sent`` those of earlier loads."""
 
     number: int
     finished: bool
@@ -120,7 +119,7 @@ class _Note:
 
 
 def send_back(settings: BackSettings, run: Run) -> int:
-    """Send the files that were not sent to the topic yet; the number of records that were missing.
+    """Send the files that were not sent to the topic yet. Returns the number of records sent now.
 
     Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without such files.
     """
@@ -153,7 +152,7 @@ def send_back(settings: BackSettings, run: Run) -> int:
 
 
 def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
-    """The note to go by: that of a load that was not finished, or a new one; None if there is nothing to send."""
+    """Return the note of an unfinished load, or a new one; None if there is nothing to send."""
     topic_id = cluster.topic_id(settings.topic)
     while True:
         last = notes.last()
@@ -185,7 +184,7 @@ def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _No
 class _Notes:
     """The notes of the loads into a topic: ``_parley/back/<topic>/<number>.json``, numbered without a gap.
 
-    An older version had one file for all of them, in which no producer id is named.
+    An older version had one file for all of them, without producer ids.
     """
 
     def __init__(self, system: pa_fs.FileSystem, root: str, topic: str) -> None:
@@ -195,7 +194,7 @@ class _Notes:
         self._older = f"{root}/{OURS}/back-{topic}.json"
 
     def last(self) -> _Note | None:
-        """The newest."""
+        """The newest note."""
         found = self.system.get_file_info(pa_fs.FileSelector(self._folder, allow_not_found=True))
         paths = sorted(info.path for info in found if info.path.endswith(".json"))
         if paths:
@@ -210,7 +209,7 @@ class _Notes:
             return json.loads(stream.read())
 
     def add(self, note: _Note) -> bool:
-        """Write a new one; False if another load has taken its number."""
+        """Write a new note. Returns False if another load has taken its number."""
         self.system.create_dir(self._folder, recursive=True)
         try:
             write_new(self.system, self._path(note), json.dumps(asdict(note)).encode())
@@ -219,7 +218,7 @@ class _Notes:
         return True
 
     def finish(self, note: _Note) -> None:
-        """Say that all of it was sent."""
+        """Mark a note as finished."""
         path = self._path(note)
         temporary = f"{path}.{uuid.uuid4().hex}"
         with self.system.open_output_stream(temporary) as stream:
@@ -233,7 +232,7 @@ class _Notes:
 def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
     """The files below the folder, relative to it, in the order in which their rows are sent.
 
-    Of a folder that was loaded those that were committed: a load that was killed may have left others.
+    If the folder is the target of a load, only committed files count: a killed load may have left others.
     """
     if settings.format == "delta":
         from deltalake import DeltaTable
@@ -258,15 +257,16 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
 
 
 def send_rows(task: BackTask) -> int:
-    """Send what is missing of one partition's rows; how many records that were. Raises KafkaError and OSError, and
-    Overtaken if the topic does not go on where the note says."""
+    """Send the missing rows of one partition. Returns their number.
+
+    Raises KafkaError and OSError, and Overtaken if the topic's log contradicts the note."""
     with Cluster(task.connection) as cluster:
         refused: list[int] = []
         while len(refused) < _ATTEMPTS:
             try:
                 return _send(cluster, task)
             except Overtaken as overtaken:
-                if refused and refused[-1] != overtaken.sequence:  # the other one gets on
+                if refused and refused[-1] != overtaken.sequence:  # the other task makes progress
                     refused.clear()
                 refused.append(overtaken.sequence)
     raise Overtaken(
@@ -313,7 +313,7 @@ def _records(task: BackTask) -> Iterator[Record]:
 
 
 def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file. Raises BadRecord for one that is no file of this kind."""
+    """Yield the rows of a file. Raises BadRecord if it is not a file of this format."""
     try:
         if kind == "json":
             with system.open_input_stream(path) as stream:
@@ -333,7 +333,7 @@ def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, 
 
 
 def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows, with bytes in keys, values and headers only: in JSON they are base64, as a load writes them."""
+    """Return rows without bytes outside keys, values and headers: in JSON they are base64, as a load writes them."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         found, name = column.to_pylist(), field.name.removeprefix("_")
@@ -371,7 +371,7 @@ def _record(row: dict[str, Any], as_base64: bool) -> Record:
 
 
 def _timestamp(value: Any) -> int:
-    """In ms; a row without one is of now."""
+    """The timestamp in ms. A row without one gets the present time."""
     if value is None:
         return time.time_ns() // 1_000_000
     found = moment(value) if isinstance(value, str | int) else moment(value.isoformat())

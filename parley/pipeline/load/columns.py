@@ -1,16 +1,16 @@
-"""From records to rows: what the columns of a loaded topic are.
+"""From records to rows: the columns of a loaded topic.
 
-Without more being said the columns are those of Spark's Kafka source, keys and values as bytes. A `Layout` says how
-keys and values are read, and into which columns they go:
+By default the columns are those of Spark's Kafka source, with keys and values as bytes. A ``Layout`` says how keys and
+values are read, and into which columns they go:
 
 - ``binary``, ``string`` (UTF-8), ``base64``: one column.
-- ``json``: a struct of the schema's fields; fields that a record lacks are null, others are left out.
-- ``avro``: a datum of the Avro schema; ``avro-confluent``: after a zero byte and a schema's number of four bytes, which
-  registries of schemas put before it.
+- ``json``: a struct of the schema's fields. Fields that a record lacks are null, others are left out.
+- ``avro``: a datum of the Avro schema; ``avro-confluent``: a datum behind a zero byte and the four bytes of a schema's
+  id, as with schema registries.
 
-With ``flat`` the fields of the value's struct are columns themselves, and those of Kafka have names that begin with an
-underscore. Event time is the record's timestamp or a field of the value; a row without one belongs to the folder
-`NO_TIME`, as Hive calls it.
+With ``flat``, the fields of the value's struct are columns themselves, and the names of Kafka's columns begin with an
+underscore. The event time is the record's timestamp or a field of the value. A row without event time goes to the
+folder ``NO_TIME``, which is Hive's name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from parley.pipeline.values.json_text import dumps
 FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
 STRUCTURED: Final = frozenset({"json", "avro", "avro-confluent"})
 CORRUPT: Final = "_corrupt"
-"""The column with the bytes of values that could not be read, where such records are kept."""
+"""The column with the bytes of values that cannot be read, if such records are kept."""
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _NO_TIMESTAMP: Final = pa.scalar(-1000, _MOMENT)
-"""Of records that have none (Kafka writes -1 ms)."""
+"""The timestamp of records that have none (Kafka writes -1 ms)."""
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "year": (("year", "%Y"),),
@@ -43,20 +43,20 @@ FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "day": (("date", "%Y-%m-%d"),),
     "hour": (("date", "%Y-%m-%d"), ("hour", "%H")),
 }
-"""The columns that folders are named after, and what stands in them."""
+"""The columns that folders are named after, and their values."""
 
 
 class BadRecord(Exception):
-    """A record's key or value is not what the schema says; the text says which record, and why."""
+    """A record's key or value does not match the schema. The text says which record, and why."""
 
 
 class BadLayout(ValueError):
-    """The columns asked for make no sense; the text says why."""
+    """The requested columns are impossible. The text says why."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How records become rows. Raises BadLayout for what does not go together."""
+    """How records become rows. Raises BadLayout for settings that contradict each other."""
 
     key_format: str = "binary"
     value_format: str = "binary"
@@ -67,7 +67,7 @@ class Layout:
     partition_by: str | None = None
     event_time: str | None = None
     text: bool = False
-    """The file format has no nested columns and no bytes: what is nested becomes JSON, bytes base64."""
+    """True if the file format has no nested columns and no bytes: nested values become JSON, and bytes base64."""
 
     def __post_init__(self) -> None:
         structured = self.value_format in STRUCTURED
@@ -103,7 +103,7 @@ class Layout:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The columns of the files; those that name folders are not among them."""
+        """The columns of the files, without those that name folders."""
         kafka = kafka_schema(include_headers=True)
         value = self.schema.type if self.schema and self.value_format in STRUCTURED else self._plain(self.value_format)
         plain = [
@@ -131,7 +131,7 @@ class Layout:
 
 
 def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """The rows of decoded records, as the layout wants them, each with the names of its folders.
+    """Return the rows of decoded records by the layout, each with the names of its folders.
 
     Raises BadRecord unless such records are dropped or kept.
     """
@@ -182,7 +182,7 @@ def _where(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
-    """The values as their column, their event times (null unless a field tells them), and which could not be read."""
+    """Return the column of the values, their event times (null unless a field has them), and which cannot be read."""
     column = batch.column("value")
     if layout.value_format not in STRUCTURED:
         values = _text(layout.value_format, column, batch, "value")
@@ -195,7 +195,7 @@ def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
 
 
 class _Part(NamedTuple):
-    """Rows that follow each other: their values, their event times, and whether they could not be read."""
+    """Consecutive rows: their values, their event times, and whether they are unreadable."""
 
     values: Any
     times: Any
@@ -204,14 +204,14 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The values of a batch, read at once; in halves if one does not fit, so that those that do not are found."""
+    """Reads the values of a batch at once. If that fails, it reads halves, until it has found the bad values."""
 
     layout: Layout
     batch: pa.RecordBatch
     read: Callable[[list[bytes | None]], pa.Array]
 
     def parts(self, some: list[bytes | None], first: int) -> Iterator[_Part]:
-        """The values, of which the first is that of row ``first``. Raises BadRecord if the layout says so."""
+        """Yield the parts of these values, from row ``first`` on. Raises BadRecord if the layout says so."""
         try:
             values = self.read(some)
             yield _Part(values, _times(self.layout, values), is_corrupt=False)
@@ -228,7 +228,7 @@ class _Reading:
 
 
 def _times(layout: Layout, values: pa.Array) -> pa.Array:
-    """The event times of values: null unless a field tells them. Raises one of `NOT_FITTING`."""
+    """The event times of values: null unless a field has them. Raises one of ``NOT_FITTING``."""
     if layout.event_time is None:
         return pa.nulls(len(values), _MOMENT)
     told = pc.struct_field(values, layout.event_time)
@@ -252,7 +252,7 @@ def _no_text(kind: pa.DataType) -> bool:
 
 
 def _as_text(column: Any) -> Any:
-    """Nested values as JSON, bytes as base64."""
+    """Turn nested values into JSON, and bytes into base64."""
     plain = [jsonable(one, column.type) for one in column.to_pylist()]
     found = [one if one is None or isinstance(one, str) else dumps(one) for one in plain]
     return pa.array(found, pa.string())

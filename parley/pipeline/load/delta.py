@@ -1,8 +1,7 @@
-"""What was loaded into a Delta table, kept in its own log: files and offsets in one commit.
+"""Loads into a Delta table: each commit in its log has files and offsets.
 
-The offsets are Delta's application transactions, one for each partition: ``parley-load/topic/partition`` with the
-offset to go on from as its version. So a commit is there with its offsets or not at all, and readers of Delta never see
-files that no commit names.
+The offsets are Delta's application transactions, one for each partition: ``parley-load/topic/partition``, with the next
+offset as the version. So a commit has its offsets or does not exist, and readers never see files without a commit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _APPLICATION: Final = "parley-load"
 
 
 class DeltaCommits:
-    """The commits of a Delta table, for one topic. Raises LoadConflict where the table has other columns."""
+    """The commits of a Delta table, for one topic. Raises LoadConflict if the table has other columns."""
 
     def __init__(self, destination: Destination, topic: str, layout: Layout) -> None:
         self._destination = destination
@@ -52,7 +51,7 @@ class DeltaCommits:
         return table
 
     def _check(self, table: DeltaTable) -> None:
-        """Raises LoadConflict if the table has other columns, or is divided by others, than the files."""
+        """Raise LoadConflict if the table has other columns or other partition columns than the files."""
         uri, by = self._destination.uri, table.metadata().partition_columns
         there = {one.name: one.type for one in pa.schema(table.schema().to_arrow())}
         wanted = dict(self._columns())
@@ -75,23 +74,23 @@ class DeltaCommits:
         return columns
 
     def look_up(self, partitions: Sequence[int]) -> None:
-        """Read how far these partitions are loaded."""
+        """Read the next offsets of these partitions."""
         if self._table is not None:
             found = {each: self._table.transaction_version(self._application(each)) for each in partitions}
             self.positions = {each: offset for each, offset in found.items() if offset is not None}
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take the folder, and make the table if there is none; ``positions`` is where new partitions begin."""
+        """Take over the folder, and create the table if there is none. New partitions begin at ``positions``."""
         if self._table is None:
             self._make()
-            self._table = self._open()  # perhaps that of another, made meanwhile
+            self._table = self._open()  # perhaps another load has created it
         self._add_columns()
         take_folder(self._destination.uri, self._destination.load_id)
         if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
             self.commit([], new)
 
     def _make(self) -> None:
-        """Make the table unless it is there. Without retries: the library would commit again, over that of another."""
+        """Create the table unless it exists. It is not retried: the library would commit over another load's table."""
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import CommitFailedError
 
@@ -107,7 +106,7 @@ class DeltaCommits:
             raise LoadConflict(f"another writer created {self._destination.uri} first: {error}") from None
 
     def _add_columns(self) -> None:
-        """Add the columns that the table does not have yet: null in the rows that are there."""
+        """Add the missing columns to the table. They are null in its present rows."""
         from deltalake import Field, Schema
         from deltalake.exceptions import CommitFailedError
 
@@ -121,7 +120,7 @@ class DeltaCommits:
                 raise LoadConflict(f"another writer changed {self._destination.uri} first: {error}") from None
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
+        """Add these files to the table. Raises LoadConflict if the offsets have changed since."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
@@ -161,5 +160,5 @@ def _shown(columns: Mapping[str, Any]) -> str:
 
 
 def new_load_id() -> str:
-    """A mark that no other load has."""
+    """Return a unique mark for a load."""
     return uuid.uuid4().hex

@@ -1,8 +1,8 @@
-"""One range of offsets written to files: what a Spark task does.
+"""Writes one range of offsets to files: the work of a Spark task.
 
-A file is written below ``_parley/pending`` and moved to its place when it is whole, so that readers of the
-folder see whole files only. A task that outlives its load (the driver was killed, and the load started again) does not
-move anything any more: the mark of the running load is another one by then.
+A file is written below ``_parley/pending`` and moved to its place when it is complete, so readers of the folder see
+only complete files. A task that outlives its load (the driver was killed, and the load started again) moves nothing:
+the mark of the running load has changed.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from parley.pipeline.values.json_text import dumps
 from parley.pipeline.values.widening import iceberg_columns
 
 OURS: Final = "_parley"
-"""The folder with what is ours; readers of a folder of files pass over names that begin with an underscore."""
+"""Parley's own folder. Readers of a folder of files ignore names that begin with an underscore."""
 DELTA_LOG: Final = "_delta_log"
-"""The folder by which a Delta table is known."""
+"""The folder that shows a Delta table."""
 EXTENSIONS: Final = {"parquet": "parquet", "delta": "parquet", "iceberg": "parquet", "csv": "csv", "json": "json"}
 OPEN_MAX: Final = 128
-"""How many files a task writes at once; of more, the one that was begun first is closed, and begun again as another."""
+"""How many files a task has open. For one more, the oldest is closed; its folder gets another file later."""
 
 
 class NotOurs(Exception):
-    """Another load has begun in this folder meanwhile."""
+    """Another load has taken over this folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where files go, as what; ``load_id`` is the mark of the running load."""
+    """The folder of the files, and their format. ``load_id`` is the mark of the running load."""
 
     uri: str
     format: str
     load_id: str
 
     def filesystem(self) -> tuple[pa_fs.FileSystem, str]:
-        """The file system and the folder in it. Raises ValueError for an address of none."""
+        """The file system and the folder in it. Raises ValueError if the address has no known file system."""
         return filesystem(self.uri)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file: its path below the folder, and what is in it."""
+    """A file: its path below the folder, and its content."""
 
     path: str
     range: OffsetRange
     records: int
     size_bytes: int
     statistics: str = ""
-    """Of a file of a Delta table, as Delta's log has them."""
+    """The statistics of a file of a Delta table, as in Delta's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def mark_path(root: str) -> str:
 
 
 def take_folder(uri: str, load_id: str) -> None:
-    """Take a folder from another load: leave the mark of this one, and delete files that were never finished.
+    """Take over a folder from another load: write this load's mark, and delete unfinished files.
 
-    A task of the other load that would move a file to its place now fails.
+    After this, tasks of the other load fail when they move a file to its place.
     """
     system, root = filesystem(uri)
     system.create_dir(f"{root}/{OURS}", recursive=True)
@@ -115,9 +115,9 @@ def _cluster(connection: Connection) -> Cluster:
 
 
 def write_range(task: Task) -> list[Written]:
-    """Write the records of a range; the files there are now.
+    """Write the records of a range. Returns the files.
 
-    Raises KafkaError, `columns.BadRecord`, OSError and NotOurs.
+    Raises KafkaError, ``columns.BadRecord``, OSError and NotOurs.
     """
     folder = _Folder(task)
     partition, first, end = task.range.partition, task.range.first, task.range.end
@@ -133,7 +133,7 @@ def write_range(task: Task) -> list[Written]:
 
 
 class _Folder:
-    """The files of a range, one for each folder it has records of."""
+    """The files of a range: one for each folder of its records."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -214,7 +214,7 @@ class _File:
 
 
 class _JsonLines:
-    """A record a line; the values of headers are text, with replacement characters where they are none."""
+    """Writes a record per line. Values of headers become text; invalid UTF-8 becomes replacement characters."""
 
     def __init__(self, stream: Any, columns: pa.Schema) -> None:
         self._stream, self._columns = stream, columns
@@ -244,7 +244,7 @@ def _writer(kind: str, stream: Any, columns: pa.Schema) -> Any:
 
 
 def data_files(filesystem: pa_fs.FileSystem, root: str) -> Iterator[tuple[str, str]]:
-    """Path and name of every file below a folder, but for those in `OURS` and in Delta's log."""
+    """Yield path and name of every file below a folder, except those in ``OURS`` and in Delta's log."""
     selector = pa_fs.FileSelector(root, recursive=True, allow_not_found=True)
     for info in filesystem.get_file_info(selector):
         below = info.path.removeprefix(root).lstrip("/")

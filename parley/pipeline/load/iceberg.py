@@ -1,7 +1,7 @@
-"""What was loaded into a table of Iceberg: files and offsets in one commit (`parley.pipeline.tables.iceberg`).
+"""Loads into an Iceberg table: each commit has files and offsets (``parley.pipeline.tables.iceberg``).
 
 The files are below the ``data`` folder of the table. Columns are added, and widened as Iceberg can. A table that is
-divided by event time has Iceberg's own division: readers need not know the folders.
+partitioned by event time uses Iceberg's own partitioning: readers need not know the folders.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["IcebergCommits"]
 
 _APPLICATION: Final = "parley-load"
 _ATTEMPTS: Final = 20
-"""How often a commit is tried on top of those of other writers."""
+"""How often a commit is retried after commits of other writers."""
 
 
 class IcebergCommits:
-    """The commits of a table, for one topic; makes it if there is none. Raises LoadConflict if it has other columns."""
+    """The commits of a table, for one topic. Creates a missing table. Raises LoadConflict if it has other columns."""
 
     def __init__(self, place: IcebergPlace, topic: str, layout: Layout, load_id: str) -> None:
         self._place = place
@@ -49,21 +49,21 @@ class IcebergCommits:
 
     @property
     def folder(self) -> str:
-        """Where the files go."""
+        """The folder of the files."""
         return f"{self._table.location}/data"
 
     def look_up(self, partitions: Sequence[int]) -> None:
-        """Read how far these partitions are loaded. Raises LoadConflict if that cannot be told any more."""
+        """Read the next offsets of these partitions. Raises LoadConflict if the table no longer has them."""
         self.positions = self._read(self._table, partitions)
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take the table from another load; ``positions`` is where new partitions begin."""
+        """Take over the table from another load. New partitions begin at ``positions``."""
         take_folder(self.folder, self._load_id)
         if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
             self.commit([], new)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
+        """Add these files to the table. Raises LoadConflict if the offsets have changed since."""
         paths = [f"{self.folder}/{one.path}" for one in files]
         moved = {self._application(each): offset for each, offset in positions.items()}
         for attempt in range(_ATTEMPTS):
@@ -106,7 +106,7 @@ class IcebergCommits:
 
 
 def _division(layout: Layout, columns: pa.Schema) -> dict[str, str]:
-    """How the table is divided. Raises LoadConflict if no column of it has the event time."""
+    """How the table is partitioned. Raises LoadConflict if none of its columns has the event time."""
     if layout.partition_by is None:
         return {}
     name = layout.event_time or ("_timestamp" if layout.flat else "timestamp")

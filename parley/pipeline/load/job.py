@@ -1,7 +1,7 @@
 """Loading a topic: rounds of ranges, written in parallel and committed as a whole.
 
-Who runs the ranges is given: Spark's tasks, or a plain loop. A round that was not committed did not happen: the next
-load begins where the last commit ends.
+The caller chooses what runs the ranges: Spark's tasks, or a plain loop. A round without a commit has no effect: the
+next load begins at the end of the last commit.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from parley.pipeline.tables.iceberg import IcebergPlace
 
 PER_FILE: Final = 1_000_000
-"""Offsets that become one file, by default."""
+"""The default number of offsets in one file."""
 
 
 class Commits(Protocol):
-    """Where it is kept what was loaded: `Manifests`, `DeltaCommits` or `IcebergCommits`."""
+    """Stores what was loaded: ``Manifests``, ``DeltaCommits`` or ``IcebergCommits``."""
 
     @property
     def positions(self) -> Mapping[int, int]:
-        """Partition -> the offset to go on from."""
+        """The next offset of each partition."""
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take the folder; ``positions`` is where partitions that were never loaded begin."""
+        """Take over the folder. Partitions that were never loaded begin at ``positions``."""
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Say that these files belong to what is loaded."""
+        """Commit these files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """What to load, and how."""
+    """The settings of a load."""
 
     connection: Connection
     topic: str
@@ -55,12 +55,12 @@ class LoadSettings:
     per_file: int = PER_FILE
     accept_loss: bool = False
     iceberg: IcebergPlace | None = None
-    """The table, for the format ``iceberg``; ``uri`` has no meaning then."""
+    """The table, for the format ``iceberg``. Then ``uri`` has no effect."""
 
 
 @dataclass(slots=True)
 class Loaded:
-    """How far a load is: offsets of ``wanted`` that are done, and what became of them."""
+    """The progress of a load: the offsets of ``wanted`` that are done, and their results."""
 
     wanted: int
     offsets: int = 0
@@ -73,17 +73,17 @@ Run = Callable[[list[Task]], Iterable[list[Written]]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Writes ranges in Spark's tasks; they raise `spark_tasks.TaskFailed`."""
+    """Return a function that writes ranges in Spark's tasks. It raises ``spark_tasks.TaskFailed``."""
     return lambda tasks: run_tasks(session, write_range, tasks)
 
 
 def load(
     settings: LoadSettings, run: Run, *, at_once: int = 4, tell: Callable[[Loaded], None] = lambda _: None
 ) -> Loaded:
-    """Load what is in the topic now and not in the folder yet; ``tell`` is called after every commit, and before all.
+    """Load the topic's records that are not in the folder yet. ``tell`` is called first, and after every commit.
 
-    Raises `ranges.RecordsGone`, `ranges.TopicRecreated`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and
-    OSError.
+    Raises ``ranges.RecordsGone``, ``ranges.TopicRecreated``, ``manifest.LoadConflict``, ``columns.BadRecord``,
+    KafkaError and OSError.
     """
     with Cluster(settings.connection) as cluster:
         places = [TopicPartition(settings.topic, one) for one in cluster.partitions([settings.topic])[settings.topic]]
@@ -116,9 +116,9 @@ def load(
 def _ends_of_uncommitted(
     cluster: Cluster, positions: Mapping[int, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where partitions end that were loaded beyond what is committed, into a Delta table with uncommitted records.
+    """Return the ends of partitions that were loaded beyond their last stable offset, by a load of uncommitted records.
 
-    There is nothing to load of them until the open transaction ends.
+    Nothing of them can be loaded until the open transaction ends.
     """
     beyond = {
         place: positions[place.partition] for place, end in ends.items() if positions.get(place.partition, 0) > end

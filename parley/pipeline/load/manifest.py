@@ -1,16 +1,16 @@
-"""What was loaded into a folder of files, kept beside them: a manifest for each commit, numbered without a gap.
+"""The commits of a load into a folder of files: a manifest for each, beside the files, numbered without a gap.
 
-A manifest is written last, when all its files are in their places, and it appears whole or not at all, under a number
-that no other load can take: so a load that was killed leaves files that no manifest names, which the next one deletes
-before it begins (`ranges.is_stray`). It begins with a manifest without files: an older load that still runs finds its
-next number taken and ends, before it can name a file that the new one has deleted. (An object store cannot refuse a
-name that is taken: there it is looked first, and two loads in the same moment may both think it theirs.) It is JSON::
+A manifest is written last, when all its files are in their places. It appears complete or not at all, under a number
+that no other load can take. So a killed load leaves files that no manifest names, and the next load deletes them before
+it begins (``ranges.is_stray``). A load begins with a manifest without files: an older load that still runs finds its
+next number taken and ends, before it can name a deleted file. (An object store cannot refuse an existing name. There
+the load looks first, and two loads at the same moment may both take the number.) A manifest is JSON::
 
     {"version": 1, "number": 3, "topic": "t", "settings": {...}, "positions": {"0": 100},
      "files": [{"path": "t+0+...parquet", "partition": 0, "first": 0, "last": 99, "records": 100, "bytes": 4711}]}
 
-``positions`` are the offsets to go on from, of every partition that was there. ``settings`` are what must not change
-between loads into one folder.
+``positions`` are the next offsets of every partition at that time. ``settings`` must not change between loads into one
+folder.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _NAME: Final = re.compile(r"(\d{10})\.json")
 
 
 class LoadConflict(Exception):
-    """Another load, or another kind of load, has this folder; the text says what to do."""
+    """Another load, or another kind of load, has this folder. The text says what to do."""
 
 
 class Manifests:
-    """The manifests of a folder, for one topic. Raises LoadConflict where the folder has other contents."""
+    """The manifests of a folder, for one topic. Raises LoadConflict if the folder has other content."""
 
     def __init__(self, destination: Destination, topic: str, settings: Mapping[str, str]) -> None:
         self._destination = destination
@@ -56,12 +56,12 @@ class Manifests:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Partition -> the offset to go on from."""
+        """The next offset of each partition."""
         found = {} if self._last is None else self._last["positions"]
         return {int(partition): offset for partition, offset in found.items()}
 
     def _check_new(self) -> None:
-        """Refuse a folder that has files which would be taken for those of a killed load."""
+        """Refuse a folder with files that look like those of a killed load."""
         uri, topic = self._destination.uri, self._topic
         if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
             raise LoadConflict(f"{uri} is a Delta table: take another folder, or --format delta")
@@ -71,9 +71,9 @@ class Manifests:
             )
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take the folder from another load, and delete what an earlier load has left behind.
+        """Take over the folder from another load, and delete what an earlier load has left behind.
 
-        ``positions`` is where partitions that were never loaded begin.
+        Partitions that were never loaded begin at ``positions``.
         """
         self._filesystem.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
         self.commit([], {**positions, **self.positions})
@@ -83,7 +83,7 @@ class Manifests:
                 self._filesystem.delete_file(path)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Say that these files belong to what is loaded. Raises LoadConflict if another load committed first."""
+        """Commit these files. Raises LoadConflict if another load has committed first."""
         number = 1 if self._last is None else self._last["number"] + 1
         manifest = {
             "version": VERSION,
@@ -138,7 +138,7 @@ def _shown(settings: Mapping[str, str]) -> str:
 
 
 def write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
-    """A file that was not there before, whole. Raises LoadConflict if it was."""
+    """Write a complete new file. Raises LoadConflict if it exists."""
     conflict = LoadConflict(f"another load has committed {path} meanwhile: start this one again")
     if not isinstance(filesystem, pa_fs.LocalFileSystem):
         if filesystem.get_file_info(path).type is not pa_fs.FileType.NotFound:

@@ -1,6 +1,6 @@
-"""Which topic the rows of a folder are of: its id (KIP-516), kept below ``_parley/topics`` when a load begins.
+"""The topic of a folder's rows: its id (KIP-516), stored below ``_parley/topics`` when a load begins.
 
-A topic that was deleted and made again has its old name and another id. Its offsets say nothing of what was loaded.
+A topic that was deleted and created again has the same name and another id. Its offsets do not match the loaded rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["check_origin", "keep_origin"]
 
 
 def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Raises TopicRecreated if the folder was loaded from another topic of this name. An id may be "", for unknown."""
+    """Raise TopicRecreated if the folder was loaded from another topic of this name. "" is an unknown id."""
     known = _known(destination, topic)
     if known and topic_id and known != topic_id:
         raise TopicRecreated(
@@ -24,14 +24,14 @@ def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
 
 
 def keep_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Keep the id, if none is kept."""
+    """Store the id, if none is stored."""
     if topic_id and not _known(destination, topic):
         system, path = _place(destination, topic)
         system.create_dir(path.rpartition("/")[0], recursive=True)
         try:
             write_new(system, path, topic_id.encode())
         except LoadConflict:
-            check_origin(destination, topic, topic_id)  # another load has just kept it
+            check_origin(destination, topic, topic_id)  # another load has just stored it
 
 
 def _known(destination: Destination, topic: str) -> str:

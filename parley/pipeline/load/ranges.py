@@ -1,9 +1,9 @@
-"""Which offsets become which file. Decisions only.
+"""Decides which offsets become which file. Decisions only.
 
-The name of a file says which records are in it: ``topic+partition+first+last.parquet``, with the first and last offset
-of the range it was made of, in twenty digits, so that names sort as offsets do. A range that is divided by event time
-has a file of that name in several folders. Ranges of a partition follow each other: a file that ends behind where what
-was committed ends was never committed.
+The name of a file tells its records: ``topic+partition+first+last.parquet``, with the first and last offset of its
+range in twenty digits, so that names sort as offsets do. If a range is partitioned by event time, several folders have
+a file of that name. Ranges of a partition follow each other: a file behind the end of the last commit was never
+committed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NAME: Final = re.compile(
 
 
 class RecordsGone(Exception):
-    """Records that were not loaded yet were deleted from the topic; the text says which."""
+    """Records were deleted from the topic before they were loaded. The text says which."""
 
 
 class TopicRecreated(Exception):
-    """The topic is not the one that was loaded, or ends before what was loaded of it; the text says so."""
+    """The topic is not the one that was loaded, or it is shorter than what was loaded. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets ``first`` up to, not with, ``end`` of a partition."""
+    """Offsets of a partition from ``first`` up to, but without, ``end``."""
 
     partition: TopicPartition
     first: int
@@ -42,14 +42,14 @@ class OffsetRange:
         return self.end - self.first
 
     def file_name(self, extension: str, number: int = 0) -> str:
-        """The name of the file with its records; ``number`` tells apart several in one folder."""
+        """The name of the file with its records. ``number`` distinguishes several in one folder."""
         topic, partition = self.partition
         more = f".{number}" if number else ""
         return f"{topic}+{partition}+{self.first:0{DIGITS}}+{self.end - 1:0{DIGITS}}{more}.{extension}"
 
 
 def range_of(file_name: str) -> OffsetRange | None:
-    """The range whose records a file has, by its name; None for a name that is not ours."""
+    """The range of a file's records, by its name; None if the name is not Parley's."""
     found = _NAME.fullmatch(file_name)
     if found is None:
         return None
@@ -58,7 +58,7 @@ def range_of(file_name: str) -> OffsetRange | None:
 
 
 def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
-    """Whether a file was left by a load that did not get to its commit."""
+    """True if a load has left the file without a commit."""
     found = range_of(file_name)
     if found is None or found.partition.topic != topic:
         return False
@@ -68,7 +68,7 @@ def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
 def missing(
     topic: str, positions: Mapping[int, int], begins: Mapping[int, int], ends: Mapping[int, int], *, accept_loss: bool
 ) -> list[OffsetRange]:
-    """What is to be loaded of each partition: of one that came after the first load, everything.
+    """Return the ranges to load: everything of partitions that are newer than the first load.
 
     Raises TopicRecreated, and RecordsGone unless the loss is accepted.
     """
@@ -90,9 +90,9 @@ def missing(
 
 
 def rounds(wanted: list[OffsetRange], per_file: int, at_once: int) -> Iterator[list[OffsetRange]]:
-    """Cut into ranges of at most ``per_file`` offsets, in rounds of about ``at_once``.
+    """Cut ranges into pieces of at most ``per_file`` offsets, in rounds of about ``at_once`` pieces.
 
-    The ranges of a partition follow each other through the rounds, each of which takes of every partition in turn.
+    The pieces of a partition stay in order. Each round takes pieces of every partition in turn.
     """
     left = {one.partition: one for one in wanted}
     while left:

@@ -1,7 +1,7 @@
-"""Tasks run by Spark, their errors told as they are.
+"""Runs tasks in Spark, and reports their errors in plain words.
 
-What a task raises would come back to the driver as a page of Java. So what is expected to go wrong is caught where it
-is raised, and raised again in the driver as `TaskFailed`; everything else is Spark's, which tries such a task again.
+An exception of a task would reach the driver as a page of Java. So expected errors are caught in the task, and raised
+in the driver as ``TaskFailed``. Spark handles all others, and retries such a task.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ R = TypeVar("R")
 
 
 class TaskFailed(Exception):
-    """A task could not do its work; the text says why."""
+    """A task could not do its work. The text says why."""
 
 
 def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """What each task answers, in order. Raises TaskFailed."""
+    """Run tasks, and return their results in order. Raises TaskFailed."""
     from py4j.protocol import Py4JJavaError
 
     sent = session.sparkContext.parallelize(tasks, len(tasks)).map(Shipped(partial(_answer, work)))

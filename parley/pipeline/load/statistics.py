@@ -1,7 +1,7 @@
 """The statistics of a file in Delta's log: counts, least and greatest values. Readers skip files with them.
 
-They come from the footer of the Parquet file. A column is left out where Delta's readers would not compare as Parquet
-does: nested ones, bytes, long texts, doubles (Parquet's bounds pass over NaN). Decisions only.
+They come from the footer of the Parquet file. Columns that Delta's readers would compare in another way than Parquet
+are left out: nested ones, bytes, long texts, doubles (Parquet's bounds ignore NaN). Decisions only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _bounds(least: Sequence[Any], greatest: Sequence[Any]) -> tuple[Any, Any] | 
             return low, high
         case str() if max(len(low), len(high)) <= _TEXT_MAX:
             return low, high
-        case dt.datetime():  # Delta has milliseconds: the greatest is rounded up
+        case dt.datetime():  # Delta has milliseconds, so the greatest is rounded up
             return _milliseconds(low), _milliseconds(high + _MILLISECOND if high.microsecond % 1000 else high)
         case dt.date():
             return low.isoformat(), high.isoformat()

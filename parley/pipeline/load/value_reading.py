@@ -1,8 +1,8 @@
-"""Values of records read by their schema, from JSON or Avro, into columns. Decisions only.
+"""Reads values of records by their schema, from JSON or Avro, into columns. Decisions only.
 
-The schema says what a text of JSON stands for, which has no types of its own for it: a timestamp (ISO 8601, or a number
-of milliseconds), a date, a decimal, bytes (base64). What is read then has to be an exact value of its column
-(`parley.pipeline.values.exact`), as in the sinks of Connect: 5.5 is no integer, 5 no text.
+JSON has no types for some values, so the schema tells what a text or number means: a timestamp (ISO 8601, or
+milliseconds), a date, a decimal, bytes (base64). The result must be an exact value of its column
+(``parley.pipeline.values.exact``), as in Connect's sinks: 5.5 is no integer, and 5 is no text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from parley.pipeline.values.json_text import finite
 NOT_FITTING: Final = (
     ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
 )  # fmt: skip
-"""What reading a value raises that does not fit its schema."""
+"""The exceptions for a value that does not fit its schema."""
 _CONFLUENT_BYTES: Final = 5
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -98,7 +98,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 
 def _without_unread(schema: Any) -> Any:
-    """An Avro schema without the logical types whose columns have the type below them (a UUID's is string)."""
+    """Remove those logical types from an Avro schema whose columns have the underlying type (string for a UUID)."""
     if isinstance(schema, list):
         return [_without_unread(one) for one in schema]
     if not isinstance(schema, dict):
@@ -119,12 +119,12 @@ def _datum(fastavro: Any, schema: Any, data: bytes) -> Any:
 
 
 def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Values of JSON with the type that the schema says, as `_typed`; texts that are times at once, by Arrow."""
+    """Convert values of JSON to the schema's type, as ``_typed`` does. Arrow converts texts of times at once."""
     if pa.types.is_timestamp(kind) and set(map(type, values)) <= {str, type(None)}:
         try:
             found = pa.array(values, pa.string()).cast(kind)
         except (pa.ArrowException, UnicodeEncodeError):
-            pass  # Arrow knows fewer of the forms of ISO 8601
+            pass  # Arrow knows fewer forms of ISO 8601
         else:
             years = pc.min_max(pc.year(found)).as_py()
             if years["min"] is None or (years["min"] >= MINYEAR and years["max"] <= MAXYEAR):
@@ -133,7 +133,7 @@ def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
 
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON with the types that the schema says. What has another shape is left to the rule of values."""
+    """Convert a value of JSON to the schema's types. Values of another shape are left to the rule of values."""
     if isinstance(value, dict) and pa.types.is_struct(kind):
         return {one.name: _typed(value.get(one.name), one.type) for one in kind}
     if isinstance(value, list) and pa.types.is_list(kind):
@@ -163,14 +163,14 @@ def _timestamp(value: Any, *, has_zone: bool) -> datetime:
 
 
 def _from_iso(text: str) -> datetime:
-    """The time in ISO 8601. Raises ValueError, also for digits that would be cut off."""
+    """Parse a time in ISO 8601. Raises ValueError, also if digits would be cut off."""
     if len(text) > _SHORTER_THAN_MICROSECONDS and _FINER_THAN_MICROSECONDS.search(text):
         raise ValueError("a time has at most microseconds")
     return datetime.fromisoformat(text)
 
 
 def moment(value: Any) -> datetime:
-    """A moment in UTC, from ISO 8601 (UTC where no zone is given), milliseconds since 1970, or a date.
+    """Parse a moment in UTC, from ISO 8601 (UTC if it has no zone), milliseconds since 1970, or a date.
 
     Raises one of `NOT_FITTING`.
     """
@@ -187,7 +187,7 @@ def moment(value: Any) -> datetime:
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:
-    """A value of this type for `dumps`: bytes as base64, moments as ISO 8601, what is no number as text."""
+    """Convert a value of this type for ``dumps``: bytes to base64, moments to ISO 8601, NaN and infinity to text."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

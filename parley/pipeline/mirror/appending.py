@@ -186,7 +186,7 @@ class _Window:
         self._tried = False
 
     async def send(self, client: Client) -> list[int]:
-        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError. After a temporary error, call it again."""
+        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError; repeat it after a temporary error."""
         tried, self._tried = self._tried, True
         node = await client.leader(*self._partition, fresh=tried)
         version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)

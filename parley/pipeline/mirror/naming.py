@@ -71,7 +71,7 @@ class ReplicationPolicy:
         return self.original(topic) == HEARTBEATS
 
     def is_internal(self, topic: str) -> bool:
-        """True if the topic is internal to Kafka or to a mirror, and so never mirrored. A user's may be called so, too."""
+        """True if the name is one of Kafka's or a mirror's internal topics, which are never mirrored."""
         of_mirrors = topic.startswith("mm2") and topic.endswith((f"{self.internal_separator}internal", ".internal"))
         return of_mirrors or topic.startswith(("__", _DOT)) or topic.endswith(self.checkpoints(""))
 

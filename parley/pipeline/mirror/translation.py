@@ -51,7 +51,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Add a sync. If it goes back in the source or the target, the topic was created again, and the runs are dropped."""
+        """Add a sync. If an offset goes back, a topic was created again: this drops the runs."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()

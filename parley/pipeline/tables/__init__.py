@@ -1,1 +1,1 @@
-"""Tables in open formats that several parts of the pipeline write to."""
+"""Table formats that several parts of the pipeline write to."""

@@ -1,14 +1,14 @@
-"""A table of Iceberg that rows or files are appended to, with the offsets that they reach in the same commit.
+"""Appends rows or files to an Iceberg table, with their offsets in the same commit.
 
 Rules:
 
-* The offsets are in the summary of the snapshot (``parley.offset.<application>``), all of them in each of ours. They
-  are read from the latest snapshot of ours among the ancestors of the current one. So a table that is rolled back gets
-  the records again that it has lost.
-* A property of the table says that an application has written to it. If no snapshot tells its offset then (they have
-  expired, or the table was rolled back to before them), appending is refused.
-* A commit holds only on top of the snapshot that was looked at: the library would else repeat it on top of others,
-  which may contain the same records. If it is unknown whether a commit holds, the snapshots tell it by its mark.
+* The offsets are in the snapshot's summary (``parley.offset.<application>``): each of Parley's snapshots has all of
+  them. They are read from the latest such snapshot among the ancestors of the current one. So a table that is rolled
+  back gets its lost records again.
+* A property of the table shows that an application has written to it. If no snapshot has its offset (they have expired,
+  or the table was rolled back to before them), appending is refused.
+* A commit is valid only on top of the snapshot that was read. Otherwise the library would repeat it on top of others,
+  which may contain the same records. If the fate of a commit is unknown, its mark in the snapshots tells.
 * Columns are added and widened as Iceberg can: no file is written again.
 """
 
@@ -40,15 +40,15 @@ class IcebergConflict(Exception):
 
 
 class OffsetsExpired(Exception):
-    """The table no longer tells how far an application has come; the text says what to do."""
+    """The table no longer has the offset of an application. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergPlace:
     """A table by its name in a catalog.
 
-    ``properties`` are those of the library for the catalog; those of its own configuration (``.pyiceberg.yaml``,
-    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) count, too.
+    ``properties`` are pyiceberg's, for the catalog. Its own configuration (``.pyiceberg.yaml``,
+    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) counts, too.
     """
 
     catalog: str
@@ -73,9 +73,9 @@ def opened(place: IcebergPlace) -> IcebergTable | None:
 
 
 def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]) -> IcebergTable:
-    """Make an empty table, unless another writer makes it first; the table that there is then.
+    """Create an empty table, unless another writer is faster. Returns the table.
 
-    ``divided_by`` are columns and what the table is divided by of each: ``identity``, ``year``, ``month``, ``day`` or
+    ``divided_by`` are the partition columns, each with its transform: ``identity``, ``year``, ``month``, ``day`` or
     ``hour``.
     """
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
@@ -86,7 +86,7 @@ def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]
     if namespace:
         try:
             catalog.create_namespace_if_not_exists(namespace)
-        except Exception:  # each catalog has another for one that was made in between
+        except Exception:  # each catalog raises another error if the table was created since
             if not catalog.namespace_exists(namespace):
                 raise
     try:
@@ -99,7 +99,7 @@ def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error of a catalog or of a store may be gone when the same is tried again."""
+    """True if an error of a catalog or of a store may be temporary."""
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from sqlalchemy.exc import OperationalError
 
@@ -129,14 +129,14 @@ class IcebergTable:
 
     @property
     def division(self) -> dict[str, str]:
-        """Columns that the table is divided by, and how, as for `create`."""
+        """The partition columns and their transforms, as for ``create``."""
         schema = self._table.schema()
         return {
             schema.find_column_name(each.source_id) or "": str(each.transform) for each in self._table.spec().fields
         }
 
     def offsets(self, applications: Sequence[str]) -> dict[str, int]:
-        """How far each of these has come; those that have never written are left out. Raises OffsetsExpired."""
+        """The offset of each application. Those that have never written are left out. Raises OffsetsExpired."""
         found = self._offsets()
         for application in applications:
             writer = _WRITER + application
@@ -158,7 +158,7 @@ class IcebergTable:
         self._commit(write, offsets)
 
     def add_files(self, paths: Sequence[str], schema: pa.Schema, offsets: Mapping[str, int]) -> None:
-        """Append Parquet files of this schema, which are in their places. Raises IcebergConflict."""
+        """Append Parquet files of this schema, which are already in their places. Raises IcebergConflict."""
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, schema)
@@ -177,7 +177,7 @@ class IcebergTable:
                 update.union_by_name(schema)
 
     def _offsets(self) -> dict[str, int]:
-        """All offsets of the latest snapshot of ours; empty if there is none."""
+        """All offsets of Parley's latest snapshot; empty if there is none."""
         for snapshot in self._snapshots():
             found = _summary(snapshot)
             if _MARK in found:
@@ -186,7 +186,7 @@ class IcebergTable:
         return {}
 
     def _snapshots(self) -> Iterator[Snapshot]:
-        """The current snapshot and its ancestors, the latest first, as far as they have not expired."""
+        """Yield the current snapshot and its ancestors that have not expired, the latest first."""
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
             yield snapshot
@@ -200,7 +200,7 @@ class IcebergTable:
         everything = {**self._offsets(), **offsets}
         summary = {_MARK: mark, **{_OFFSET + each: str(offset) for each, offset in everything.items()}}
         writers = {_WRITER + each: "offsets in snapshots" for each in offsets}
-        # Only here, and not in the catalog: other writers may commit again as they like.
+        # Only in this object, not in the catalog: other writers may retry their commits.
         metadata = self._table.metadata
         self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, _RETRIES: "0"}})
         transaction = self._table.transaction()
@@ -216,7 +216,7 @@ class IcebergTable:
                 raise
 
     def _has(self, mark: str) -> bool:
-        """Whether a commit holds. Errors of the catalog pass for no: the caller raises what has happened before."""
+        """True if the commit is in the table. If the catalog fails, False: the caller raises the earlier error."""
         try:
             self._table.refresh()
         except Exception:

@@ -1,11 +1,11 @@
 """Which values a column can store exactly. All sinks of Connect and ``parley load`` follow this rule.
 
-Types of columns are Arrow's; a target with other types maps them. `fitter` returns the function that turns a value into
-the one that is stored, which equals it: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises
-`DoesNotFit` for all others: 5.5 and ``true`` are no integers, 2**53 + 1 is no double, 5 is no text. The error names the
-field, the kind of the value and the type of the column, never the value itself.
+Types of columns are Arrow's; a target with other types maps them. ``fitter`` returns a function that turns a value into
+the stored one, which is equal: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises ``DoesNotFit``
+for all other values: 5.5 and ``true`` are no integers, 2**53 + 1 is no double, 5 is no text. The error names the field,
+the kind of the value and the type of the column, never the value itself.
 
-Decisions only. `widening` says how a column is widened; docs/values.md has the whole rule.
+Decisions only. ``widening`` says how a column is widened; docs/values.md has the whole rule.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 UNKNOWN: Final = pa.null()
-"""The type of a column, or of a part of it, of which only nulls and empty lists have been seen."""
+"""The type of a column, or of a part of it, that has had only nulls and empty lists."""
 JSON: Final = pa.json_()
 """The type of a column that keeps nested values as JSON, in databases without nested types."""
 _WHOLE_MAX: Final = 80
-"""Digits of a whole number that any column might hold."""
+"""The most digits of a whole number in any column."""
 _UNIT_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _NANOSECONDS_FROM: Final = dt.datetime(1677, 9, 22, tzinfo=dt.UTC)
 _NANOSECONDS_TO: Final = dt.datetime(2262, 4, 11, tzinfo=dt.UTC)
-"""The whole days between which 64 bits of nanoseconds reach."""
+"""The days since 1970 that 64 bits of nanoseconds can hold."""
 INTEGERS: Final[Mapping[Any, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 EXACT_DOUBLES: Final = 1 << 53
 _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
@@ -57,10 +57,10 @@ _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
     pa.string(): frozenset({str}),
     pa.binary(): frozenset({bytes}),
 }
-"""Classes of which Arrow stores each value exactly in a column of the type, or raises."""
+"""For each type, the classes whose values Arrow either stores exactly or refuses."""
 _NONE: Final[frozenset[type]] = frozenset()
 _ADJUSTED_MAX: Final = 400
-"""Beyond, a decimal is no double and no number of 38 digits; 1E+999999999 as an integer would be a gigabyte."""
+"""Above this exponent, a decimal is no double and no number of 38 digits: 1E+999999999 would be a gigabyte."""
 
 Fit = Callable[[Any], Any]
 
@@ -75,7 +75,7 @@ class DoesNotFit(ValueError):
         self.path = path
 
     def below(self, name: str) -> DoesNotFit:
-        """The same, seen from the value that contains this one."""
+        """The same error, as seen from the value that contains this one."""
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return DoesNotFit(self.given, self.kind, f"{name}{inner}")
 
@@ -86,7 +86,7 @@ class DoesNotFit(ValueError):
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in words."""
+    """The kind of a value, in words."""
     match value:
         case None:
             return "null"
@@ -125,7 +125,7 @@ def _whole_kind(value: float) -> str:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether the value is an exact value of the type."""
+    """True if the value is an exact value of the type."""
     try:
         fitter(kind)(value)
     except DoesNotFit:
@@ -148,10 +148,11 @@ def fitter(kind: Any) -> Fit:
 
 
 def exact_array(values: Sequence[Any], kind: Any, typed: Callable[[Sequence[Any], Any], Any] | None = None) -> Any:
-    """An Arrow array of this type whose values equal the given ones; it is made a column at a time where that is safe.
+    """Return an Arrow array of this type with values equal to the given ones. Whole columns are converted at once if
+    safe.
 
-    ``typed`` gets values that are not of the type's own class in Python, with the type, and returns those that they
-    stand for (a time in JSON is a text), or their exact array. Raises DoesNotFit, and whatever ``typed`` raises.
+    ``typed`` gets the type and those values that are not of the type's class in Python. It returns the values that they
+    mean (a time in JSON is a text), or their exact array. Raises DoesNotFit, and what ``typed`` raises.
     """
     classes = set(map(type, values)) - {type(None)}
     if types.is_struct(kind) and classes == {dict}:
@@ -206,7 +207,7 @@ def _integer(kind: Any) -> Fit:
 
 
 def whole_of(value: Any) -> int | None:
-    """The integer that a value equals; None if there is none, or it has more digits than any column."""
+    """The integer equal to a value; None if there is none, or if it has more digits than any column."""
     number = number_of(value)
     if number is None or number.adjusted() > _WHOLE_MAX or number != number.to_integral_value():
         return None
@@ -216,7 +217,7 @@ def whole_of(value: Any) -> int | None:
 def number_of(value: Any) -> Decimal | None:
     """A finite number as a decimal; None for anything else, and for the double -0.0.
 
-    A double with a fraction is the shortest decimal that reads as the same double, as JSON writes it: 2.7 is 2.7.
+    A double with a fraction becomes the shortest decimal that reads as the same double, as in JSON: 2.7 is 2.7.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
@@ -240,7 +241,7 @@ def _double(kind: Any) -> Fit:
 
 
 def _as_double(value: Any) -> float | None:
-    """The double that equals an integer or a decimal."""
+    """The double equal to an integer or a decimal."""
     if type(value) is int and -EXACT_DOUBLES <= value <= EXACT_DOUBLES:
         return float(value)
     number = number_of(value)
@@ -396,7 +397,7 @@ def _inside(fit: Fit, value: Any, name: str) -> Any:
 
 
 def _json(kind: Any) -> Fit:
-    """Lists and objects only: a text of JSON would not tell a plain value from a text."""
+    """The JSON of a list or an object. Plain values are refused: as JSON they would look like texts."""
 
     def fit(value: Any) -> Any:
         if not isinstance(value, dict | list | tuple):
@@ -407,9 +408,9 @@ def _json(kind: Any) -> Fit:
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: bytes are base64, times ISO 8601, objects without names lists of pairs.
+    """Convert a value to JSON: bytes to base64, times to ISO 8601, maps with other keys than text to lists of pairs.
 
-    Raises DoesNotFit for what JSON has no number or text for.
+    Raises DoesNotFit if JSON has no number or text for it.
     """
     match value:
         case None | bool() | int():

@@ -1,4 +1,4 @@
-"""JSON with decimals as numbers of all their digits, which Python's own JSON does not write."""
+"""Writes JSON in which decimals are numbers with all their digits. Python's own module cannot."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 __all__ = ["dumps", "finite"]
 
 _MARK: Final = "\0parley.decimal\0"
-"""Stands before the digits of a decimal until the text is there."""
+"""Marks the digits of a decimal until the text is complete."""
 _MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?(?:E[+-]\d+)?)"')
 _PLAIN_MAX: Final = 1000
-"""Digits of a number that is written without an exponent; 1E+999999999 would be a gigabyte."""
+"""The most digits of a number without an exponent: 1E+999999999 would be a gigabyte."""
 
 
 def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
-    """A value as JSON. Raises TypeError and ValueError for what has none."""
+    """Return a value as JSON. Raises TypeError and ValueError if it has none."""
     has_decimals = False
 
     def marked(one: Any) -> str:
@@ -34,7 +34,7 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
 
 
 def finite(text: str) -> float:
-    """The double nearest to a number of JSON. Raises ValueError for 1e400, which would be infinity."""
+    """Return the double nearest to a number in JSON. Raises ValueError for 1e400, which would be infinity."""
     number = float(text)
     if math.isinf(number):
         raise ValueError("a number is too large for a double")

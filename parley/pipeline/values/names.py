@@ -1,4 +1,4 @@
-"""Which names of columns and fields a target can have: others would be cut, or taken for others. Decisions only."""
+"""The names that columns and fields of a target can have: others would be cut, or mixed up. Decisions only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class NameRule:
     """The rule of a target."""
 
     forbids: Callable[[str], bool] = lambda name: False
-    """Whether no column and no field can have a name."""
+    """Returns True if no column and no field can have the name."""
     known_as: Callable[[Path], Hashable] = _itself
-    """What tells columns apart, and fields of structs by the names that lead to them."""
+    """Returns what distinguishes columns and fields, by the names that lead to them."""
 
     def problem(self, kinds: Mapping[str, Any]) -> str | None:
-        """What is wrong with the names of columns of these types; None for nothing."""
+        """Return the problem with the names of columns of these types; None if there is none."""
         seen: dict[Hashable, Path] = {}
         for path in _paths(kinds):
             if self.forbids(path[-1]):
@@ -74,11 +74,11 @@ ANY_NAMES: Final = NameRule()
 DELTA_NAMES: Final = NameRule(_is_cut, _folded)
 ICEBERG_NAMES: Final = NameRule(_is_blank_or_cut, _dotted)
 _POSTGRESQL_BYTES_MAX: Final = 63
-"""Longer names are cut by the server."""
+"""The server cuts longer names."""
 
 
 def sql_names(dialect: str) -> NameRule:
-    """The rule of a database, by the name that SQLAlchemy has for its kind."""
+    """The rule of a database, by SQLAlchemy's name of its dialect."""
     if dialect == "postgresql":
         return NameRule(lambda name: _is_blank_or_cut(name) or len(name.encode()) > _POSTGRESQL_BYTES_MAX)
     return NameRule(_is_blank_or_cut, _folded)

@@ -1,12 +1,12 @@
-"""How a column is widened for one more value, where that loses nothing.
+"""Widens a column for one more value, if that loses nothing.
 
-- `widened` returns the type that the column needs: int8 -> ... -> int64 -> double or decimal, float32 -> float64, more
-  digits of a decimal, finer units of times, more fields of a struct; in lists, maps and structs the same.
-- `is_always_exact` tells whether every value of the old type is a value of the new one. If not (int64 -> double), the
-  caller must look at the values that are stored already.
-- A column, or a part of it, of which only nulls were seen has the type `UNKNOWN`; `settled` says what is made of it.
+- ``widened`` returns the type that the column needs: int8 -> ... -> int64 -> double or decimal, float32 -> float64,
+  more digits of a decimal, finer units of times, more fields of a struct; the same inside lists, maps and structs.
+- ``is_always_exact`` tells whether every value of the old type is a value of the new one. If not (int64 -> double), the
+  caller must check the stored values.
+- A column, or a part of it, that has had only nulls has the type ``UNKNOWN``. ``settled`` decides what becomes of it.
 
-Decisions only. `exact` says which values a type holds; docs/values.md has the table.
+Decisions only. ``exact`` says which values a type holds; docs/values.md has the table.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ __all__ = [
 ]
 
 DIGITS_MAX: Final = 38
-"""Of a decimal: what Delta, Parquet's readers and Spark know."""
+"""The most digits of a decimal in Delta, Parquet's readers and Spark."""
 _PRECISION: Final = 1200
-"""More digits than any double has."""
+"""A precision with more digits than any double."""
 _UNITS: Final = ("s", "ms", "us", "ns")
 _INTEGER_DIGITS: Final[Mapping[Any, int]] = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 
 
 class Fractions(Enum):
-    """What a column of integers becomes for a value with a fraction."""
+    """What a column of integers becomes if a value has a fraction."""
 
     DOUBLE = "double"
     DECIMAL = "decimal"
 
 
 def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
-    """The type of a new column for a value. Raises DoesNotFit for what has none."""
+    """The type of a new column for a value. Raises DoesNotFit if there is none."""
     match value:
         case None:
             return UNKNOWN
@@ -214,7 +214,7 @@ def _exponent(number: Decimal) -> int:
 
 
 def is_always_exact(old: Any, new: Any) -> bool:
-    """Whether every value of the old type is one of the new type."""
+    """True if every value of the old type is one of the new type."""
     if old in (new, UNKNOWN):
         return True
     if old in INTEGERS:
@@ -245,7 +245,7 @@ def _is_always_exact_inside(old: Any, new: Any) -> bool:
 
 
 def only_adds_fields(old: Any, new: Any) -> bool:
-    """Whether the new type is the old one with more fields in its structs."""
+    """True if the new type is the old one with more fields in its structs."""
     if old == new:
         return True
     if types.is_struct(old) and types.is_struct(new):
@@ -319,7 +319,7 @@ def iceberg_columns(columns: Any) -> Any:
 
 
 def iceberg_widens(old: Any, new: Any) -> bool:
-    """Whether Iceberg reads a column of the old type as one of the new, so that no file is written again."""
+    """True if Iceberg reads a column of the old type as one of the new type, so that no file is written again."""
     if old == new:
         return True
     if types.is_struct(old) and types.is_struct(new):
