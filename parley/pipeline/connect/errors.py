@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parley.pipeline.service.errors import ServiceError
+
 __all__ = ["ConfigError", "ConnectError", "DataError", "RetriableError", "stack_trace"]
 
 
-class ConnectError(Exception):
+class ConnectError(ServiceError):
     """A connector or the runtime cannot go on. The text says why, and what to do."""
 
 

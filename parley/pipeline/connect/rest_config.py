@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
 from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.service.login import JAAS_FILE
 
-__all__ = ["ADMIN_TLS", "BASIC_AUTH", "JAAS_FILE", "LISTENERS_TLS", "REST", "REST_TLS"]
+__all__ = ["ADMIN_TLS", "BASIC_AUTH", "LISTENERS_TLS", "REST", "REST_TLS"]
 
 BASIC_AUTH: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
-JAAS_FILE: Final = "java.security.auth.login.config"
 LISTENERS_TLS: Final = "listeners.https."
 ADMIN_TLS: Final = "admin.listeners.https."
 REST_TLS: Final = (LISTENERS_TLS, ADMIN_TLS)

@@ -3,7 +3,7 @@
 Rules:
 
 1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. A bug gets 50001 and a trace in the
-   log. Nothing of a body beyond ``BODY_BYTES_MAX`` is read.
+   log.
 2. Paths are divided before their parts are decoded: a subject may have a slash, as ``%2F``.
 3. Parsing and comparing schemas happens in threads, since it may take long; questions of compatibility have a few of
    their own, so that registrations need not wait for them. Beyond ``_COMPARISONS_WAITING_MAX`` they get status 503.
@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from parley.pipeline.connect.rest.bodies import Refused, parse
 from parley.pipeline.registry import decisions
 from parley.pipeline.registry.compatibility import Level
 from parley.pipeline.registry.decisions import Change
@@ -41,12 +40,11 @@ from parley.pipeline.registry.state import INT32_MAX, State, Version
 from parley.pipeline.registry.store import Store
 from parley.pipeline.schemas import protobuf
 from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
+from parley.pipeline.service.requests import BodyRequest, error, message_of
 from parley.version import VERSION
 
 __all__ = ["RegistryApi"]
 
-BODY_BYTES_MAX: Final = 4 << 20
-"""A schema of the largest size, each of its characters escaped."""
 _COMPARISONS_MAX: Final = 2
 """Questions of compatibility that are decided at once."""
 _COMPARISONS_WAITING_MAX: Final = 32
@@ -133,6 +131,11 @@ def _in_default(reference: Any) -> Any:
     return reference
 
 
+class _Request(BodyRequest):
+    bytes_max = 4 << 20
+    """A schema of the largest size, each of its characters escaped."""
+
+
 Read = Callable[["RegistryApi", State, Call], Any]
 Write = Callable[["RegistryApi", Call], Awaitable[Any]]
 
@@ -149,19 +152,20 @@ class RegistryApi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
+        request = _Request(scope, receive)
         try:
             response = _response(await self._respond(request))
-        except RegistryError as error:
-            response = _response(error.as_json(), error.status)
-        except Refused as error:
-            response = _response({"error_code": error.status, "message": str(error)}, error.status)
-        except Exception as error:
+        except RegistryError as failure:
+            response = error(failure.status, str(failure), code=failure.code)
+        except HTTPException as failure:
+            response = error(failure.status_code, message_of(failure))
+        except Exception as failure:
             _log.exception("%s %s failed", request.method, request.url.path)
-            response = _response({"error_code": 50001, "message": f"Internal error: {type(error).__name__}"}, 500)
+            response = error(500, f"Internal error: {type(failure).__name__}", code=50001)
+        response.headers["content-type"] = _TYPE
         await response(scope, receive, send)
 
-    async def _respond(self, request: Request) -> Any:
+    async def _respond(self, request: BodyRequest) -> Any:
         raw = request.scope.get("raw_path") or request.scope["path"].encode()
         parts = [unquote(one) for one in raw.partition(b"?")[0].decode("latin-1").strip("/").split("/")]
         method = "GET" if request.method == "HEAD" else request.method
@@ -171,7 +175,7 @@ class RegistryApi:
         methods, named = found
         if method not in methods:
             raise RegistryError(405, "HTTP 405 Method Not Allowed")
-        body = parse(await _body(request)) if method in ("POST", "PUT") else None
+        body = await request.json() if method in ("POST", "PUT") else None
         call = Call(named, request.query_params, body)
         handler, writes = methods[method]
         if writes:
@@ -369,7 +373,7 @@ def _shown(state: State, call: Call, version: Version) -> dict[str, Any]:
 
 def _text(schema: str) -> Any:
     """A schema as the response itself: JSON as it is, and text as text."""
-    return Response(schema, media_type=_TYPE)
+    return Response(schema)
 
 
 def _optional(call: Call) -> str | None:
@@ -387,17 +391,8 @@ def _page(found: Any, call: Call) -> Any:
     return found[max(first, 0) :][: most if most >= 0 else None]
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise Refused(413, f"The body of the request has more than {BODY_BYTES_MAX} bytes")
-    return bytes(body)
-
-
-def _response(body: Any, status: int = 200) -> Response:
-    return body if isinstance(body, Response) else JSONResponse(body, status, media_type=_TYPE)
+def _response(body: Any) -> Response:
+    return body if isinstance(body, Response) else JSONResponse(body)
 
 
 _Handler = tuple[Any, bool]

@@ -13,10 +13,10 @@ from typing import Any, Final, Self
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
 from parley.pipeline.connect.errors import ConfigError
-from parley.pipeline.connect.rest.login import jaas_file_of
-from parley.pipeline.connect.rest.server import Listener, parse_listeners
 from parley.pipeline.connect.worker_config import with_prefix
 from parley.pipeline.registry.compatibility import Level
+from parley.pipeline.service.login import jaas_file_of
+from parley.pipeline.service.server import Listener, parse_listeners
 from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = ["REGISTRY", "RegistryConfig"]
@@ -84,7 +84,7 @@ class RegistryConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Raises ConfigError with everything that is wrong, a line each, and ConnectError for listeners."""
+        """Raises ConfigError with everything that is wrong, a line each, and ServiceError for listeners."""
         judged = REGISTRY.validate(given)
         problems = [error for one in judged for error in one.errors]
         try:
@@ -112,7 +112,7 @@ class RegistryConfig:
 
     @property
     def listeners(self) -> list[Listener]:
-        """Where the API listens. Raises ConnectError."""
+        """Where the API listens. Raises ServiceError."""
         return parse_listeners(",".join(self.values["listeners"]), _PORT)
 
     @property
@@ -127,7 +127,7 @@ class RegistryConfig:
 
     @property
     def jaas_file(self) -> Path | None:
-        """The file that names the users; None if there is no login. Raises ConnectError."""
+        """The file that names the users; None if there is no login. Raises ServiceError."""
         if self.values["authentication.method"].upper() == "NONE":
             return None
         return jaas_file_of(self.given)

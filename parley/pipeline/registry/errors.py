@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __all__ = ["RegistryError", "invalid_schema", "invalid_version", "no_schema", "no_subject", "no_version"]
 
 
@@ -23,10 +21,6 @@ class RegistryError(Exception):
     def is_absence(self) -> bool:
         """True if something is not there, or not there yet."""
         return self.status == 404
-
-    def as_json(self) -> dict[str, Any]:
-        """The body of the response."""
-        return {"error_code": self.code, "message": str(self)}
 
 
 def no_subject(subject: str) -> RegistryError:

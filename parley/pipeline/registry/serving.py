@@ -13,12 +13,12 @@ from parley.pipeline.connect.distributed.leader_writes import TransactionalWrite
 from parley.pipeline.connect.distributed.log import TopicLog
 from parley.pipeline.connect.distributed.topics import TopicPlan
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.rest.login import BasicLogin, DemandLogin
-from parley.pipeline.connect.rest.server import RestServer
-from parley.pipeline.connect.rest.settings import server_context
 from parley.pipeline.registry.api import RegistryApi
 from parley.pipeline.registry.config import RegistryConfig
 from parley.pipeline.registry.store import Store
+from parley.pipeline.service.login import BasicLogin, DemandLogin
+from parley.pipeline.service.server import RestServer
+from parley.pipeline.service.tls import server_context
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 from parley.protocol.security.client_security import ClientSecurity
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Serve until ``stopping`` is set; ``on_ready`` is called with the URL. Raises ConnectError if it cannot start."""
+    """Serve until ``stopping`` is set; ``on_ready`` is called with the URL. Raises ServiceError if it cannot start."""
     listeners = config.listeners
     tls = server_context(config.given, "", listeners)
     login = None if config.jaas_file is None else BasicLogin(config.jaas_file, SECTION)
@@ -49,7 +49,7 @@ async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready
         try:
             await store.start()
             api = RegistryApi(store, config.level)
-            server.serve(api if login is None else DemandLogin(api, login, ()))
+            server.serve(api if login is None else DemandLogin(api, login))
             first = server.addresses[0]
             on_ready(f"{first.protocol}://{first.host or 'localhost'}:{first.port}")
             await stopping.wait()

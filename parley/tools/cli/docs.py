@@ -16,7 +16,6 @@ import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED, CommandError, run
-from parley.version import VERSION
 
 app = App(
     "Generate the documentation pages that are made from code: configuration, metrics and tools.",
@@ -71,9 +70,9 @@ def pages() -> dict[str, str]:
 
 def openapi_file() -> str:
     """The OpenAPI document of Connect's REST API, which its workers also serve."""
-    from parley.pipeline.connect.rest.openapi import document
+    from parley.pipeline.connect.rest.app import application
 
-    return json.dumps(document(VERSION), indent=2) + "\n"
+    return json.dumps(application(None).openapi(), indent=2) + "\n"
 
 
 def stores_page() -> str:

@@ -56,14 +56,14 @@ def registry(
 
         from parley.pipeline.registry.config import RegistryConfig
         from parley.pipeline.registry.serving import run_registry
-    from parley.pipeline.connect.errors import ConnectError
+    from parley.pipeline.service.errors import ServiceError
 
     client = {f"kafkastore.{key}": value for key, value in client_properties(command_config).items()}
     named = {"kafkastore.bootstrap.servers": bootstrap_server, "listeners": listeners}
     given = {**client_properties(properties), **client, **{key: value for key, value in named.items() if value}}
     try:
         config = RegistryConfig.parse({**given, **dict(pairs(override, "--override"))})
-    except ConnectError as error:
+    except ServiceError as error:
         raise CommandError("\n".join(["The registry cannot be started:", str(error)])) from error
     _warn_of(config.unknown, config.values)
     run_until_stopped(lambda stopping: run_registry(config, stopping, _say_ready))

@@ -14,8 +14,8 @@ from parley.tools.cli.invocation import CommandError
 
 def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run ``work``, whose event is set by SIGINT and SIGTERM. Raises ``CommandError`` if it cannot start or go on."""
-    from parley.pipeline.connect.errors import ConnectError
     from parley.pipeline.connect.herder import HerderError
+    from parley.pipeline.service.errors import ServiceError
     from parley.protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -31,7 +31,7 @@ def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
     try:
         asyncio.run(until_stopped())
-    except (ConnectError, HerderError) as error:
+    except (ServiceError, HerderError) as error:
         raise CommandError(str(error)) from error
     except KafkaError as error:
         raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error

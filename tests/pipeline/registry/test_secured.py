@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from parley.pipeline.connect.errors import ConfigError, ConnectError
-from parley.pipeline.connect.rest.server import Listener, RestServer
+from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.registry.config import RegistryConfig
 from parley.pipeline.registry.serving import run_registry
+from parley.pipeline.service.errors import ServiceError
+from parley.pipeline.service.server import Listener, RestServer
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.registry.running import running
 from tests.support.certificates import Authority
@@ -48,7 +49,7 @@ def test_tls_and_basic_authentication(kafka_broker: KafkaBroker, tmp_path: Path)
     ],
 )
 def test_settings_that_cannot_be_used(given: dict[str, str]) -> None:
-    with pytest.raises((ConfigError, ConnectError)):
+    with pytest.raises((ConfigError, ServiceError)):
         RegistryConfig.parse(given)
 
 
@@ -58,7 +59,7 @@ async def test_a_port_that_is_taken_is_said_with_the_registrys_option(kafka_brok
         config = RegistryConfig.parse(
             {"kafkastore.bootstrap.servers": kafka_broker.bootstrap_servers, "listeners": taken}
         )
-        with pytest.raises(ConnectError, match=r"Is another registry running.*--listeners http"):
+        with pytest.raises(ServiceError, match=r"Is another registry running.*--listeners http"):
             await run_registry(config, asyncio.Event(), lambda url: None)
 
 

@@ -31,11 +31,12 @@ from parley.pipeline.connect.herder import Herder
 from parley.pipeline.connect.offset_stores import FileOffsetStore, OffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.rest.app import application
+from parley.pipeline.connect.rest.endpoints import ADMIN
 from parley.pipeline.connect.rest.forwarding import Forwarder
-from parley.pipeline.connect.rest.server import RestServer
 from parley.pipeline.connect.rest.settings import RestSettings
 from parley.pipeline.connect.worker import Worker
 from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.service.server import RestServer
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 
@@ -123,8 +124,8 @@ async def _serving(config: WorkerConfig, parts: _Parts, now_ms: Callable[[], int
             now_ms=now_ms,
         )
         forwarder = Forwarder(tls=rest.client_tls)
-        server.serve(application(herder, forwarder, rest.endpoints, login=rest.login, cors=rest.cors))
-        admin.serve(application(herder, forwarder, rest.admin_endpoints, login=rest.login, cors=rest.cors))
+        server.serve(application(herder, forwarder, rest.routers, login=rest.login, cors=rest.cors))
+        admin.serve(application(herder, forwarder, [ADMIN], login=rest.login, cors=rest.cors))
         running = asyncio.create_task(herder.run())
         try:
             async with _cancelled_with(running):

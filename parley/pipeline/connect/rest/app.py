@@ -2,46 +2,41 @@
 
 Rules:
 
-1. Every answer but that of OPTIONS is JSON, errors too: ``{"error_code": 404, "message": "..."}``. A bug is answered
-   with 500 and its text; its trace goes to the log.
-2. Methods that a path does not have are answered with 405 and `Allow`, paths that are not there with 404, bodies that
-   are not JSON with 415, clients that do not take JSON with 406.
-3. The worker sends requests that only the leader of the group can serve on to the leader
-   (`parley.pipeline.connect.rest.forwarding`).
-4. An answer that takes longer than `REQUEST_SECONDS` is given up.
+1. Every response but that of OPTIONS is JSON, errors too: ``{"error_code": 404, "message": "..."}``.
+2. Methods that a path does not have get 405 and `Allow`, paths that are not there 404.
+3. A slash at the end of a path counts for nothing, and HEAD is GET without a body.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.applications import Starlette
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.pipeline.connect.herder import Herder, HerderError, NotLeader, TimedOut
-from parley.pipeline.connect.rest import bodies, openapi, shapes
-from parley.pipeline.connect.rest.answers import Reply
-from parley.pipeline.connect.rest.endpoints import ENDPOINTS, Endpoint
+from parley.pipeline.connect.distributed import signing
+from parley.pipeline.connect.herder import Herder, HerderError
+from parley.pipeline.connect.rest.endpoints import ADMIN, AMONG_WORKERS, CONNECT
 from parley.pipeline.connect.rest.forwarding import Forwarder
-from parley.pipeline.connect.rest.login import BasicLogin, DemandLogin
 from parley.pipeline.connect.rest.paths import ambiguity
+from parley.pipeline.connect.rest.routing import problem_of
+from parley.pipeline.service.login import BasicLogin, DemandLogin
+from parley.pipeline.service.requests import error, message_of
 from parley.version import VERSION
 
 __all__ = ["REQUEST_SECONDS", "CrossOrigin", "application"]
 
 REQUEST_SECONDS: Final = 90.0
-_READY_WITHOUT: Final = frozenset({"/health"})
-_log = logging.getLogger(__name__)
+_SIGNED: Final = [(method, compile_path(path)[0]) for method, path in AMONG_WORKERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +48,80 @@ class CrossOrigin:
 
 
 def application(
-    herder: Herder,
+    herder: Herder | None,
     forwarder: Forwarder | None = None,
-    endpoints: Sequence[Endpoint] = ENDPOINTS,
+    routers: Sequence[APIRouter] = (CONNECT, ADMIN),
     *,
     login: BasicLogin | None = None,
     cors: CrossOrigin = CrossOrigin(),
     request_seconds: float = REQUEST_SECONDS,
-) -> Starlette:
+) -> FastAPI:
     """The application that serves this herder.
 
     `forwarder` sends on what only the leader can do; without one such a request is refused with 409. `login` is
     demanded of every request that no other worker has signed.
     """
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    routes = [Route(path, _Resource(methods, herder, forwarder, request_seconds)) for path, methods in paths.items()]
-    described = openapi.document(VERSION)
-    routes.append(Route("/openapi.json", lambda _: JSONResponse(described)))
-    middleware = [Middleware(_Paths)]
+    app = FastAPI(
+        title="Parley Connect",
+        version=VERSION,
+        description="The REST API of Kafka Connect, served by Parley's workers.",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.herder, app.state.forwarder, app.state.request_seconds = herder, forwarder, request_seconds
+    for router in routers:
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _not_there)
+    app.add_exception_handler(HerderError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    routes = [one for router in routers for one in router.routes if isinstance(one, APIRoute)]
+    app.add_middleware(_Methods, routes=routes)
     if login is not None:
-        middleware.append(Middleware(DemandLogin, login=login, endpoints=endpoints))
+        app.add_middleware(DemandLogin, login=login, is_exempt=_is_signed)
+    app.add_middleware(_Paths)
     if cors.origins:
         methods = [one.strip() for one in (cors.methods or "GET,POST,HEAD").split(",")]
         origins = [one.strip() for one in cors.origins.split(",")]
-        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods))
-    served = Starlette(
-        routes=routes,
-        middleware=middleware,
-        exception_handlers={HTTPException: _not_there},
-    )
-    served.router.redirect_slashes = False
-    return served
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return "_".join([*map(str.lower, route.methods or ()), *re.findall(r"\w+", route.path)])
+
+
+def _is_signed(method: str, path: str, headers: Mapping[str, str]) -> bool:
+    """True for requests among workers: the herder checks their signatures."""
+    return signing.is_signed(headers) and any(method == one and at.match(path) for one, at in _SIGNED)
+
+
+class _Methods:
+    """Serves HEAD and OPTIONS, and refuses methods that a path does not have with all that it has."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http":
+            known = [
+                method
+                for one in self._routes
+                if one.path_regex.match(scope["path"])
+                for method in sorted(one.methods or ())
+            ]
+            wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
+            allow = ", ".join([*known, *(["HEAD"] if "GET" in known else []), "OPTIONS"])
+            if known and wanted == "OPTIONS":
+                app = PlainTextResponse(allow, headers={"allow": allow})
+            elif known and wanted not in known:
+                app = error(405, "HTTP 405 Method Not Allowed", {"allow": allow})
+            scope = {**scope, "method": wanted}
+        await app(scope, receive, send)
 
 
 class _Paths:
@@ -95,86 +131,26 @@ class _Paths:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
         if scope["type"] == "http":
             problem = ambiguity(scope.get("raw_path", b"").partition(b"?")[0])
             if problem is not None:
-                await JSONResponse(shapes.error(400, problem), 400)(scope, receive, send)
-                return
+                app = error(400, problem)
             scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
 
 
-class _Resource:
-    """Everything that can be done to one path; an ASGI application."""
-
-    def __init__(
-        self, methods: Mapping[str, Endpoint], herder: Herder, forwarder: Forwarder | None, seconds: float
-    ) -> None:
-        self._methods = methods
-        self._herder = herder
-        self._forwarder = forwarder
-        self._seconds = seconds
-        self._allow = ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Request(scope, receive))
-        await response(scope, receive, send)
-
-    async def _respond(self, request: Request) -> Response:
-        if request.method == "OPTIONS":
-            return PlainTextResponse(self._allow, headers={"allow": self._allow})
-        endpoint = self._methods.get("GET" if request.method == "HEAD" else request.method)
-        if endpoint is None:
-            raise HTTPException(405, headers={"allow": self._allow})
-        if not _takes_json(request.headers.get("accept", "")):
-            raise HTTPException(406)
-        if not self._herder.is_ready and endpoint.path not in _READY_WITHOUT:
-            raise HTTPException(503, "Worker is still starting up.")
-        try:
-            async with asyncio.timeout(self._seconds):
-                return _response(await self._answer(endpoint, request), request)
-        except TimeoutError:
-            return _refused(TimedOut("Request timed out"))
-        except HerderError as error:
-            return _refused(error)
-        except Exception as error:
-            _log.exception("%s %s failed", request.method, request.url.path)
-            return JSONResponse(shapes.error(500, str(error) or type(error).__name__), 500)
-
-    async def _answer(self, endpoint: Endpoint, request: Request) -> Reply:
-        if endpoint.body is None:
-            bodies.refuse_other_kinds(request)
-        try:
-            return await endpoint.answer(request, self._herder)
-        except NotLeader as elsewhere:
-            if self._forwarder is None:
-                raise
-            return await self._forwarder.send(request, elsewhere)
+def _not_there(_: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException)
+    return error(failure.status_code, message_of(failure), failure.headers)
 
 
-def _takes_json(accept: str) -> bool:
-    kinds = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
-    return bool(kinds & {"", "*/*", "application/*", "application/json"})
+def _refused(_: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HerderError)
+    return error(failure.status, str(failure))
 
 
-def _response(reply: Reply, request: Request) -> Response:
-    headers = dict(reply.headers)
-    if "location" in headers:
-        headers["location"] = str(request.base_url).rstrip("/") + headers["location"]
-    if reply.body is None:
-        return Response(status_code=reply.status, headers=headers)
-    return JSONResponse(reply.body, reply.status, headers)
-
-
-_REASONS: Final = {404: "Not Found", 405: "Method Not Allowed", 406: "Not Acceptable"}
-
-
-def _not_there(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    reason = _REASONS.get(error.status_code)
-    message = error.detail if reason is None else f"HTTP {error.status_code} {reason}"
-    return JSONResponse(shapes.error(error.status_code, message), error.status_code, error.headers)
-
-
-def _refused(error: HerderError) -> Response:
-    return JSONResponse(shapes.error(error.status, str(error)), error.status)
+def _invalid(_: Request, failure: Exception) -> Response:
+    assert isinstance(failure, RequestValidationError)
+    found = failure.errors()
+    return error(404, "HTTP 404 Not Found") if found[0]["loc"][0] == "path" else error(400, problem_of(found))

@@ -1,202 +1,368 @@
-"""Every endpoint of the API: `ENDPOINTS` is the one table that the routes and the OpenAPI document are made from."""
+"""The endpoints of Kafka Connect's REST API, on any herder. Errors are raised as `HerderError`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
-from parley.pipeline.connect.herder import TargetState
-from parley.pipeline.connect.rest import answers
-from parley.pipeline.connect.rest.answers import Answer
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-__all__ = ["ENDPOINTS", "Endpoint"]
+from parley.pipeline.connect.herder import (
+    BadRequest,
+    ConnectorInfo,
+    ConnectorStatus,
+    Created,
+    Herder,
+    LoggerLevel,
+    NotFound,
+    PluginInfo,
+    ServerInfo,
+    Status,
+    TargetState,
+    TaskId,
+)
+from parley.pipeline.connect.rest import models
+from parley.pipeline.connect.rest.routing import HerderRoute, problem_of
+from parley.pipeline.service.requests import parse
+
+__all__ = ["ADMIN", "AMONG_WORKERS", "CONNECT"]
+
+_HEALTH_SECONDS: Final = 10.0
+_TRIMMED: Final = "".join(map(chr, range(33)))
+"""What Java takes off a text's ends."""
+_INITIAL: Final = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {"default": {"model": models.Error, "description": "It went wrong"}}
+_TASKS: Final = TypeAdapter(list[models.Config])
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One method of one path.
-
-    `answers` are the names of schemas of the OpenAPI document by status; `query` the parameters with what they are for;
-    `body` the schema of the request's body, if it takes one. Requests `among_workers` are signed by another worker.
-    """
-
-    method: str
-    path: str
-    summary: str
-    answer: Answer
-    answers: Mapping[int, str | None]
-    query: Mapping[str, str] = field(default_factory=dict)
-    body: str | None = None
-    among_workers: bool = False
-
-    @property
-    def is_admin(self) -> bool:
-        """True if ``admin.listeners`` says where it is served."""
-        return self.path.startswith("/admin/")
+def _herder(request: Request) -> Herder:
+    herder: Herder = request.app.state.herder
+    return herder
 
 
+def _is_true(text: object) -> bool:
+    return str(text).lower() == "true"
+
+
+Served = Annotated[Herder, Depends(_herder)]
+Flag = Annotated[bool, BeforeValidator(_is_true)]
+Name = Annotated[str, Path(alias="connector")]
+Plugin = Annotated[str, Path(alias="plugin")]
+Logger = Annotated[str, Path(alias="logger")]
+Number = Annotated[int, Path(alias="task", ge=-(2**31), lt=2**31)]
+Patch = Annotated[models.ConfigPatch, Body()]
+
+CONNECT: Final = APIRouter(route_class=HerderRoute, responses=_ERRORS, redirect_slashes=False)
+ADMIN: Final = APIRouter(route_class=HerderRoute, responses=_ERRORS, redirect_slashes=False, prefix="/admin")
 _C: Final = "/connectors/{connector}"
 _P: Final = "/connector-plugins/{plugin}"
-ENDPOINTS: Final = (
-    Endpoint("GET", "/", "The version of this worker and the cluster it serves", answers.root, {200: "ServerInfo"}),
-    Endpoint(
-        "GET",
-        "/health",
-        "Whether this worker is ready (KIP-1017)",
-        answers.health,
-        dict.fromkeys((200, 500, 503), "Health"),
-    ),
-    Endpoint(
-        "GET",
-        "/connectors",
-        "The names of all connectors, or more of each",
-        answers.names,
-        {200: "Connectors"},
-        query={"expand": "`info`, `status` or both: an object by name with these parts, instead of the names"},
-    ),
-    Endpoint(
-        "POST",
-        "/connectors",
-        "Create a connector",
-        answers.create,
-        {201: "ConnectorInfo", 400: "Error", 409: "Error"},
-        body="CreateConnectorRequest",
-    ),
-    Endpoint("GET", _C, "A connector as configured", answers.connector, {200: "ConnectorInfo", 404: "Error"}),
-    Endpoint("DELETE", _C, "Delete a connector", answers.delete, {204: None, 404: "Error"}),
-    Endpoint("GET", f"{_C}/config", "The configuration of a connector", answers.config, {200: "Config", 404: "Error"}),
-    Endpoint(
-        "PUT",
-        f"{_C}/config",
-        "Create a connector, or give it another configuration",
-        answers.put_config,
-        {200: "ConnectorInfo", 201: "ConnectorInfo", 400: "Error"},
-        body="Config",
-    ),
-    Endpoint(
-        "PATCH",
-        f"{_C}/config",
-        "Change some keys of a connector's configuration; null takes a key out (KIP-477)",
-        answers.patch_config,
-        {200: "ConnectorInfo", 400: "Error", 404: "Error"},
-        body="ConfigPatch",
-    ),
-    Endpoint(
-        "GET",
-        f"{_C}/status",
-        "What a connector and its tasks do",
-        answers.status,
-        {200: "ConnectorStatus", 404: "Error"},
-    ),
-    Endpoint(
-        "POST",
-        f"{_C}/restart",
-        "Start a connector again, and its tasks if wanted (KIP-745)",
-        answers.restart,
-        {202: "ConnectorStatus", 204: None, 404: "Error"},
-        query={"includeTasks": "`true`: its tasks too", "onlyFailed": "`true`: only what has failed"},
-    ),
-    Endpoint("PUT", f"{_C}/pause", "Pause a connector", answers.to(TargetState.PAUSED, 202), {202: None, 404: "Error"}),
-    Endpoint(
-        "PUT", f"{_C}/resume", "Go on with a connector", answers.to(TargetState.STARTED, 202), {202: None, 404: "Error"}
-    ),
-    Endpoint(
-        "PUT",
-        f"{_C}/stop",
-        "Stop a connector and give up its tasks (KIP-875)",
-        answers.to(TargetState.STOPPED, 204),
-        {204: None, 404: "Error"},
-    ),
-    Endpoint(
-        "GET", f"{_C}/tasks", "The configurations of a connector's tasks", answers.tasks, {200: "Tasks", 404: "Error"}
-    ),
-    Endpoint(
-        "POST",
-        f"{_C}/tasks",
-        "Among workers: the tasks of a connector, as its worker has worked them out; the request is signed",
-        answers.put_tasks,
-        {204: None, 400: "Error", 403: "Error"},
-        body="TaskConfigs",
-        among_workers=True,
-    ),
-    Endpoint(
-        "PUT",
-        f"{_C}/fence",
-        "Among workers: end the transactions of a source's earlier tasks (KIP-618); the request is signed",
-        answers.fence,
-        {204: None, 400: "Error", 403: "Error", 404: "Error"},
-        among_workers=True,
-    ),
-    Endpoint(
-        "GET", f"{_C}/tasks/{{task}}/status", "What a task does", answers.task_status, {200: "TaskStatus", 404: "Error"}
-    ),
-    Endpoint(
-        "POST",
-        f"{_C}/tasks/{{task}}/restart",
-        "Start a task again",
-        answers.restart_task,
-        {204: None, 404: "Error"},
-    ),
-    Endpoint("GET", f"{_C}/topics", "The topics that a connector uses (KIP-558)", answers.topics, {200: "Topics"}),
-    Endpoint("PUT", f"{_C}/topics/reset", "Forget the topics that a connector used", answers.reset_topics, {202: None}),
-    Endpoint(
-        "GET",
-        f"{_C}/offsets",
-        "How far a connector has come (KIP-875)",
-        answers.offsets,
-        {200: "Offsets", 404: "Error"},
-    ),
-    Endpoint(
-        "PATCH",
-        f"{_C}/offsets",
-        "Set offsets of a stopped connector",
-        answers.alter_offsets,
-        {200: "Message", 400: "Error", 404: "Error"},
-        body="Offsets",
-    ),
-    Endpoint(
-        "DELETE",
-        f"{_C}/offsets",
-        "Forget all offsets of a stopped connector",
-        answers.reset_offsets,
-        {200: "Message", 400: "Error", 404: "Error"},
-    ),
-    Endpoint(
-        "GET",
-        "/connector-plugins",
-        "The plugins there are",
-        answers.plugins,
-        {200: "Plugins"},
-        query={"connectorsOnly": "`false`: converters, transformations and predicates too (KIP-769)"},
-    ),
-    Endpoint(
-        "GET",
-        f"{_P}/config",
-        "The keys a plugin takes (KIP-769)",
-        answers.plugin_config,
-        {200: "ConfigKeys", 404: "Error"},
-    ),
-    Endpoint(
-        "PUT",
-        f"{_P}/config/validate",
-        "Look a configuration through",
-        answers.validate,
-        {200: "ConfigInfos", 400: "Error"},
-        body="Config",
-    ),
-    Endpoint("GET", "/admin/loggers", "The loggers and their levels (KIP-495)", answers.loggers, {200: "Loggers"}),
-    Endpoint(
-        "GET", "/admin/loggers/{logger}", "The level of a logger", answers.logger, {200: "LoggerLevel", 404: "Error"}
-    ),
-    Endpoint(
-        "PUT",
-        "/admin/loggers/{logger}",
-        "Set the level of a logger",
-        answers.set_logger,
-        {200: "LoggerNames", 204: None, 400: "Error", 404: "Error"},
-        query={"scope": "`cluster`: in every worker (KIP-976); `worker`: in this one"},
-        body="SetLogger",
-    ),
+AMONG_WORKERS: Final = (("POST", f"{_C}/tasks"), ("PUT", f"{_C}/fence"))
+"""Requests of workers, which are signed; as in Kafka the OpenAPI document leaves them out."""
+
+
+@CONNECT.get("/", summary="The version of this worker and the cluster it serves")
+async def root(herder: Served) -> ServerInfo:
+    return await herder.server_info()
+
+
+@CONNECT.get(
+    "/health",
+    summary="Whether this worker is ready (KIP-1017)",
+    responses={500: {"model": models.Health}, 503: {"model": models.Health}},
 )
-"""Everything the API has."""
+async def health(herder: Served, response: Response) -> models.Health:
+    if not herder.is_ready:
+        response.status_code = 503
+        return models.Health(status="starting", message="Worker is still starting up.")
+    try:
+        async with asyncio.timeout(_HEALTH_SECONDS):
+            await herder.check()
+    except Exception as error:
+        response.status_code = 500
+        text = f"Worker was unable to handle this request and may be unable to handle other requests. {error}".strip()
+        return models.Health(status="unhealthy", message=text)
+    return models.Health(status="healthy", message="Worker has completed startup and is ready to handle requests.")
+
+
+# --- Connectors ---
+
+
+@CONNECT.get(
+    "/connectors",
+    summary="The names of all connectors; with `expand`, an object by name with these parts",
+    response_model=list[str] | dict[str, models.ConnectorParts],
+)
+async def names(
+    herder: Served, expand: Annotated[Sequence[str], Query(description="`info`, `status` or both")] = ()
+) -> Any:
+    names = await herder.connectors()
+    if not expand:
+        return list(names)
+    shown: dict[str, models.ConnectorParts] = {}
+    for name in names:
+        try:
+            info = await herder.connector(name) if "info" in expand else None
+            status = _status(await herder.status(name)) if "status" in expand else None
+        except NotFound:
+            continue  # it was deleted meanwhile
+        shown[name] = models.ConnectorParts.model_validate({"info": info, "status": status})
+    return shown
+
+
+@CONNECT.post("/connectors", summary="Create a connector", status_code=201, response_model=models.ConnectorInfo)
+async def create(herder: Served, response: Response, wanted: models.CreateConnectorRequest) -> ConnectorInfo:
+    name = (wanted.name or "").strip(_TRIMMED)
+    initial = None if wanted.initial_state is None else _INITIAL[wanted.initial_state]
+    return _created(
+        name, await herder.put_connector(name, _named(name, wanted.config), initial=initial, replace=False), response
+    )
+
+
+def _named(name: str, config: Mapping[str, str | None]) -> dict[str, str]:
+    """The configuration with the connector's name in it. Raises BadRequest where it has another one."""
+    included = config.get("name")
+    if included is not None and included != name:
+        raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
+    return {**{key: value for key, value in config.items() if value is not None}, "name": name}
+
+
+def _created(name: str, created: Created, response: Response) -> ConnectorInfo:
+    response.status_code = 201 if created.is_new else 200
+    if created.is_new:
+        response.headers["location"] = f"/connectors/{quote(name, safe='')}"
+    return created.info
+
+
+@CONNECT.get(_C, summary="A connector as configured", response_model=models.ConnectorInfo)
+async def connector(herder: Served, name: Name) -> ConnectorInfo:
+    return await herder.connector(name)
+
+
+@CONNECT.delete(_C, summary="Delete a connector", status_code=204)
+async def delete(herder: Served, name: Name) -> None:
+    await herder.delete_connector(name)
+
+
+@CONNECT.get(f"{_C}/config", summary="The configuration of a connector")
+async def config(herder: Served, name: Name) -> Mapping[str, str]:
+    return (await herder.connector(name)).config
+
+
+@CONNECT.put(
+    f"{_C}/config",
+    summary="Create a connector, or give it another configuration",
+    response_model=models.ConnectorInfo,
+    responses={201: {"model": models.ConnectorInfo}},
+)
+async def put_config(herder: Served, response: Response, name: Name, config: Patch) -> ConnectorInfo:
+    return _created(name, await herder.put_connector(name, _named(name, config)), response)
+
+
+@CONNECT.patch(
+    f"{_C}/config",
+    summary="Change some keys of a connector's configuration; null takes a key out (KIP-477)",
+    response_model=models.ConnectorInfo,
+)
+async def patch_config(herder: Served, response: Response, name: Name, patch: Patch) -> ConnectorInfo:
+    return _created(name, await herder.patch_connector(name, patch), response)
+
+
+@CONNECT.get(f"{_C}/status", summary="What a connector and its tasks do")
+async def status(herder: Served, name: Name) -> models.ConnectorStatus:
+    return _status(await herder.status(name))
+
+
+def _status(status: ConnectorStatus) -> models.ConnectorStatus:
+    tasks = [_task_status(number, one) for number, one in sorted(status.tasks.items())]
+    return models.ConnectorStatus.model_validate(
+        {"name": status.name, "connector": status.connector, "tasks": tasks, "type": status.kind}
+    )
+
+
+def _task_status(number: int, status: Status) -> models.TaskStatus:
+    return models.TaskStatus(
+        id=number, state=status.state, worker_id=status.worker_id, trace=status.trace, version=status.version
+    )
+
+
+@CONNECT.post(
+    f"{_C}/restart",
+    summary="Start a connector again, and its tasks if wanted (KIP-745)",
+    status_code=202,
+    response_model=models.ConnectorStatus,
+    responses={204: {"description": "The connector alone was started again"}},
+)
+async def restart(
+    herder: Served,
+    name: Name,
+    include_tasks: Annotated[Flag, Query(alias="includeTasks", description="its tasks too")] = False,
+    only_failed: Annotated[Flag, Query(alias="onlyFailed", description="only what has failed")] = False,
+) -> Any:
+    if not include_tasks and not only_failed:
+        await herder.restart_connector(name)
+        return Response(status_code=204)
+    return _status(await herder.restart(name, include_tasks=include_tasks, only_failed=only_failed))
+
+
+@CONNECT.put(f"{_C}/pause", summary="Pause a connector", status_code=202, response_class=Response)
+async def pause(herder: Served, name: Name) -> None:
+    await herder.set_target_state(name, TargetState.PAUSED)
+
+
+@CONNECT.put(f"{_C}/resume", summary="Go on with a connector", status_code=202, response_class=Response)
+async def resume(herder: Served, name: Name) -> None:
+    await herder.set_target_state(name, TargetState.STARTED)
+
+
+@CONNECT.put(f"{_C}/stop", summary="Stop a connector and give up its tasks (KIP-875)", status_code=204)
+async def stop(herder: Served, name: Name) -> None:
+    await herder.set_target_state(name, TargetState.STOPPED)
+
+
+# --- Tasks ---
+
+
+@CONNECT.get(f"{_C}/tasks", summary="The configurations of a connector's tasks")
+async def tasks(herder: Served, name: Name) -> list[models.Task]:
+    found = await herder.task_configs(name)
+    return [models.Task.model_validate({"id": task, "config": config}) for task, config in found]
+
+
+@CONNECT.post(f"{_C}/tasks", status_code=204, include_in_schema=False)
+async def put_tasks(herder: Served, name: Name, request: Request) -> None:
+    await herder.put_task_configs(name, await request.body(), request.headers, _task_configs)
+
+
+def _task_configs(body: bytes) -> list[dict[str, str]]:
+    """The configurations of tasks in a request's body. Raises HTTPException (400) or BadRequest."""
+    try:
+        return _TASKS.validate_python(parse(body))
+    except ValidationError as error:
+        raise BadRequest(problem_of(error.errors(include_input=False))) from None
+
+
+@CONNECT.put(f"{_C}/fence", status_code=204, include_in_schema=False)
+async def fence(herder: Served, name: Name, request: Request) -> None:
+    await herder.fence(name, await request.body(), request.headers)
+
+
+@CONNECT.get(f"{_C}/tasks/{{task}}/status", summary="What a task does")
+async def task_status(herder: Served, name: Name, task: Number) -> models.TaskStatus:
+    return _task_status(task, await herder.task_status(TaskId(name, task)))
+
+
+@CONNECT.post(f"{_C}/tasks/{{task}}/restart", summary="Start a task again", status_code=204)
+async def restart_task(herder: Served, name: Name, task: Number) -> None:
+    await herder.restart_task(TaskId(name, task))
+
+
+# --- Topics and offsets ---
+
+
+@CONNECT.get(f"{_C}/topics", summary="The topics that a connector uses (KIP-558)")
+async def topics(herder: Served, name: Name) -> dict[str, models.Topics]:
+    return {name: models.Topics(topics=list(await herder.active_topics(name)))}
+
+
+@CONNECT.put(
+    f"{_C}/topics/reset", summary="Forget the topics that a connector used", status_code=202, response_class=Response
+)
+async def reset_topics(herder: Served, name: Name) -> None:
+    await herder.reset_active_topics(name)
+
+
+@CONNECT.get(f"{_C}/offsets", summary="How far a connector has come (KIP-875)")
+async def offsets(herder: Served, name: Name) -> models.Offsets:
+    found = await herder.offsets(name)
+    return models.Offsets.model_validate(
+        {"offsets": [{"partition": partition, "offset": offset} for partition, offset in found]}
+    )
+
+
+@CONNECT.patch(f"{_C}/offsets", summary="Set offsets of a stopped connector")
+async def alter_offsets(herder: Served, name: Name, wanted: models.Offsets) -> models.Message:
+    if not wanted.offsets:
+        raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
+    offsets = [(one.partition, one.offset) for one in wanted.offsets if one.partition is not None]
+    if len(offsets) < len(wanted.offsets):
+        raise BadRequest("Partition objects cannot be null")
+    return models.Message(message=await herder.alter_offsets(name, offsets))
+
+
+@CONNECT.delete(f"{_C}/offsets", summary="Forget all offsets of a stopped connector")
+async def reset_offsets(herder: Served, name: Name) -> models.Message:
+    return models.Message(message=await herder.reset_offsets(name))
+
+
+# --- Plugins ---
+
+
+@CONNECT.get("/connector-plugins", summary="The plugins there are", response_model=list[models.Plugin])
+async def plugins(
+    herder: Served,
+    connectors_only: Annotated[
+        Flag,
+        Query(
+            alias="connectorsOnly",
+            description="`false`: converters, transformations and predicates too (KIP-769)",
+        ),
+    ] = True,
+) -> Sequence[PluginInfo]:
+    return await herder.plugins(connectors_only=connectors_only)
+
+
+@CONNECT.get(f"{_P}/config", summary="The keys a plugin takes (KIP-769)", response_model=list[models.ConfigKey])
+async def plugin_config(herder: Served, plugin: Plugin) -> Any:
+    return await herder.plugin_config(plugin)
+
+
+@CONNECT.put(f"{_P}/config/validate", summary="Look a configuration through", response_model=models.ConfigInfos)
+async def validate(herder: Served, plugin: Plugin, config: Patch) -> Any:
+    named = config.get("connector.class")
+    if named is not None and _simple(named) != _simple(plugin):
+        raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
+    return await herder.validate(plugin, config)
+
+
+def _simple(plugin: str) -> str:
+    """A connector's class without what may be left out when it is named."""
+    return plugin.rpartition(".")[2].removesuffix("Connector")
+
+
+# --- Loggers ---
+
+
+@ADMIN.get("/loggers", summary="The loggers and their levels (KIP-495)")
+async def loggers(herder: Served) -> dict[str, LoggerLevel]:
+    return dict(sorted((await herder.loggers()).items()))
+
+
+@ADMIN.get("/loggers/{logger}", summary="The level of a logger")
+async def logger(herder: Served, name: Logger) -> LoggerLevel:
+    level = (await herder.loggers()).get(name)
+    if level is None:
+        raise NotFound(f"Logger {name} not found.")
+    return level
+
+
+@ADMIN.put(
+    "/loggers/{logger}",
+    summary="Set the level of a logger",
+    response_model=list[str],
+    responses={204: {"description": "Every worker was told"}},
+)
+async def set_logger(
+    herder: Served,
+    name: Logger,
+    wanted: models.SetLogger,
+    scope: Annotated[str, Query(description="`cluster`: in every worker (KIP-976); `worker`: in this one")] = "worker",
+) -> Any:
+    if wanted.level is None:
+        raise BadRequest("Desired 'level' parameter was not specified in request.")
+    if scope.lower() == "cluster":
+        await herder.set_cluster_logger(name, wanted.level)
+        return Response(status_code=204)
+    return await herder.set_logger(name, wanted.level)

@@ -12,11 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
-from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from parley.pipeline.connect.herder import NO_LEADER, HerderError, NotLeader, Rebalancing
-from parley.pipeline.connect.rest import bodies
-from parley.pipeline.connect.rest.answers import Reply
+from parley.pipeline.service.requests import BodyRequest
 
 __all__ = ["Forwarder"]
 
@@ -36,7 +35,7 @@ class Forwarder:
         """``tls`` verifies workers whose REST API uses HTTPS; None means the authorities of the system."""
         self._client = httpx.AsyncClient(timeout=timeout_seconds, verify=True if tls is None else tls)
 
-    async def send(self, request: Request, elsewhere: NotLeader) -> Reply:
+    async def send(self, request: BodyRequest, elsewhere: NotLeader) -> Response:
         """The leader's answer. Raises HerderError as the leader does, or where it cannot be asked."""
         forward = _NEXT.get(request.query_params.get("forward", "").lower())
         if forward is None:
@@ -52,7 +51,7 @@ class Forwarder:
                 url,
                 params=[*parameters, ("forward", forward)],
                 headers=headers,
-                content=await bodies.read_text(request),
+                content=await request.body(),
             )
         except httpx.HTTPError as error:
             raise HerderError(f"IO Error trying to forward REST request: {error}") from error
@@ -71,7 +70,7 @@ class _Elsewhere(HerderError):
         self.status = status
 
 
-def _reply(answer: httpx.Response) -> Reply:
+def _reply(answer: httpx.Response) -> Response:
     try:
         body = json.loads(answer.content) if answer.content else None
     except ValueError:
@@ -80,4 +79,5 @@ def _reply(answer: httpx.Response) -> Reply:
         message = body.get("message") if isinstance(body, dict) else None
         raise _Elsewhere(answer.status_code, message or f"the leader answered with HTTP status {answer.status_code}")
     location = answer.headers.get("location")
-    return Reply(body, answer.status_code, {} if location is None else {"location": urlsplit(location).path})
+    headers = {} if location is None else {"location": urlsplit(location).path}
+    return Response(None, answer.status_code) if body is None else JSONResponse(body, answer.status_code, headers)

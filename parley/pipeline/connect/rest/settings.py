@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
-from parley.configuration.followed_tls import FollowedContext
-from parley.configuration.tls import TlsSettings
+from fastapi import APIRouter
+
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.rest.app import CrossOrigin
-from parley.pipeline.connect.rest.endpoints import ENDPOINTS, Endpoint
-from parley.pipeline.connect.rest.login import BasicLogin, jaas_file_of
-from parley.pipeline.connect.rest.server import Listener, parse_listeners
+from parley.pipeline.connect.rest.endpoints import ADMIN, CONNECT
 from parley.pipeline.connect.rest_config import ADMIN_TLS, LISTENERS_TLS
-from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
+from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.service.login import BasicLogin, jaas_file_of
+from parley.pipeline.service.server import Listener, parse_listeners
+from parley.pipeline.service.tls import client_context, server_context
 
-__all__ = ["RestSettings", "server_context"]
-
-_CLIENT_AUTH: Final = "ssl.client.auth"
+__all__ = ["RestSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class RestSettings:
         return cls(
             listeners,
             server_context(config.given, LISTENERS_TLS, listeners),
-            _client_context(config.given) if protocol == "https" else None,
+            client_context(config.given, LISTENERS_TLS) if protocol == "https" else None,
             login,
             CrossOrigin(config["access.control.allow.origin"], config["access.control.allow.methods"]),
             admin=admin_listeners,
@@ -71,14 +70,9 @@ class RestSettings:
         )
 
     @property
-    def endpoints(self) -> Sequence[Endpoint]:
+    def routers(self) -> Sequence[APIRouter]:
         """What the listeners serve."""
-        return [one for one in ENDPOINTS if self.has_admin or not one.is_admin]
-
-    @property
-    def admin_endpoints(self) -> Sequence[Endpoint]:
-        """What the admin listeners serve."""
-        return [one for one in ENDPOINTS if one.is_admin]
+        return (CONNECT, ADMIN) if self.has_admin else (CONNECT,)
 
     def advertised_url(self, addresses: Sequence[Listener]) -> str:
         """The URL that other workers are told: the advertised host and port, else where it listens.
@@ -103,46 +97,3 @@ def _advertised_protocol(given: str | None, listeners: Sequence[Listener]) -> st
     if given:
         return given.lower()
     return "https" if all(one.is_tls for one in listeners) else "http"
-
-
-def _properties(given: Mapping[str, str], prefix: str) -> Mapping[str, str]:
-    """The keys with the prefix, or, if there is none, those without: all or nothing, as in Kafka."""
-    return with_prefix(given, prefix) or given
-
-
-def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Listener]) -> ssl.SSLContext | None:
-    """The context of listeners with TLS, from ``<prefix>ssl.*`` or ``ssl.*``; None if no listener has TLS.
-
-    Raises ConnectError.
-    """
-    if not any(one.is_tls for one in listeners):
-        return None
-    properties = _properties(given, prefix)
-    client_auth = properties.get(_CLIENT_AUTH, "none").strip() or "none"
-    if client_auth not in ("none", "requested", "required"):
-        raise ConnectError(f"{prefix}{_CLIENT_AUTH}={client_auth}: expected none, requested or required")
-
-    def make(settings: TlsSettings) -> ssl.SSLContext:
-        if client_auth != "none" and not settings.authorities:
-            raise ValueError(
-                f"{_CLIENT_AUTH}={client_auth} needs ssl.truststore.location or ssl.truststore.certificates; without "
-                "them, anyone with a certificate of a public authority would be let in"
-            )
-        context = settings.server_context(client_auth)
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        return context
-
-    return _followed(properties, prefix, make)
-
-
-def _client_context(given: Mapping[str, str]) -> ssl.SSLContext:
-    return _followed(_properties(given, LISTENERS_TLS), LISTENERS_TLS, TlsSettings.client_context)
-
-
-def _followed(
-    properties: Mapping[str, str], prefix: str, make: Callable[[TlsSettings], ssl.SSLContext]
-) -> ssl.SSLContext:
-    try:
-        return FollowedContext(properties, make)
-    except ValueError as error:
-        raise ConnectError(f"{prefix}ssl.*: {error}") from error

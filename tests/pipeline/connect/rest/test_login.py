@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock, Mock
 import httpx
 import pytest
 
-from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import Forbidden, Herder
 from parley.pipeline.connect.rest.app import application
-from parley.pipeline.connect.rest.login import BasicLogin, jaas_file_of
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.service.errors import ServiceError
+from parley.pipeline.service.login import BasicLogin, jaas_file_of
 from tests.pipeline.connect.workers import settings
 
 MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
@@ -44,7 +44,7 @@ def herder() -> Mock:
 
 @pytest.fixture
 async def client(herder: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setattr("parley.pipeline.connect.rest.login._REFUSAL_DELAY_S", 0)
+    monkeypatch.setattr("parley.pipeline.service.login._REFUSAL_DELAY_S", 0)
     app = application(herder, login=BasicLogin(jaas_file(tmp_path)))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker") as client:
         yield client
@@ -91,7 +91,7 @@ async def test_requests_among_workers_are_signed_instead(client: httpx.AsyncClie
 async def test_strangers_who_claim_to_sign_get_little_memory(
     client: httpx.AsyncClient, herder: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.pipeline.connect.rest.login.UNVERIFIED_BYTES_MAX", 300_000)
+    monkeypatch.setattr("parley.pipeline.service.login.UNVERIFIED_BYTES_MAX", 300_000)
 
     async def send(size: int) -> int:
         return (await client.post("/connectors/a/tasks", content=b"x" * size, headers=CLAIM)).status_code
@@ -128,7 +128,7 @@ async def test_replaced_users_count_at_once(client: httpx.AsyncClient, tmp_path:
     ("users", "message"), [("", "at least one"), ("alice=", "no password is empty"), ("alice=\\uXYZ1", "malformed")]
 )
 def test_a_file_that_lets_everyone_in_is_refused(tmp_path: Path, users: str, message: str) -> None:
-    with pytest.raises(ConnectError, match=message):
+    with pytest.raises(ServiceError, match=message):
         BasicLogin(jaas_file(tmp_path, users))
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_lets_everyone_in_is_refused(tmp_path: Path, users: str, mes
 def test_a_jaas_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "jaas.conf"
     path.write_text(text)
-    with pytest.raises(ConnectError, match="needs a section KafkaConnect"):
+    with pytest.raises(ServiceError, match="needs a section KafkaConnect"):
         BasicLogin(path)
 
 
@@ -154,7 +154,7 @@ def test_a_jaas_file_of_something_else_is_refused(tmp_path: Path, text: str) -> 
 def test_a_malformed_jaas_file_is_refused_without_its_words(tmp_path: Path, text: str) -> None:
     path = tmp_path / "jaas.conf"
     path.write_text(text)
-    with pytest.raises(ConnectError, match="cannot be read") as refused:
+    with pytest.raises(ServiceError, match="cannot be read") as refused:
         BasicLogin(path)
     assert SECRET not in str(refused.value)
 
@@ -164,13 +164,13 @@ def test_where_the_jaas_file_is() -> None:
     options = {"KAFKA_OPTS": f"-Dother=1 -D{key}='/etc/my jaas.conf'"}
     assert jaas_file_of({}, options) == Path("/etc/my jaas.conf")
     assert jaas_file_of({key: "/etc/own.conf"}, options) == Path("/etc/own.conf")
-    with pytest.raises(ConnectError, match=f"set {key}"):
+    with pytest.raises(ServiceError, match=f"set {key}"):
         jaas_file_of({}, {})
-    with pytest.raises(ConnectError, match="KAFKA_OPTS cannot be read"):
+    with pytest.raises(ServiceError, match="KAFKA_OPTS cannot be read"):
         jaas_file_of({}, {"KAFKA_OPTS": "-Dother='"})
 
 
 def test_another_extension_is_refused() -> None:
     told = settings("a:1", rest_extension_classes="com.example.Extension") | {"offset.storage.file.filename": "o"}
-    with pytest.raises(ConnectError, match="Java class that Parley cannot run"):
+    with pytest.raises(ServiceError, match="Java class that Parley cannot run"):
         WorkerConfig.parse(told, STANDALONE)

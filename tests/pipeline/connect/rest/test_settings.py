@@ -11,9 +11,11 @@ from starlette.responses import PlainTextResponse
 
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED, signing_rules
 from parley.pipeline.connect.errors import ConfigError, ConnectError
-from parley.pipeline.connect.rest.server import Listener, RestServer
+from parley.pipeline.connect.rest.endpoints import ADMIN
 from parley.pipeline.connect.rest.settings import RestSettings
 from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.service.errors import ServiceError
+from parley.pipeline.service.server import Listener, RestServer
 from tests.pipeline.connect.rest.test_login import jaas_file
 from tests.pipeline.connect.workers import settings
 from tests.support.certificates import Authority
@@ -95,7 +97,7 @@ def test_keys_with_the_prefix_count_alone(tmp_path: Path) -> None:
     """As in Kafka: one key with the prefix, and the worker's own ``ssl.*`` do not count."""
     listeners = {"listeners": "https://127.0.0.1:0"}
     assert RestSettings.of(worker_config({**listeners, **tls(tmp_path, "")})).tls is not None
-    with pytest.raises(ConnectError, match=r"listeners.https.ssl.*keystore"):
+    with pytest.raises(ServiceError, match=r"listeners.https.ssl.*keystore"):
         RestSettings.of(worker_config({**listeners, **tls(tmp_path, ""), "listeners.https.ssl.client.auth": "none"}))
 
 
@@ -108,14 +110,14 @@ def test_keys_with_the_prefix_count_alone(tmp_path: Path) -> None:
     ],
 )
 def test_tls_that_cannot_be_served(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConnectError, match=message):
+    with pytest.raises(ServiceError, match=message):
         RestSettings.of(worker_config({"listeners": "https://127.0.0.1:0", **given}))
 
 
 def test_any_authority_is_no_client_auth(tmp_path: Path) -> None:
     given = tls(tmp_path, **{"ssl.client.auth": "required"})
     del given["listeners.https.ssl.truststore.location"]
-    with pytest.raises(ConnectError, match=r"needs ssl\.truststore"):
+    with pytest.raises(ServiceError, match=r"needs ssl\.truststore"):
         RestSettings.of(worker_config({"listeners": "https://127.0.0.1:0", **given}))
 
 
@@ -156,9 +158,8 @@ def test_a_proxy_that_ends_tls(tmp_path: Path) -> None:
 )
 def test_where_admin_endpoints_are_served(given: dict[str, str], here: bool, apart: list[Listener]) -> None:
     rest = RestSettings.of(worker_config(given))
-    assert any(one.path == "/admin/loggers" for one in rest.endpoints) is here
+    assert (ADMIN in rest.routers) is here
     assert rest.admin == apart
-    assert {one.path for one in rest.admin_endpoints} == {"/admin/loggers", "/admin/loggers/{logger}"}
 
 
 def test_a_login_needs_signed_requests_among_workers(tmp_path: Path) -> None:

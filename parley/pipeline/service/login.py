@@ -1,10 +1,9 @@
-"""Basic authentication of the REST API, as Kafka's ``BasicAuthSecurityRestExtension``.
+"""Basic authentication of a REST API, as Kafka's ``BasicAuthSecurityRestExtension``.
 
 The section ``KafkaConnect`` of a JAAS file names the ``PropertyFileLoginModule``, whose option ``file`` names a
 properties file with a line ``user=password`` for each user. A replaced file of users counts from the next request on.
-Requests among workers are signed instead (``parley.pipeline.connect.distributed.signing``). The herder checks their
-signatures, for which it needs the whole body: strangers who claim to sign can take only ``UNVERIFIED_BYTES_MAX`` of
-memory. No error contains a password.
+Requests that are exempt are signed instead, and verified later, for which the whole body is needed: strangers who claim
+to sign can take only ``UNVERIFIED_BYTES_MAX`` of memory. No error contains a password.
 """
 
 from __future__ import annotations
@@ -12,31 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
-from starlette.routing import compile_path
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.configuration.file_changes import fingerprint_of
 from parley.configuration.properties import read_properties
-from parley.pipeline.connect.distributed import signing
-from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.rest import bodies, shapes
-from parley.pipeline.connect.rest.endpoints import Endpoint
-from parley.pipeline.connect.rest_config import JAAS_FILE
+from parley.pipeline.service.errors import ServiceError
+from parley.pipeline.service.requests import error
 from parley.protocol.security.jaas import BadJaas, parse_jaas_file
 from parley.protocol.security.passwords import Passwords, basic_credentials
 
-__all__ = ["BasicLogin", "DemandLogin", "jaas_file_of"]
+__all__ = ["JAAS_FILE", "BasicLogin", "DemandLogin", "jaas_file_of"]
 
+JAAS_FILE: Final = "java.security.auth.login.config"
 SECTION: Final = "KafkaConnect"
 MODULE: Final = "PropertyFileLoginModule"
 REFUSED: Final = "User cannot access the resource."
@@ -53,17 +48,17 @@ _log = logging.getLogger(__name__)
 
 
 def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Path:
-    """The JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ConnectError if neither does."""
+    """The JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ServiceError if neither does."""
     path = given.get(JAAS_FILE, "").strip()
     if not path:
         prefix = f"-D{JAAS_FILE}="
         try:
             options = shlex.split(environment.get("KAFKA_OPTS", ""))
         except ValueError as error:
-            raise ConnectError(f"KAFKA_OPTS cannot be read: {error}; set {JAAS_FILE} instead") from None
+            raise ServiceError(f"KAFKA_OPTS cannot be read: {error}; set {JAAS_FILE} instead") from None
         path = next((one.removeprefix(prefix) for one in reversed(options) if one.startswith(prefix)), "")
     if not path:
-        raise ConnectError(f"the REST API demands logins: set {JAAS_FILE} to a JAAS file that names the users")
+        raise ServiceError(f"the REST API demands logins: set {JAAS_FILE} to a JAAS file that names the users")
     return Path(path)
 
 
@@ -71,7 +66,7 @@ class BasicLogin:
     """The users of the REST API."""
 
     def __init__(self, jaas_file: Path, section: str = SECTION) -> None:
-        """Blocks: it reads the files. Raises ConnectError if they name no users."""
+        """Blocks: it reads the files. Raises ServiceError if they name no users."""
         self._path = _users_file(jaas_file, section)
         self._read_from = fingerprint_of([self._path])
         self._users = _read_users(self._path)
@@ -87,7 +82,7 @@ class BasicLogin:
             self._read_from = found
             try:
                 self._users = _read_users(self._path)
-            except ConnectError as error:
+            except ServiceError as error:
                 _log.error("the users of the REST API stay as they were: %s", error)
             else:
                 _log.info("the users of the REST API were read again from %s", self._path)
@@ -99,10 +94,10 @@ def _users_file(jaas_file: Path, section: str) -> str:
         sections = parse_jaas_file(jaas_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error if isinstance(error, BadJaas) else getattr(error, "strerror", None) or type(error).__name__
-        raise ConnectError(f"{JAAS_FILE}={jaas_file} cannot be read: {reason}") from None
+        raise ServiceError(f"{JAAS_FILE}={jaas_file} cannot be read: {reason}") from None
     modules = sections.get(section, [])
     if len(modules) != 1 or modules[0].name != MODULE or not modules[0].options.get("file"):
-        raise ConnectError(
+        raise ServiceError(
             f"{jaas_file} needs a section {section} with one login module: {section} {{ "
             f'org.apache.kafka.connect.rest.basic.auth.extension.{MODULE} required file="/path/users.properties"; }};'
         )
@@ -113,21 +108,24 @@ def _read_users(path: str) -> Passwords:
     try:
         users = read_properties(path)
     except OSError as error:
-        raise ConnectError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
+        raise ServiceError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
     except ValueError:
-        raise ConnectError(f"{path} is malformed: it needs a line user=password for each user") from None
+        raise ServiceError(f"{path} is malformed: it needs a line user=password for each user") from None
     if not users or not all(users.values()):
-        raise ConnectError(f"{path} needs a line user=password for each user, and at least one; no password is empty")
+        raise ServiceError(f"{path} needs a line user=password for each user, and at least one; no password is empty")
     return Passwords(users)
 
 
 class DemandLogin:
     """An ASGI application in front of another: requests without a right name and password get status 401."""
 
-    def __init__(self, app: ASGIApp, login: BasicLogin, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(
+        self, app: ASGIApp, login: BasicLogin, is_exempt: Callable[[str, str, Headers], bool] = lambda *_: False
+    ) -> None:
+        """``is_exempt`` is told the method, the path and the headers of requests without a login."""
         self._app = app
         self._login = login
-        self._signed = [(one.method, compile_path(one.path)[0]) for one in endpoints if one.among_workers]
+        self._is_exempt = is_exempt
         self._failures = _Failures()
         self._unverified = _Unverified()
 
@@ -139,17 +137,13 @@ class DemandLogin:
         login = headers.get("authorization", "")
         if self._login.user_of(login) is not None:
             await self._app(scope, receive, send)
-        elif self._is_among_workers(scope["method"], scope["path"]) and signing.is_signed(headers):
+        elif self._is_exempt(scope["method"], scope["path"], headers):
             with self._unverified.limited(receive) as limited:
                 await self._app(scope, limited, send)
         else:
             self._failures.log(scope, basic_credentials(login)[0])
             await asyncio.sleep(_REFUSAL_DELAY_S)
-            await JSONResponse(shapes.error(401, REFUSED), 401, _CHALLENGE)(scope, receive, send)
-
-    def _is_among_workers(self, method: str, path: str) -> bool:
-        """True for requests among workers: the herder checks their signatures."""
-        return any(method == one and re.fullmatch(pattern, path) for one, pattern in self._signed)
+            await error(401, REFUSED, _CHALLENGE)(scope, receive, send)
 
 
 class _Unverified:
@@ -160,7 +154,7 @@ class _Unverified:
 
     @contextmanager
     def limited(self, receive: Receive) -> Iterator[Receive]:
-        """Yield a ``receive`` for one request, which raises Refused (503) if there is no memory for its body."""
+        """Yield a ``receive`` for one request, which raises HTTPException (503) if there is no memory for its body."""
         size = counted = 0
 
         async def limited() -> Message:
@@ -169,7 +163,7 @@ class _Unverified:
             size += len(message.get("body", b""))
             more = max(0, size - _SMALL_BODY_BYTES) - counted
             if self._held + more > UNVERIFIED_BYTES_MAX:
-                raise bodies.Refused(503, "This worker has no memory for more requests of other workers: try again.")
+                raise HTTPException(503, "This worker has no memory for more requests of other workers: try again.")
             self._held += more
             counted += more
             return message

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.types import ASGIApp
 
-from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.service.errors import ServiceError
 
 __all__ = ["DEFAULT_PORT", "Listener", "RestServer", "parse_listeners"]
 
@@ -43,19 +43,19 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listener]:
-    """The addresses in `listeners`, as "http://:8083,https://[::1]:8443". Raises ConnectError."""
+    """The addresses in `listeners`, as "http://:8083,https://[::1]:8443". Raises ServiceError."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
             url = urlsplit(part)
             host, port = url.hostname or "", default_port if url.port is None else url.port
         except ValueError as error:
-            raise ConnectError(f"listeners: {part!r} is no address: {error}") from None
+            raise ServiceError(f"listeners: {part!r} is no address: {error}") from None
         if url.scheme.lower() not in ("http", "https") or url.path not in ("", "/"):
-            raise ConnectError(f"listeners: {part!r} must look as HTTP://host:{default_port} or HTTPS://host:8443")
+            raise ServiceError(f"listeners: {part!r} must look as HTTP://host:{default_port} or HTTPS://host:8443")
         listeners.append(Listener(host, port, url.scheme.lower() == "https"))
     if not listeners:
-        raise ConnectError(f"listeners: no address is given, as http://127.0.0.1:{default_port}")
+        raise ServiceError(f"listeners: no address is given, as http://127.0.0.1:{default_port}")
     return listeners
 
 
@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(listener: Listener, if_taken: str) -> socket.socket:
-    """A socket that listens there. Raises ConnectError which says what to do."""
+    """A socket that listens there. Raises ServiceError which says what to do."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -157,6 +157,6 @@ def _listen(listener: Listener, if_taken: str) -> socket.socket:
     except OSError as error:
         taken.close()
         where = f"{listener.host or '*'}:{listener.port}"
-        raise ConnectError(f"cannot listen on {where}: {error.strerror or error}. {if_taken}") from None
+        raise ServiceError(f"cannot listen on {where}: {error.strerror or error}. {if_taken}") from None
     taken.setblocking(False)
     return taken

@@ -1,0 +1,189 @@
+"""The JSON of requests and responses, with Kafka Connect's names and order of fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+from parley.pipeline.connect.herder import State
+from parley.pipeline.service.requests import Number
+
+__all__ = [
+    "Config",
+    "ConfigInfos",
+    "ConfigKey",
+    "ConfigPatch",
+    "ConnectorInfo",
+    "ConnectorParts",
+    "ConnectorStatus",
+    "CreateConnectorRequest",
+    "Error",
+    "Health",
+    "Message",
+    "Offsets",
+    "Plugin",
+    "SetLogger",
+    "Task",
+    "TaskStatus",
+    "Topics",
+]
+
+
+def _as_text(value: Any) -> Any:
+    """What Kafka Connect takes for text: numbers as they are written, and booleans."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.text if isinstance(value, Number) else str(value) if isinstance(value, int) else value
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _without_nulls(values: dict[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+_Text = Annotated[str, BeforeValidator(_as_text)]
+Config = dict[str, _Text]
+ConfigPatch = dict[str, _Text | None]
+_Kind = Literal["source", "sink", "unknown"]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class _Shown(BaseModel):
+    """A part of a response, made from what the herder returns."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class _Known(BaseModel):
+    """A part of a request; other fields than its own are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Error(BaseModel):
+    error_code: int
+    message: str
+
+
+class Message(BaseModel):
+    message: str
+
+
+class Health(BaseModel):
+    status: Literal["starting", "healthy", "unhealthy"]
+    message: str
+
+
+class CreateConnectorRequest(_Known):
+    name: str = ""
+    config: ConfigPatch
+    initial_state: Annotated[Literal["RUNNING", "PAUSED", "STOPPED"] | None, BeforeValidator(_upper)] = None
+
+
+class TaskId(_Shown):
+    connector: str
+    task: int
+
+
+class ConnectorInfo(_Shown):
+    name: str
+    config: dict[str, str]
+    tasks: list[TaskId]
+    type: _Kind = Field(validation_alias="kind")
+
+
+class Task(_Shown):
+    id: TaskId
+    config: dict[str, str]
+
+
+class ConnectorState(_Shown):
+    state: State
+    worker_id: str
+    trace: str | None = Field(None, exclude_if=_is_none)
+    version: str | None = Field(None, exclude_if=_is_none)
+
+
+class _Numbered(_Shown):
+    id: int
+
+
+class TaskStatus(ConnectorState, _Numbered):
+    """Fields of the class named last come first."""
+
+
+class ConnectorStatus(_Shown):
+    name: str
+    connector: ConnectorState
+    tasks: list[TaskStatus]
+    type: _Kind
+
+
+class ConnectorParts(_Shown):
+    info: ConnectorInfo | None = Field(None, exclude_if=_is_none)
+    status: ConnectorStatus | None = Field(None, exclude_if=_is_none)
+
+
+class Topics(BaseModel):
+    topics: list[str]
+
+
+class Offset(_Known):
+    partition: dict[str, JsonValue] | None = None
+    offset: dict[str, JsonValue] | None = None
+
+
+class Offsets(_Known):
+    offsets: list[Offset] = []
+
+
+class Plugin(_Shown):
+    name: str = Field(serialization_alias="class")
+    kind: str = Field(serialization_alias="type")
+    version: str
+
+
+class ConfigKey(BaseModel):
+    name: str
+    type: str
+    required: bool
+    default_value: str | None
+    importance: str
+    documentation: str
+    group: str | None
+    order_in_group: int
+    width: str
+    display_name: str
+    dependents: list[str]
+    order: int = Field(description="What Kafka before 4.0 called `order_in_group`: its clients ask for that.")
+
+
+class ConfigValue(BaseModel):
+    name: str
+    value: str | None
+    recommended_values: list[str | None]
+    errors: list[str]
+    visible: bool
+
+
+class ConfigInfo(BaseModel):
+    definition: ConfigKey | None
+    value: ConfigValue
+
+
+class ConfigInfos(BaseModel):
+    name: str
+    error_count: int
+    groups: list[str]
+    configs: list[ConfigInfo]
+
+
+class SetLogger(BaseModel):
+    level: str | None = None

@@ -1,0 +1,102 @@
+"""How a request reaches its endpoint, and what becomes of its errors.
+
+Rules:
+
+1. Bodies that are not JSON get 415, clients that do not take JSON 406. A bug gets 500 and its text; its trace goes to
+   the log.
+2. The worker sends requests that only the leader of the group can serve on to the leader
+   (`parley.pipeline.connect.rest.forwarding`).
+3. A response that takes longer than the application's `request_seconds` is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from parley.pipeline.connect.herder import HerderError, NotLeader, TimedOut
+from parley.pipeline.connect.rest.forwarding import Forwarder
+from parley.pipeline.service.requests import BodyRequest, error
+
+__all__ = ["HerderRoute", "problem_of"]
+
+_READY_WITHOUT: Final = "/health"
+_JSON: Final = "application/json"
+_Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+_log = logging.getLogger(__name__)
+
+
+class HerderRoute(APIRoute):
+    """An endpoint of a herder."""
+
+    def get_route_handler(self) -> _Endpoint:
+        """The endpoint, as FastAPI calls it."""
+        endpoint, takes_body = super().get_route_handler(), self.body_field is not None
+
+        async def respond(given: Request) -> Response:
+            request, state = BodyRequest(given.scope, given.receive), given.app.state
+            if not _takes_json(request.headers.get("accept", "")):
+                raise HTTPException(406)
+            if not state.herder.is_ready and self.path != _READY_WITHOUT:
+                raise HTTPException(503, "Worker is still starting up.")
+            await _check_body(request, takes_body)
+            try:
+                async with asyncio.timeout(state.request_seconds):
+                    return _located(await _reply(endpoint, request), request)
+            except TimeoutError:
+                raise TimedOut("Request timed out") from None
+            except (HerderError, HTTPException, RequestValidationError):
+                raise
+            except Exception as failure:
+                _log.exception("%s %s failed", request.method, request.url.path)
+                return error(500, str(failure) or type(failure).__name__)
+
+        return respond
+
+
+async def _reply(endpoint: _Endpoint, request: BodyRequest) -> Response:
+    try:
+        return await endpoint(request)
+    except NotLeader as elsewhere:
+        forwarder: Forwarder | None = request.app.state.forwarder
+        if forwarder is None:
+            raise
+        return await forwarder.send(request, elsewhere)
+
+
+def _located(response: Response, request: Request) -> Response:
+    """The response with the whole URL as its location."""
+    if "location" in response.headers:
+        response.headers["location"] = str(request.base_url).rstrip("/") + response.headers["location"]
+    return response
+
+
+async def _check_body(request: BodyRequest, is_wanted: bool) -> None:
+    """Raises HTTPException: 415 for a body of another kind than JSON, 400 and 413 as `BodyRequest` does."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    if kind != _JSON and (is_wanted or (has_body and kind)):
+        raise HTTPException(415)
+    if is_wanted:
+        await request.json()
+
+
+def _takes_json(accept: str) -> bool:
+    kinds = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
+    return bool(kinds & {"", "*/*", "application/*", _JSON})
+
+
+def problem_of(errors: Sequence[Any]) -> str:
+    """The first of the problems that pydantic has found, without the value: it may be a password."""
+    first = errors[0]
+    if first["type"] == "extra_forbidden":
+        return f'Unrecognized field "{first["loc"][-1]}"'
+    place = ".".join(map(str, first["loc"][1 if first["loc"][:1] == ("body",) else 0 :]))
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

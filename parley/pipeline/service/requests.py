@@ -1,0 +1,87 @@
+"""Bodies of requests as values, and errors as responses.
+
+Rules:
+
+1. Nothing of a body beyond the bound is read. JSON is strict: no NaN, no half of a character.
+2. A number with a fraction or an exponent keeps its text (`Number`), for texts that are written as numbers.
+3. Every error is ``{"error_code": 404, "message": "..."}``, as Kafka Connect and Confluent's registry have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, ClassVar, Self
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+__all__ = ["BodyRequest", "Number", "error", "message_of", "parse"]
+
+
+class Number(float):
+    """A number of JSON that is no integer, with its text."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+class BodyRequest(Request):
+    """A request whose body is bounded and JSON. Reading it raises HTTPException: 400, or 413 beyond `bytes_max`."""
+
+    bytes_max: ClassVar = 10 * 1024 * 1024
+    _read: bytes | None = None
+    _parsed: Any = None
+
+    async def body(self) -> bytes:
+        """The bytes of the body."""
+        if self._read is None:
+            read = bytearray()
+            async for piece in self.stream():
+                read += piece
+                if len(read) > self.bytes_max:
+                    raise HTTPException(413, f"The body of the request has more than {self.bytes_max} bytes")
+            self._read = bytes(read)
+        return self._read
+
+    async def json(self) -> Any:
+        """The body as values."""
+        if self._parsed is None:
+            self._parsed = parse(await self.body())
+        return self._parsed
+
+
+def parse(body: bytes) -> Any:
+    """JSON as values. Raises HTTPException (400)."""
+    if not body.strip():
+        raise HTTPException(400, "The request has no body; it must be JSON")
+    try:
+        found = json.loads(body, parse_constant=_no_constant, parse_float=Number)
+        if b"\\u" in body:
+            json.dumps(found, ensure_ascii=False).encode()  # half of a character can be written, but stands for nothing
+        return found
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"The body of the request is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def error(
+    status: int, message: str, headers: Mapping[str, str] | None = None, *, code: int | None = None
+) -> JSONResponse:
+    """The response to a request that failed; ``code`` is the error's, if it is more than the status."""
+    return JSONResponse({"error_code": code or status, "message": message}, status, headers)
+
+
+def message_of(error: HTTPException) -> str:
+    """The text of an error; without one of its own, it is that of the server (Jersey) of Kafka Connect."""
+    phrase = HTTPStatus(error.status_code).phrase
+    return f"HTTP {error.status_code} {phrase}" if error.detail == phrase else error.detail
