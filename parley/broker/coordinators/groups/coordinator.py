@@ -21,10 +21,10 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
 from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, sync
+from parley.broker.coordinators.groups.background import BackgroundWork, Visible
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer import heartbeats
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
-from parley.broker.coordinators.groups.consumer.background import BackgroundWork, Visible
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.heartbeats import Sender
 from parley.broker.coordinators.groups.consumer.settings import settings_of

@@ -77,7 +77,7 @@ class Surroundings:
     on_epoch_begun: Callable[[], None]
     """Called when a consumer group has begun another epoch."""
     assign_in_thread: Callable[[GroupShard, str], None]
-    """Begins to decide the target assignment of a consumer group that is large."""
+    """Begins to decide the target assignment of a consumer group or streams group that is large."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
     """Begins to match the regular expressions of a consumer group, as the client of a request may see topics."""
     share_settings: Callable[[str], MembersSettings]
@@ -129,16 +129,16 @@ class GroupShard:
             del self.groups[group.group_id]
             group.membership = REMOVED
 
+    def assign_in_thread(self, group_id: str) -> None:
+        """Begin to decide the target assignment of a consumer group or streams group, unless that is in progress."""
+        self._surroundings.assign_in_thread(self, group_id)
+
     # --- Consumer groups ---
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol, or None if there is no such group."""
         group = self.groups.get(group_id)
         return None if group is None else group.consumer
-
-    def assign_in_thread(self, group_id: str) -> None:
-        """Begin to decide the target assignment of a consumer group, unless that is in progress."""
-        self._surroundings.assign_in_thread(self, group_id)
 
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
         """Begin to match the regular expressions of a consumer group, unless that is in progress."""

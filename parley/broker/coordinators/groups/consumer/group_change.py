@@ -263,11 +263,24 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
     return change.decision(None)
 
 
+def in_steps(
+    shard: GroupShard, group: ConsumerGroup
+) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
+    """Return how a thread decides the target assignment of a group, and how its decision is stored."""
+    members = list(group.members.values())
+    spec = group_spec(members, group.targets, group.regexes, shard.image())
+    instances = {
+        member_id: member.instance_id for member_id, member in spec.members.items() if member.instance_id is not None
+    }
+    decide = partial(assign, preferred_assignor(members, shard.assignors), spec)
+    return decide, partial(install_targets, group, group.epoch, instances)
+
+
 def install_targets(
     group: ConsumerGroup,
     epoch: int,
-    decided: Mapping[str, Assignment],
     instances: Mapping[str, str],
+    decided: Mapping[str, Assignment],
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[None]:

@@ -6,7 +6,7 @@ It changes nothing itself. It looks at the group through its own changes, as if 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -15,8 +15,6 @@ from parley.broker.coordinators.decision import Decision, KeyValue, Timer
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode, configure
-from parley.broker.coordinators.groups.streams.settings import STANDBY_REPLICAS
-from parley.broker.coordinators.groups.streams.sticky_assignor import MemberSpec, SubtopologySpec, assign
 from parley.broker.coordinators.groups.streams.streams_group import Progress, StreamsGroup, StreamsMember
 from parley.broker.coordinators.groups.streams.streams_records import (
     current_record,
@@ -27,6 +25,7 @@ from parley.broker.coordinators.groups.streams.streams_records import (
     target_record,
     topology_record,
 )
+from parley.broker.coordinators.groups.streams.target_assignment import LARGE, deciding, size_of
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 from parley.broker.coordinators.groups.streams.topology import Topology
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +35,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 EPOCH_MAX: Final = (1 << 31) - 1
+BEING_DECIDED: Final = "The assignment is being decided."
 
 
 class StreamsGroupChange:
@@ -55,13 +55,14 @@ class StreamsGroupChange:
         self.is_delayed = group.is_delayed
         self.shutdown_by = group.shutdown_by
         self.endpoint_epoch = group.endpoint_epoch
-        self._members = dict(group.members)
+        self._members: dict[str, StreamsMember | None] = {}
         self._targets: Mapping[str, TargetTasks] = group.targets
         self._metadata_hash = group.metadata_hash
         self._checked_metadata = False
         self._bumps = False
         self._rebalanced = False
         self._begun: Mapping[str, object] | None = None
+        self._defers_target = False
 
     @property
     def group_id(self) -> str:
@@ -90,15 +91,28 @@ class StreamsGroupChange:
         if self._begun is not None:
             _log.info("streams group begins an epoch", extra=self._begun)
         group.is_delayed = self.is_delayed
+        group.configured = self.configured
+        if self._defers_target:
+            self.shard.assign_in_thread(self.group_id)
         if was_new:
             return  # the rest is found again, as in Kafka
-        group.configured = self.configured
         group.metadata_checked = group.metadata_checked or self._checked_metadata
         if group.members:
             group.shutdown_by = self.shutdown_by
         group.endpoint_epoch = self.endpoint_epoch
 
     # --- Members ---
+
+    def members(self) -> list[StreamsMember]:
+        """Return all members."""
+        if not self._members:
+            return list(self.group.members.values())
+        return [each for each in {**self.group.members, **self._members}.values() if each is not None]
+
+    @property
+    def _size(self) -> int:
+        known = self.group.members
+        return len(known) + sum((new is not None) - (each in known) for each, new in self._members.items())
 
     def put_member(self, member: StreamsMember) -> None:
         """Add a member, or replace its details: the group will begin another epoch."""
@@ -116,7 +130,7 @@ class StreamsGroupChange:
     def remove(self, member: StreamsMember) -> None:
         """Remove a member, and begin another epoch."""
         group, member_id = self.group, member.member_id
-        del self._members[member_id]
+        self._members[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
         self.timers["streams-session", self.group_id, member_id] = None
         self.timers["streams-rebalance", self.group_id, member_id] = None
@@ -157,7 +171,7 @@ class StreamsGroupChange:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
         self.epoch += 1
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash, validated_epoch, settings))
-        self._begun = {"group": self.group_id, "epoch": self.epoch, "members": len(self._members)}
+        self._begun = {"group": self.group_id, "epoch": self.epoch, "members": self._size}
 
     # --- The target assignment ---
 
@@ -171,47 +185,42 @@ class StreamsGroupChange:
     def update_target(self, settings: Mapping[str, str]) -> None:
         """Decide the target assignment if the group has another epoch than it.
 
-        That waits until ``streams.assignment.interval.ms`` after the last one; in the meantime the last one holds.
+        That waits until ``streams.assignment.interval.ms`` after the last one. A large one is decided in a thread. In
+        the meantime the last one holds.
         """
         if self.is_delayed:
-            text = "Assignment delayed due to the configured initial rebalance delay."
-            self.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, text))
+            self._note_delay("Assignment delayed due to the configured initial rebalance delay.")
             return
         if self.epoch <= self.target_epoch:
             return
+        if self.group.is_assigning:
+            self._note_delay(BEING_DECIDED)
+            return
         passed_ms = self.now_ms - self.group.target_since_ms
         if self.group.target_since_ms and 0 <= passed_ms < self.settings.assignment_interval_ms:
-            text = "Assignment delayed due to the configured assignment interval."
-            self.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, text))
+            self._note_delay("Assignment delayed due to the configured assignment interval.")
             return
-        decided = self._assigned(int(settings.get(STANDBY_REPLICAS, "0")))
+        if size_of(self._size, self.configured, settings) >= LARGE:
+            self._defers_target = True
+            self._note_delay(BEING_DECIDED)
+            return
+        self.put_targets(deciding(self.members(), self.group.targets, self.configured, settings)(), self.epoch)
+
+    def _note_delay(self, text: str) -> None:
+        self.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, text))
+
+    def put_targets(self, decided: Mapping[str, TargetTasks], epoch: int) -> None:
+        """Store the target assignment of an epoch: only what changes of it."""
         for member_id, target in decided.items():
             if self.group.targets.get(member_id) != target:
                 self.records.append(target_record(self.group_id, member_id, target))
         self._targets = decided
-        self.records.append(target_epoch_record(self.group_id, self.epoch, self.now_ms))
-        self.target_epoch = self.epoch
-
-    def _assigned(self, standby_replicas: int) -> dict[str, TargetTasks]:
-        configured = self.configured
-        if configured is None or not configured.is_ready or configured.subtopologies is None:
-            return dict.fromkeys(self._members, NO_TARGET)
-        members = {
-            member_id: MemberSpec(member.details.process_id, self.group.target_of(member_id))
-            for member_id, member in sorted(self._members.items())
-        }
-        subtopologies = {
-            name: SubtopologySpec(each.tasks, each.is_stateful) for name, each in configured.subtopologies.items()
-        }
-        return assign(members, subtopologies, standby_replicas)
+        self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
+        self.target_epoch = epoch
 
     def target_of(self, member_id: str) -> TargetTasks:
         """Return a member's target assignment; none while the first one is delayed."""
         return NO_TARGET if self.is_delayed else self._targets.get(member_id, NO_TARGET)
-
-    def members(self) -> Mapping[str, StreamsMember]:
-        """Return the members."""
-        return self._members
 
 
 def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
@@ -223,4 +232,26 @@ def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
     change.is_delayed = False
     if group.members and group.configured is not None:
         change.update_target(group.last_settings)
+    return change.decision(None)
+
+
+def in_steps(
+    group: StreamsGroup,
+) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
+    """Return how a thread decides the target assignment of a group, and how its decision is stored."""
+    decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
+    return decide, partial(install_targets, group, group.epoch)
+
+
+def install_targets(
+    group: StreamsGroup, epoch: int, decided: Mapping[str, TargetTasks], shard: GroupShard, now_ms: int
+) -> Decision[None]:
+    """Store a target assignment that a thread has decided for an epoch.
+
+    Members that have left since are left out. Nothing is stored for another group that has the same id by now.
+    """
+    if shard.streams_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
+        return Decision(None)
+    change = StreamsGroupChange(shard, group, now_ms)
+    change.put_targets({each: target for each, target in decided.items() if each in group.members}, epoch)
     return change.decision(None)

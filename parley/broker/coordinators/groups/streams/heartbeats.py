@@ -5,7 +5,7 @@ A heartbeat has these steps, as in Kafka.
 1. The member is added or changed.
 2. The first member gives the group its topology. Its topics are looked at, and may have to be created.
 3. If any of that has changed, the group begins another epoch.
-4. If the group has another epoch than its target assignment, that is decided again.
+4. If the group has another epoch than its target assignment, that is decided again, a large one in a thread.
 5. The member goes on toward its target (``reconciliation.py``).
 """
 
@@ -305,7 +305,7 @@ def _response(
         response.warmup_tasks = _task_ids(assigned.warmup)
         change.endpoint_epoch += has_changed and member.details.endpoint is not None
     if change.endpoint_epoch != request.endpoint_information_epoch:
-        members = [each for each in change.members().values() if each.member_id != member.member_id]
+        members = [each for each in change.members() if each.member_id != member.member_id]
         response.partitions_by_user_endpoint = endpoints_of([*members, member], configured, change.shard.image())
     if not change.is_new:
         response.endpoint_information_epoch = change.endpoint_epoch

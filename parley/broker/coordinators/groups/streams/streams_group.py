@@ -159,6 +159,8 @@ class StreamsGroup:
     """The topology with its topics as they were when they were looked at last."""
     metadata_checked: bool = False
     """True if ``metadata_hash`` is that of the current topics."""
+    is_assigning: bool = False
+    """True while a thread decides the target assignment."""
     is_delayed: bool = False
     """True while the first assignment waits for more members to join."""
     shutdown_by: str | None = None

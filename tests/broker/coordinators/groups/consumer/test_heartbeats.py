@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.background import BackgroundWork
 from parley.broker.coordinators.groups.consumer import regexes
-from parley.broker.coordinators.groups.consumer.background import BackgroundWork
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
 from parley.broker.coordinators.groups.consumer.group_change import install_targets

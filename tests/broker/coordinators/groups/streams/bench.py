@@ -87,8 +87,10 @@ class StreamsBench:
         self._around = replace(
             around,
             image=lambda: self.image,
+            assign_in_thread=lambda shard, group_id: self.assigning.append(group_id),
             streams_settings=lambda group_id: streams_settings(around.config(), self.image, group_id),
         )
+        self.assigning: list[str] = []
         self.shard = GroupShard(0, self._around)
         self.log: list[KeyValue] = []
         self.timers: dict[Hashable, Timer] = {}

@@ -1,4 +1,4 @@
-"""Work of consumer groups that would block the event loop: large target assignments, and regular expressions.
+"""Work of groups that would block the event loop: large target assignments, and regular expressions.
 
 A thread works on a copy of what it needs. Its result is another decision, which may come too late: the group may have
 changed, or have another coordinator.
@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
-from parley.broker.coordinators.groups.consumer.group_change import install_targets
+from parley.broker.coordinators.groups.consumer.group_change import in_steps as consumer_target_in_steps
 from parley.broker.coordinators.groups.consumer.regexes import install_matches, matching, next_turn, subscribed_regexes
-from parley.broker.coordinators.groups.consumer.target_assignment import assign, group_spec, preferred_assignor
 from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.streams.group_change import in_steps as streams_target_in_steps
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -49,26 +50,19 @@ class BackgroundWork:
     """The threads; None for those of the event loop."""
 
     def assign(self, shard: GroupShard, group_id: str) -> None:
-        """Decide the target assignment of a group, unless that is in progress."""
-        group = shard.consumer_group(group_id)
+        """Decide the target assignment of a consumer group or streams group, unless that is in progress."""
+        group = shard.consumer_group(group_id) or shard.streams_group(group_id)
         if group is not None and not group.is_assigning:
             group.is_assigning = True
-            self._start(self._assign(shard, group), f"assign partitions of {group_id}")
+            self._start(self._assign(shard, group), f"decide the target assignment of {group_id}")
 
-    async def _assign(self, shard: GroupShard, group: ConsumerGroup) -> None:
+    async def _assign(self, shard: GroupShard, group: ConsumerGroup | StreamsGroup) -> None:
         try:
-            members = list(group.members.values())
-            spec = group_spec(members, group.targets, group.regexes, shard.image())
-            assignor = preferred_assignor(members, shard.assignors)
-            epoch = group.epoch
-            decided = await self._in_thread(partial(assign, assignor, spec))
-            instances = {
-                member_id: member.instance_id
-                for member_id, member in spec.members.items()
-                if member.instance_id is not None
-            }
-            install = partial(install_targets, group, epoch, decided, instances)
-            await self.submit(shard.partition, install)
+            if isinstance(group, ConsumerGroup):
+                decide, install = consumer_target_in_steps(shard, group)
+            else:
+                decide, install = streams_target_in_steps(group)
+            await self.submit(shard.partition, partial(install, await self._in_thread(decide)))
         except KafkaError as error:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}
             _log.error("a target assignment was not decided", extra=facts)
