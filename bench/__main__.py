@@ -15,21 +15,22 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.clusters import KAFKA, Kafka, Measured, Parley
+
+if TYPE_CHECKING:
+    from bench.replication import ReplicatedCluster
 
 Figures = dict[tuple[str, str], list[float]]
 IDLE_SECONDS = 3.0
 WARM_UP_BYTES = 200_000_000
 
 
-def measure(
-    broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures, *, transactional: bool
-) -> None:
+def measure(broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures) -> None:
     """Measure one turn of one broker."""
-    of_produce = ("transactional.id=bench",) if transactional else ()
     figures["start to first metadata answer, s", broker.name].append(broker.start())
     time.sleep(IDLE_SECONDS)
     figures["resident memory idle, MB", broker.name].append(broker.resident_mb())
@@ -39,10 +40,10 @@ def measure(
             for count in partitions:
                 topic = f"bench-{size}-{count}"
                 broker.create_topic(topic, count)
-                for work, settings in (("produce", of_produce), ("consume", ())):
-                    result, cpu = _work(broker, work, topic, size, count, total, settings)
+                for work in ("produce", "consume"):
+                    result, cpu = load(broker, work, topic, size, count, total)
                     label = f"{work} {size} B, {count} partition{'s' if count > 1 else ''}"
-                    figures[f"{label}: broker CPU s/GB", broker.name].append(cpu / (result["bytes"] / 1e9))
+                    figures[f"{label}: broker CPU s/GB", broker.name].append(cpu)
                     figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
                 broker.delete_topic(topic)
         figures["resident memory after load, MB", broker.name].append(broker.resident_mb())
@@ -54,19 +55,29 @@ def _warm_up(broker: Measured) -> None:
     """Run a load that is not measured, so that the JVM has compiled its hot code before the measurement."""
     broker.create_topic("warm-up", 1)
     for work in ("produce", "consume"):
-        _work(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
+        load(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
     broker.delete_topic("warm-up")
 
 
-def _work(
-    broker: Measured, work: str, topic: str, size: int, count: int, total: int, settings: tuple[str, ...] = ()
+def load(
+    broker: Measured | ReplicatedCluster,
+    work: str,
+    topic: str,
+    size: int,
+    partitions: int,
+    total: int,
+    settings: Sequence[str] = (),
 ) -> tuple[Any, float]:
+    """Produce or consume ``total`` bytes. Returns the result of ``bench.load``, and the brokers' CPU seconds per GB.
+
+    ``settings`` are the client's, each as ``key=value``.
+    """
     before = broker.cpu_seconds()
     command = [sys.executable, "-m", "bench.load", work, broker.bootstrap, topic]
-    command += ["--partitions", str(count), "--size", str(size), "--bytes", str(total)]
+    command += ["--partitions", str(partitions), "--size", str(size), "--bytes", str(total)]
     command += [word for setting in settings for word in ("--set", setting)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(output), broker.cpu_seconds() - before
+    result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result, (broker.cpu_seconds() - before) / (result["bytes"] / 1e9)
 
 
 def table(figures: Figures) -> str:
@@ -105,7 +116,6 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
-    parser.add_argument("--transactional", action="store_true", help="produce in transactions, consume read_committed")
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3, and failover")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
@@ -125,7 +135,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
                 broker = kind(Path(folder) / "broker")
                 total = given.mb * 1_000_000
-                measure(broker, sizes, partitions, total, figures, transactional=given.transactional)
+                measure(broker, sizes, partitions, total, figures)
     print(table(figures))
 
 

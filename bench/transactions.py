@@ -8,6 +8,9 @@ that time has longer queues: the times of two brokers compare only at equal tran
 of transactions per second is then offered to both (``--offered``). Such a transaction takes from the time at which it
 was due, however late it begins.
 
+At last, the processor time per GB: records are produced in transactions of 50,000, and fetched by a consumer that reads
+committed records only.
+
 ``--cluster`` measures three brokers with replication factor 3. Records and the state of transactions are then stored
 when all in-sync replicas have them.
 """
@@ -24,7 +27,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench.__main__ import Figures, spread, table
+from bench.__main__ import Figures, load, spread, table
 from bench.cluster import KafkaCluster
 from bench.clusters import KAFKA, Kafka, Measured, Parley
 from bench.replication import ReplicatedCluster
@@ -83,34 +86,59 @@ class Load:
 
 
 def measure(
-    broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
+    broker: Measured | ReplicatedCluster,
+    producers: list[int],
+    offered: list[float],
+    seconds: float,
+    total: int,
+    figures: Figures,
 ) -> None:
     """Measure one turn of one broker, or of one cluster."""
+    try:
+        broker.start()
+        measure_times(broker, producers, offered, seconds, figures)
+        measure_cost(broker, total, figures)
+    finally:
+        broker.stop()
+
+
+def measure_times(
+    broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
+) -> None:
+    """Measure small transactions of some numbers of producers, and of the largest number at a given rate."""
+    loads: list[tuple[str, int, float | None]]
     loads = [(f"{count} producer{'s' if count > 1 else ''}", count, None) for count in producers]
     most = max(producers)
     loads += [(f"{most} producers, {rate:g} tx/s offered", most, rate) for rate in offered]
-    try:
-        broker.start()
-        for number, (label, count, rate) in enumerate(loads):
-            topic = f"written-{number}"
-            broker.create_topic(topic, PARTITIONS)
-            load = Load(broker.bootstrap, topic, count, rate)
-            time.sleep(WARM_UP_S)
-            first, cpu, began = len(load.times), broker.cpu_seconds(), time.perf_counter()
-            time.sleep(seconds)
-            took, cpu = time.perf_counter() - began, broker.cpu_seconds() - cpu
-            times = load.times[first:]
-            load.end()
-            if not times:
-                raise SystemExit(f"{broker.name} committed no transaction in {took:.0f} s")
-            figures[f"{label}: transactions/s", broker.name].append(len(times) / took)
-            for kind, each in (("transaction", [all for all, _ in times]), ("commit", [commit for _, commit in times])):
-                each.sort()
-                figures[f"{label}: {kind} p50, ms", broker.name].append(1000 * each[len(each) // 2])
-                figures[f"{label}: {kind} p99, ms", broker.name].append(1000 * each[len(each) * 99 // 100])
-            figures[f"{label}: broker CPU ms per transaction", broker.name].append(1000 * cpu / len(times))
-    finally:
-        broker.stop()
+    for number, (label, count, rate) in enumerate(loads):
+        topic = f"written-{number}"
+        broker.create_topic(topic, PARTITIONS)
+        transactions = Load(broker.bootstrap, topic, count, rate)
+        time.sleep(WARM_UP_S)
+        first, cpu, began = len(transactions.times), broker.cpu_seconds(), time.perf_counter()
+        time.sleep(seconds)
+        took, cpu = time.perf_counter() - began, broker.cpu_seconds() - cpu
+        times = transactions.times[first:]
+        transactions.end()
+        if not times:
+            raise SystemExit(f"{broker.name} committed no transaction in {took:.0f} s")
+        figures[f"{label}: transactions/s", broker.name].append(len(times) / took)
+        for kind, each in (("transaction", [all for all, _ in times]), ("commit", [commit for _, commit in times])):
+            each.sort()
+            figures[f"{label}: {kind} p50, ms", broker.name].append(1000 * each[len(each) // 2])
+            figures[f"{label}: {kind} p99, ms", broker.name].append(1000 * each[len(each) * 99 // 100])
+        figures[f"{label}: broker CPU ms per transaction", broker.name].append(1000 * cpu / len(times))
+
+
+def measure_cost(broker: Measured | ReplicatedCluster, total: int, figures: Figures) -> None:
+    """Measure the processor time per GB of transactional records, after a load that warms up the JVM."""
+    not_kept: Figures = defaultdict(list)
+    for topic, size, found in (("warm-up", 100, not_kept), ("bulk-100", 100, figures), ("bulk-1024", 1024, figures)):
+        broker.create_topic(topic, PARTITIONS)
+        for work, setting in (("produce", f"transactional.id={topic}"), ("consume", "isolation.level=read_committed")):
+            _, cpu = load(broker, work, topic, size, PARTITIONS, total, [setting])
+            found[f"{work} {size} B in transactions: broker CPU s/GB", broker.name].append(cpu)
+        broker.delete_topic(topic)
 
 
 def main() -> None:
@@ -119,6 +147,7 @@ def main() -> None:
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50], help="numbers of producers")
     parser.add_argument("--offered", type=float, nargs="*", default=[50, 150], help="transactions per second to offer")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each load is measured")
+    parser.add_argument("--mb", type=int, default=200, help="megabytes of each measurement of the cost per GB")
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
@@ -131,7 +160,8 @@ def main() -> None:
         for kind in kinds:
             print(f"turn {turn + 1}: {kind.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder) / "broker"), given.producers, given.offered, given.seconds, figures)
+                broker, total = kind(Path(folder) / "broker"), given.mb * 1_000_000
+                measure(broker, given.producers, given.offered, given.seconds, total, figures)
     print(table(figures))
     print(spread(figures))
 
