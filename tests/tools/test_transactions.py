@@ -229,7 +229,8 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
     producer.begin_transaction()
     producer.produce("hung", b"behind", partition=0)
     producer.commit_transaction(30)
-    tool.ended("abort", "--topic", "hung", "--partition", "0", "--start-offset", "1")
+    ended = tool.ended("abort", "--topic", "hung", "--partition", "0", "--start-offset", "1")
+    assert f"hung-0 has an abort marker of producer {WITHOUT_ID} now." in ended.err
     assert committed_values(server, "hung", 2) == [b"open", b"behind"]
     assert tool.data("find-hanging", *of) == []
     typed = tool.parley(
@@ -299,6 +300,21 @@ def test_a_check_with_transactions(parley: Parley, server: Server, monkeypatch: 
 
 
 @pytest.mark.system
-def test_an_unknown_transactional_id(tool: Tool) -> None:
-    typed = tool.parley("transactions", "describe", "--bootstrap-server", tool.at, "--transactional-id", "unknown")
-    assert (typed.code, "does not know the transactional id `unknown`" in typed.err) == (1, True)
+def test_what_the_cluster_does_not_have_is_named_at_once(tool: Tool, server: Server) -> None:
+    create(AdminClient({"bootstrap.servers": server.bootstrap_servers}), NewTopic("named", 2))
+    of_named = ("--topic", "named", "--partition")
+    for words, text in (
+        (("describe", "--transactional-id", "unknown"), "does not know the transactional id `unknown`"),
+        (("force-terminate", "--transactional-id", "unknown"), "does not know the transactional id `unknown`"),
+        (("find-hanging", "--topic", "unknown"), "Topic 'unknown' does not exist"),
+        (("find-hanging", *of_named, "2"), "Topic 'named' has no partition 2. Its last one is 1."),
+        (("find-hanging", "--broker-id", "9"), "The cluster has no broker 9. It has: 1."),
+        (("describe-producers", "--topic", "unknown", "--partition", "0"), "Topic 'unknown' does not exist"),
+        (("describe-producers", *of_named, "2"), "Topic 'named' has no partition 2"),
+        (("describe-producers", *of_named, "0", "--broker-id", "9"), "The cluster has no broker 9. It has: 1."),
+        (("abort", *of_named, "2", "--start-offset", "0"), "Topic 'named' has no partition 2"),
+    ):
+        name, *rest = words
+        typed = tool.parley("transactions", name, "--bootstrap-server", tool.at, *rest)
+        assert (typed.code, typed.out, text in typed.err) == (1, "", True), typed
+    assert tool.data("list", "--transactional-id-pattern", "unknown") == []

@@ -102,14 +102,11 @@ def describe(
     json_output: AsJson = False,
 ) -> None:
     """Show the state of a transactional id."""
-    from parley.tools.cli.transactions.states import describe_transaction
+    from parley.tools.cli.transactions.states import describe_transaction, unknown_id
 
     one = on_cluster(bootstrap_server, command_config, lambda client: describe_transaction(client, transactional_id))
     if one is None:
-        raise CommandError(
-            f"The cluster does not know the transactional id `{transactional_id}`. `parley transactions list` "
-            "shows the known ones."
-        )
+        raise unknown_id(transactional_id)
     is_open = one.started_at_ms >= 0
     row = (
         one.coordinator,
@@ -153,6 +150,7 @@ def describe_producers(
     from parley.tools.cli.transactions import states
 
     async def producers(client: Client) -> list[ActiveProducer]:
+        await states.check_exists(client, broker=broker_id, topic=topic, partition=partition)
         found = states.describe_producers(client, [(topic, partition)], node=broker_id)
         return [one async for _, producers in found for one in producers]
 
@@ -203,7 +201,7 @@ def abort(
 
     Do this only to a transaction that find-hanging shows: a coordinator that still knows it would commit the rest.
     """
-    from parley.tools.cli.transactions import aborting
+    from parley.tools.cli.transactions import aborting, states
 
     by_producer = (producer_id, producer_epoch, coordinator_epoch)
     if start_offset is None and None in by_producer:
@@ -211,14 +209,17 @@ def abort(
             "Name the transaction by --start-offset, or by --producer-id, --producer-epoch and --coordinator-epoch."
         )
 
-    async def end(client: Client) -> None:
+    async def end(client: Client) -> Marker:
+        await states.check_exists(client, topic=topic, partition=partition)
         if start_offset is not None:
             marker = await aborting.marker_for(client, topic, partition, start_offset)
         else:
             marker = _marker(topic, partition, *by_producer)
         await aborting.abort(client, marker)
+        return marker
 
-    on_cluster(bootstrap_server, command_config, end)
+    marker = on_cluster(bootstrap_server, command_config, end)
+    print(f"{topic}-{partition} has an abort marker of producer {marker.producer_id} now.", file=sys.stderr)
 
 
 def _marker(topic: str, partition: int, producer: int | None, epoch: int | None, coordinator: int | None) -> Marker:

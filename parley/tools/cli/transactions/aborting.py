@@ -9,7 +9,7 @@ from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.tools.cli.cluster_client import TIMEOUT_MS, check, until_ready
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.transactions.states import describe_producers, of_coordinator
+from parley.tools.cli.transactions.states import describe_producers, describe_transaction, of_coordinator, unknown_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,11 @@ async def abort(client: Client, marker: Marker) -> None:
 async def force_terminate(client: Client, transactional_id: str) -> None:
     """Abort the open transaction of a transactional id, and fence its producers. Raises ``CommandError``.
 
-    The coordinator handles it as a new producer with this id. Waits until the abort has ended.
+    The coordinator handles it as a new producer with this id. Waits until the abort has ended. An id that the cluster
+    does not know is an error: the new producer would create it.
     """
+    if await describe_transaction(client, transactional_id) is None:
+        raise unknown_id(transactional_id)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
     _, answer = await of_coordinator(client, transactional_id, request, lambda answer: int(answer.error_code))
     check(answer.error_code, doing=f"Failed to force terminate transactional-id `{transactional_id}`")

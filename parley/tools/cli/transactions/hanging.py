@@ -16,6 +16,7 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.transactions.states import (
     ActiveProducer,
     Transaction,
+    check_exists,
     describe_producers,
     describe_transaction,
     list_transactions,
@@ -49,6 +50,7 @@ class Scope:
 
 async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now_ms: int) -> list[OpenTransaction]:
     """Find the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
+    await check_exists(client, broker=scope.broker, topic=scope.topic, partition=scope.partition)
     partitions = await _partitions(client, scope)
     suspects = [
         OpenTransaction(*where, producer)

@@ -66,6 +66,23 @@ class ActiveProducer:
     """The first offset of the open transaction; -1 if none is open."""
 
 
+async def check_exists(
+    client: Client, *, broker: int | None = None, topic: str = "", partition: int | None = None
+) -> None:
+    """Raise ``CommandError`` if the cluster lacks what an operator named, instead of waiting until it appears."""
+    found = await client.metadata([topic] if topic else [])
+    brokers = sorted(one.node_id for one in found.brokers)
+    if broker is not None and broker not in brokers:
+        raise CommandError(f"The cluster has no broker {broker}. It has: {', '.join(map(str, brokers))}.")
+    for one in found.topics:
+        if one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise CommandError(f"Topic '{topic}' does not exist. `parley topics --list` shows the existing topics.")
+        if partition is not None and one.partitions and partition >= len(one.partitions):
+            raise CommandError(
+                f"Topic '{topic}' has no partition {partition}. Its last one is {len(one.partitions) - 1}."
+            )
+
+
 async def list_transactions(
     client: Client, *, longer_than_ms: int = -1, pattern: str = "", producer_ids: Iterable[int] = ()
 ) -> list[ListedTransaction]:
@@ -126,6 +143,14 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
         one.transaction_timeout_ms,
         one.transaction_start_time_ms,
         sorted(partitions),
+    )
+
+
+def unknown_id(transactional_id: str) -> CommandError:
+    """Return the error of a transactional id that its coordinator does not know."""
+    return CommandError(
+        f"The cluster does not know the transactional id `{transactional_id}`. `parley transactions list` "
+        "shows the known ones."
     )
 
 
