@@ -6,15 +6,16 @@ Leaders write epochs that never fall, since a replica whose log knows a higher e
    if either could be the one, both are. If the epochs fall in any case, they are kept: Apache Kafka wrote such logs
    when ZooKeeper had lost its data.
 2. An epoch far above all that the broker knows is altered, and so is one below -1.
-3. Batches of formats 0 and 1, and those with epoch -1, have no epoch. They are good, and are no neighbors.
+3. ``appended_epochs`` may know in which epoch a batch was appended. Then nothing else counts.
+4. Batches of formats 0 and 1, and those with epoch -1, have no epoch. They are good, and are no neighbors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from parley.protocol.records.batch_header import MAGIC_V2
+from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checked_batches import CheckedBatch
 from parley.storage.damage import DamagedBytes
@@ -30,19 +31,27 @@ without an epoch, or with much damage, reach it; then a batch has no neighbor be
 REASON: Final = "a batch has a leader epoch that does not fit in between those of its neighbors"
 
 Found = CheckedBatch | DamagedBytes
+IsHonest = Callable[[BatchHeader], bool | None]
 
 
 def without_altered(
-    found: Iterable[Found], *, first_offset: int, last_offset: int, before: int | None, highest: int
+    found: Iterable[Found],
+    *,
+    first_offset: int,
+    last_offset: int,
+    before: int | None,
+    highest: int,
+    is_honest: IsHonest = lambda header: None,
 ) -> Iterator[Found]:
     """Return the batches and the damage of a segment, with batches that have an altered epoch turned into damage.
 
     ``first_offset`` and ``last_offset`` are the lowest and the highest that the segment can hold, ``before`` is the
-    epoch before it, if that is known, and ``highest`` the highest epoch that the broker knows.
+    epoch before it, if that is known, and ``highest`` the highest epoch that the broker knows. ``is_honest`` is
+    ``AppendedEpochs.is_honest``.
     """
     damage: DamagedBytes | None = None
     expected = first_offset
-    for each, is_altered in _judged(found, before, highest):
+    for each, is_altered in _judged(found, before, highest, is_honest):
         if isinstance(each, CheckedBatch) and not is_altered:
             if damage is not None:
                 yield _up_to(damage, each.header.base_offset - 1)
@@ -69,23 +78,27 @@ def _up_to(damage: DamagedBytes, last_offset: int) -> DamagedBytes:
 class _Held:
     """A batch or a damaged range whose neighbors have not been read yet."""
 
-    __slots__ = ("epoch", "found", "is_altered")
+    __slots__ = ("epoch", "found", "is_altered", "is_proven")
 
-    def __init__(self, found: Found, highest: int) -> None:
+    def __init__(self, found: Found, highest: int, is_honest: IsHonest) -> None:
         self.found = found
         epoch = _epoch_of(found)
-        self.is_altered = epoch < NO_EPOCH or epoch > highest
+        honest = is_honest(found.header) if isinstance(found, CheckedBatch) else None
+        self.is_proven = bool(honest)
+        self.is_altered = epoch < NO_EPOCH or epoch > highest if honest is None else not honest
         self.epoch = NO_EPOCH if self.is_altered else epoch
 
 
-def _judged(found: Iterable[Found], before: int | None, highest: int) -> Iterator[tuple[Found, bool]]:
+def _judged(
+    found: Iterable[Found], before: int | None, highest: int, is_honest: IsHonest
+) -> Iterator[tuple[Found, bool]]:
     """Each batch or damaged range, and True if it is a batch with an altered epoch."""
     held: list[_Held] = []
     limit = max(highest, NO_EPOCH if before is None else before) + ELECTIONS_UNNOTED
     unsettled: list[_Held] = []
     """The batches among the held that have an epoch and may be good: at most three."""
     for each in found:
-        new = _Held(each, limit)
+        new = _Held(each, limit, is_honest)
         held.append(new)
         if new.epoch != NO_EPOCH:
             unsettled.append(new)
@@ -104,8 +117,9 @@ def _judged(found: Iterable[Found], before: int | None, highest: int) -> Iterato
 def _settle(unsettled: list[_Held], before: int | None) -> int | None:
     """Settle the first batch, or those that are altered; return the epoch of the last good batch."""
     epoch, *following = [each.epoch for each in unsettled]
-    altered = altered_of(before, epoch, *following) if following else ()
-    for each in [unsettled[number] for number in altered]:
+    suspects = [unsettled[number] for number in altered_of(before, epoch, *following)] if following else []
+    altered = [each for each in suspects if not each.is_proven]
+    for each in altered:
         each.is_altered = True
         unsettled.remove(each)
     if not altered:

@@ -12,29 +12,36 @@ from pathlib import Path
 from parley.storage.checkpoints import write_atomically
 
 BOOT_FILE = ".boot-id"
-"""In a log directory: the boot in which the last broker opened it."""
+"""In a log directory: the boot in which a broker has recovered it last."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
 
 
-def note_boot(directory: Path) -> bool:
-    """Write the id of this boot into a log directory. Returns True if it was there already.
+def is_same_boot(directory: Path) -> bool:
+    """True if ``note_boot`` was called for a log directory since the machine has started.
 
-    Always returns False on a system without such an id. Raises ``OSError``.
+    Always False on a system that does not name its boots. Raises ``OSError``.
     """
+    current, path = _current(), directory / BOOT_FILE
     try:
-        current = _CURRENT.read_bytes().strip()
-    except OSError:
-        return False
-    path = directory / BOOT_FILE
-    try:
-        if path.read_bytes() == current:
-            return True
+        return path.read_bytes() == current != b""
     except FileNotFoundError:
-        pass
+        return False
     except IsADirectoryError:
         _log.warning("ignoring %s: it must be a file, and this is a directory. Remove it", path)
         return False
-    write_atomically(path, current, sync=False)  # a crash that loses it is one of the machine
-    return False
+
+
+def note_boot(directory: Path) -> None:
+    """Write the id of this boot into a log directory, because every log in it is recovered. Raises ``OSError``."""
+    current, path = _current(), directory / BOOT_FILE
+    if current and not path.is_dir():
+        write_atomically(path, current, sync=False)  # a crash that loses it is one of the machine
+
+
+def _current() -> bytes:
+    try:
+        return _CURRENT.read_bytes().strip()
+    except OSError:
+        return b""

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from parley.storage.boot_id import note_boot
+from parley.storage.boot_id import is_same_boot, note_boot
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
@@ -84,7 +84,7 @@ class DirectoryLoader:
             self._high_watermarks = directory.high_watermarks.read()
             self._cleaner_offsets = directory.cleaner_offsets.read()
             unwritten = directory.unwritten_logs.read()
-            self._same_boot = note_boot(directory.path)
+            self._same_boot = is_same_boot(directory.path)
             self.marker = take_marker(directory.path)
             if self.marker is None:
                 directory.sync()  # a log's directory may be newer than the last flush
@@ -115,6 +115,18 @@ class DirectoryLoader:
                 return
             try:
                 self.logs[partition] = self._open(partition, path)
+            except OSError as error:
+                self._failed(error)
+
+    def finish(self) -> None:
+        """Note that every log is open, and so recovered. An ``OSError`` takes the directory offline.
+
+        A broker that is killed before does not know after its next start which of these logs a crash of the machine
+        has torn. So the next start treats all of them as torn.
+        """
+        if self.directory.online and not self._same_boot:
+            try:
+                note_boot(self.directory.path)
             except OSError as error:
                 self._failed(error)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -43,6 +44,12 @@ class EpochStart:
 
     epoch: int
     start_offset: int
+
+
+def epoch_at(entries: Sequence[EpochStart], offset: int) -> int | None:
+    """The epoch that is in force at ``offset``, or None before the first entry. ``entries`` are sorted by offset."""
+    following = bisect_right(entries, offset, key=_start)
+    return entries[following - 1].epoch if following else None
 
 
 class LeaderEpochCache:
@@ -119,8 +126,7 @@ class LeaderEpochCache:
 
     def epoch_at(self, offset: int) -> int | None:
         """The epoch in which the record at ``offset`` was written, or None before the first known epoch."""
-        following = bisect_right(self._entries, offset, key=_start)
-        return self._entries[following - 1].epoch if following else None
+        return epoch_at(self._entries, offset)
 
     def next_start(self, offset: int) -> int | None:
         """The offset behind ``offset`` at which the next epoch begins, or None if there is none."""

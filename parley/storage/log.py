@@ -20,6 +20,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention
+from parley.storage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.damage import DamagedRange
@@ -87,8 +88,10 @@ class Log(ReadableLog):
         directory = place.directory
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
         epochs = LeaderEpochCache(directory / CHECKPOINT)
+        appended = AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot)
+        now_ms = settings.now_ms()
         return cls(
-            place, settings, recovery.load(directory, settings.config, known, producers, epochs, settings.now_ms())
+            place, settings, recovery.load(directory, settings.config, known, producers, epochs, appended, now_ms)
         )
 
     @classmethod
@@ -97,7 +100,8 @@ class Log(ReadableLog):
         directory = place.directory
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms, is_new=True)
         epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
-        return cls(place, settings, recovery.unwritten(directory, producers, epochs, settings.now_ms()))
+        appended = AppendedEpochs(directory / APPENDED_EPOCHS)
+        return cls(place, settings, recovery.unwritten(directory, producers, epochs, appended, settings.now_ms()))
 
     def _begin_files(self) -> None:
         """Create the directory and the files, unless the log has them. The next flush makes their names durable."""
@@ -195,6 +199,8 @@ class Log(ReadableLog):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
         try:
             segment = self._segment_for(len(batches), last, largest, now_ms)
+            for header in placed:
+                self._appended_epochs.note(header.partition_leader_epoch, header.base_offset)
             segment.append(batches, placed, self.config.index_interval_bytes)
             self.log_end_offset = last + 1
             self._segments.appended(last + 1)
@@ -305,6 +311,7 @@ class Log(ReadableLog):
                 durability=self._durability,
                 producers=self.producers,
                 epochs=self.leader_epochs,
+                appended_epochs=self._appended_epochs,
                 tombstones_removed_up_to=self.tombstones_removed_up_to,
                 lock=self._lock,
                 removal_lock=self._removal_lock,
@@ -475,6 +482,7 @@ class Log(ReadableLog):
         self.log_start_offset = min(self.log_start_offset, end)
         self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
+        self._appended_epochs.truncate_from_end(end)
         self.producers.truncate(end)
         now_ms = self._now_ms()
         replay_from = self.producers.load(self.log_start_offset, end, now_ms)
@@ -487,6 +495,7 @@ class Log(ReadableLog):
         self._segments.restart(offset, self.config, self._now_ms())
         self.log_start_offset = self.log_end_offset = self._high_watermark = offset
         self.leader_epochs.clear()
+        self._appended_epochs.truncate_from_end(0)
         self.producers.truncate_fully(offset)
 
     def _forget_removed_tombstones(self, offset: int) -> None:
@@ -561,5 +570,6 @@ class Log(ReadableLog):
         with self._lock:
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT
+            self._appended_epochs.path = directory / APPENDED_EPOCHS
             self._removed_tombstones.path = directory / REMOVED_TOMBSTONES
             self._segments.moved(directory)

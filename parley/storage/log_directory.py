@@ -44,7 +44,8 @@ LOCK_FILE = ".lock"
 NAME_MAX = 255
 
 _OF_LOG = re.compile(
-    r"\d{20}\..+|(leader-epoch-checkpoint|removed-tombstones-checkpoint|partition\.metadata)(\..+)?", re.ASCII
+    r"\d{20}\..+|(leader-epoch-checkpoint|appended-leader-epochs|removed-tombstones-checkpoint|partition\.metadata)(\..+)?",
+    re.ASCII,
 )
 """The names of files in a partition's directory."""
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)

@@ -10,6 +10,7 @@ from typing import Final
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.errors import CorruptRecord
+from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.checked_batches import CheckedBatches
 from parley.storage.damage import DamagedBytes, DamagedRange, joined
 from parley.storage.durability import Durability
@@ -45,6 +46,7 @@ class LogIntegrity:
         lock: RLock,
         durability: Durability,
         epochs: LeaderEpochCache,
+        appended_epochs: AppendedEpochs,
         missing: Sequence[DamagedRange],
         on_damage: Callable[[DamagedRange], None],
     ) -> None:
@@ -54,6 +56,7 @@ class LogIntegrity:
         self._lock = lock
         self._durability = durability
         self._epochs = epochs
+        self._appended_epochs = appended_epochs
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
@@ -134,7 +137,7 @@ class LogIntegrity:
         with self._lock:
             removals = self._durability.removals
             end_offset = segment.end_offset if segment.end_offset != UNSEALED else log_end
-            extent = Extent(segment.size, end_offset, segment.digest(), self._epochs)
+            extent = Extent(segment.size, end_offset, segment.digest(), self._epochs, self._appended_epochs)
         try:
             checked = check(segment, begin, end, extent)
         except FileNotFoundError:

@@ -135,6 +135,7 @@ class LogManager:
             await self._threads.run_all([partial(refuse_twins, loaders, self._settings.random)])
             work = [loader.work for loader in loaders for _ in range(self._threads_per_directory)]
             await self._threads.run_all(work, partial(report, loaders))
+            await self._threads.run_all([loader.finish for loader in loaders])
             if not any(loader.directory.online for loader in loaders):
                 raise NoLogDirectory("; ".join(f"{each}: {each.error}" for each in self.directories))
         except BaseException:

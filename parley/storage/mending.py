@@ -23,6 +23,7 @@ from parley.protocol.records.batch_header import BatchHeader, Buffer, headers
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage import DamagedBytes, DamagedRange, joined
 from parley.storage.durability import Durability
@@ -53,6 +54,7 @@ class MendedLog:
     durability: Durability
     producers: ProducerState
     epochs: LeaderEpochCache
+    appended_epochs: AppendedEpochs
     tombstones_removed_up_to: int
     lock: RLock
     removal_lock: RLock
@@ -283,12 +285,13 @@ class Mending:
         new.damage = joined(new.damage, others)
         # Compactions of two replicas keep the same records, in batches that may differ.
         may_differ = self._log.config.compact
-        digest = old.digest()
+        log, digest = self._log, old.digest()
         if digest is None or digest.size != new.size or not digest.covers_headers:
             if new.damage:
                 new.forget_digest()
             return False
-        checked = check(new, found.position, mended, Extent(new.size, new.end_offset, digest, self._log.epochs))
+        extent = Extent(new.size, new.end_offset, digest, log.epochs, log.appended_epochs)
+        checked = check(new, found.position, mended, extent)
         differs = any(each.position < mended and found.position < each.end for each in checked.damage)
         if not differs and not checked.is_digest_wrong:
             new.keep_digest(digest)

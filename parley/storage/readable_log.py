@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage import recovery, timestamp_lookup
+from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.damage import DamagedRange
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
@@ -38,6 +39,7 @@ class ReadableLog:
         self.config = settings.config
         self.producers: ProducerState = loaded.producers
         self.leader_epochs: LeaderEpochCache = loaded.epochs
+        self._appended_epochs: AppendedEpochs = loaded.appended_epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
@@ -55,6 +57,7 @@ class ReadableLog:
             self._lock,
             self._durability,
             loaded.epochs,
+            loaded.appended_epochs,
             loaded.missing,
             lambda damaged: self.on_damage(damaged),
         )

@@ -7,8 +7,9 @@ Rules (docs/storage.md has them all):
 2. What is bad or missing below the recovery point is damage: it is named, and what lies behind it is kept. Above the
    recovery point that holds only if the machine did not restart. Otherwise the log ends at the first bad batch, since
    systems write to disk in any order. What is cut is synced at once: the next crash could bring it back.
-3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch that does not fit in
-   between its neighbors counts as damage (``parley.storage.altered_epochs``), unless only Apache Kafka wrote the log.
+3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch counts as damage if
+   the batch was not appended in it (``appended_epochs``), or if that is not known and it does not fit in between its
+   neighbors (``altered_epochs``), unless only Apache Kafka wrote the log.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage import altered_epochs
+from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage import DamagedBytes, DamagedRange
@@ -82,6 +84,7 @@ class LoadedLog:
     recovery_point: int
     producers: ProducerState
     epochs: LeaderEpochCache
+    appended_epochs: AppendedEpochs
     missing: tuple[DamagedRange, ...]
     """The ranges between segments, or before the first one, whose batches are not in any file."""
     cleaned_up_to: int | None
@@ -90,9 +93,12 @@ class LoadedLog:
     """False if the log has no files yet (``parley.storage.unwritten_logs``)."""
 
 
-def unwritten(directory: Path, producers: ProducerState, epochs: LeaderEpochCache, now_ms: int) -> LoadedLog:
+def unwritten(
+    directory: Path, producers: ProducerState, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs, now_ms: int
+) -> LoadedLog:
     """A new, empty log. Touches no file."""
-    return LoadedLog((Segment.unwritten(directory, now_ms),), 0, 0, 0, producers, epochs, (), None, is_written=False)
+    segments = (Segment.unwritten(directory, now_ms),)
+    return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, is_written=False)
 
 
 def load(
@@ -101,14 +107,16 @@ def load(
     known: LastKnown,
     producers: ProducerState,
     epochs: LeaderEpochCache,
+    appended_epochs: AppendedEpochs,
     now_ms: int,
 ) -> LoadedLog:
     """Open the log in ``directory``; an empty directory becomes an empty log at the log start offset.
 
-    Brings ``producers`` and ``epochs`` to their state at the log end. Blocks for the disk. Raises ``OSError``.
+    Brings ``producers``, ``epochs`` and ``appended_epochs`` to their state at the log end. Blocks for the disk. Raises
+    ``OSError``.
     """
     deleted = settle(directory)
-    loader = _Loader(directory, config, known, producers, epochs, now_ms)
+    loader = _Loader(directory, config, known, producers, epochs, appended_epochs, now_ms)
     if not deleted:
         loader.remove_what_follows_nothing()
     segments = loader.open_segments()
@@ -141,6 +149,7 @@ def load(
     else:
         log_start = max(log_start, first)
     epochs.truncate_from_end(log_end)
+    appended_epochs.truncate_from_end(log_end)
     epochs.truncate_from_start(log_start)
     producers.on_log_start_advanced(log_start)
     if log_end < known.recovery_point:
@@ -149,7 +158,17 @@ def load(
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
     cleaned = known.cleaned_up_to if known.cleaned_up_to is not None and known.cleaned_up_to <= log_end else None
-    return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs, tuple(missing), cleaned)
+    return LoadedLog(
+        tuple(segments),
+        log_start,
+        log_end,
+        recovery_point,
+        producers,
+        epochs,
+        appended_epochs,
+        tuple(missing),
+        cleaned,
+    )
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
@@ -206,6 +225,7 @@ class _Loader:
         known: LastKnown,
         producers: ProducerState,
         epochs: LeaderEpochCache,
+        appended_epochs: AppendedEpochs,
         now_ms: int,
     ) -> None:
         self._directory = directory
@@ -213,6 +233,9 @@ class _Loader:
         self.known = known
         self._producers = producers
         self._epochs = epochs
+        self._epochs_noted = epochs.entries
+        """What ``leader-epoch-checkpoint`` says."""
+        self._appended_epochs = appended_epochs
         self._now_ms = now_ms
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
@@ -397,6 +420,7 @@ class _Loader:
                 scan.run(
                     past_damage=not ends_here,
                     known=self._unlike_digest(segment),
+                    is_honest=self._is_honest,
                     highest_epoch=None if self._are_epochs_covered(segment) else highest_epoch,
                     epoch_before=self._epochs.epoch_at(segment.base_offset - 1),
                 )
@@ -456,7 +480,8 @@ class _Loader:
         digest = self._whole.get(segment.base_offset)
         if digest is None:
             return ()
-        checked = check(segment, 0, digest.size, Extent(digest.size, segment.end_offset, digest, self._epochs))
+        extent = Extent(digest.size, segment.end_offset, digest, self._epochs, self._appended_epochs)
+        checked = check(segment, 0, digest.size, extent)
         if checked.is_digest_wrong:
             _log.warning("the digest of %r is wrong: it is written again", segment)
             self._wrong.add(segment.base_offset)
@@ -467,6 +492,9 @@ class _Loader:
         base, digest = segment.base_offset, self._whole.get(segment.base_offset)
         has_digest = digest is not None and digest.covers_headers and base not in self._wrong
         return has_digest or self.known.highest_leader_epoch == NO_EPOCH
+
+    def _is_honest(self, header: BatchHeader) -> bool | None:
+        return self._appended_epochs.is_honest(header, self._epochs_noted)
 
     def _must_continue(self, segment: Segment) -> bool:
         """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
@@ -502,12 +530,14 @@ class Scan:
         *,
         past_damage: bool,
         known: Sequence[DamagedBytes] = (),
+        is_honest: Callable[[BatchHeader], bool | None] = lambda header: None,
         highest_epoch: int | None = None,
         epoch_before: int | None = None,
     ) -> None:
         """Adopt the good batches, past damage or up to it. ``known`` is damage found before.
 
         Without ``highest_epoch``, the highest leader epoch that the broker knows, no leader epoch counts as altered.
+        ``is_honest`` returns what ``AppendedEpochs.is_honest`` does.
         ``epoch_before`` is the leader epoch before the segment, if that is known. Raises ``OSError``.
         """
         segment, all_found = self.segment, self._found(known)
@@ -518,6 +548,7 @@ class Scan:
                 last_offset=min(segment.end_offset - 1, segment.base_offset + MAX_RELATIVE_OFFSET),
                 before=epoch_before,
                 highest=highest_epoch,
+                is_honest=is_honest,
             )
         for found in all_found:
             if isinstance(found, DamagedBytes):

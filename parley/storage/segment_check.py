@@ -28,6 +28,8 @@ from parley.protocol.records.batch_header import (
     Buffer,
 )
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage import appended_epochs
+from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage import DamagedBytes, joined
 from parley.storage.leader_epoch_cache import LeaderEpochCache
@@ -51,6 +53,7 @@ class Extent(NamedTuple):
     digest: SegmentDigest | None
     epochs: LeaderEpochCache
     """The leader epochs that the log knows."""
+    appended_epochs: AppendedEpochs
 
 
 class Checked(NamedTuple):
@@ -68,11 +71,21 @@ def check(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
     digest, end = extent.digest, min(end, extent.size)
     if digest is not None and digest.covers_headers:
         return _check_with(digest, segment, begin, end, extent)
-    found = list(_walk(segment, begin, end, extent))
+    found = [_judged(each, extent) for each in _walk(segment, begin, end, extent)]
     if not found:
         return Checked(begin, end, ())
     damage = tuple(each for each in found if isinstance(each, DamagedBytes))
     return Checked(min(begin, found[0].position), max(end, _end_of(found[-1])), damage)
+
+
+def _judged(found: Found, extent: Extent) -> Found:
+    """A batch or damage; damage, too, if no digest covers the batch's leader epoch and it was altered."""
+    if isinstance(found, CheckedBatch):
+        header, position = found.header, found.position
+        if extent.appended_epochs.is_honest(header, extent.epochs.entries) is False:
+            end = position + header.size_bytes
+            return DamagedBytes(position, end, header.base_offset, header.last_offset, appended_epochs.REASON)
+    return found
 
 
 def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> Checked:

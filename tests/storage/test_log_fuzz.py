@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,18 +23,23 @@ from tests.storage.logs import NOW, append, check, open_log
 from tests.support.proportion import examples
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)
-HINTS = (".index", ".timeindex", ".txnindex", ".digest", ".snapshot", "leader-epoch-checkpoint")
+HINTS = (
+    *(".index", ".timeindex", ".txnindex", ".digest", ".snapshot"),
+    *("leader-epoch-checkpoint", "appended-leader-epochs"),
+)
 """Files whose damage must not change what ``read_all`` returns."""
+KNOWN: dict[str, Any] = {"same_boot": True, "highest_leader_epoch": 2}
+"""How a log is opened, so that what its files say about leader epochs counts."""
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a log with batches of every kind."""
     directory = tmp_path_factory.mktemp("filled")
-    log = open_log(directory, CONFIG)
+    log = open_log(directory, CONFIG, **KNOWN)
     for n in range(60):
         append(log, b"%d" % n * 20, timestamp=NOW + n * 7 % 50, epoch=n // 20)
-        append(log, b"t", producer_id=9, producer_epoch=0, base_sequence=n, transactional=True)
+        append(log, b"t", epoch=n // 20, producer_id=9, producer_epoch=0, base_sequence=n, transactional=True)
         if n % 5 == 0:
             marker = build_marker(ControlMarker(ControlType(n % 2), 0), producer_id=9, producer_epoch=0, timestamp=NOW)
             log.append_as_leader(marker, leader_epoch=n // 20, now_ms=NOW, origin=Origin.COORDINATOR)
@@ -97,7 +103,7 @@ def open_damaged(filled: Path, directory: Path, seed: int, *, clean: bool, hints
         if name.endswith(HINTS) or not hints_only:
             path = directory / name
             path.write_bytes(damaged(path.read_bytes(), random))
-    return open_log(directory, CONFIG, clean=clean, recovery_point=130 if clean else 0)
+    return open_log(directory, CONFIG, clean=clean, recovery_point=130 if clean else 0, **KNOWN)
 
 
 @pytest.mark.slow
@@ -107,7 +113,7 @@ def open_damaged(filled: Path, directory: Path, seed: int, *, clean: bool, hints
 def test_no_damage_to_hints_changes_a_record(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
 ) -> None:
-    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6))
+    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6, **KNOWN))
     log = open_damaged(filled, tmp_path_factory.mktemp("d"), seed, clean=clean, hints_only=True)
     assert read_all(log) == whole
     for timestamp in range(NOW - 1, NOW + 60, 7):
@@ -151,11 +157,11 @@ def test_nothing_is_read_but_what_was_written(
 ) -> None:
     """After a clean shutdown the digests cover every byte, also those that no batch's own checksum covers."""
     random, directory = Random(seed), tmp_path_factory.mktemp("d")
-    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6))
+    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6, **KNOWN))
     shutil.copytree(filled, directory, dirs_exist_ok=True)
     for path in random.sample(sorted(directory.glob("*.log")), 2):
         path.write_bytes(damaged(path.read_bytes(), random))
-    log = open_log(directory, CONFIG, clean=True, recovery_point=130)
+    log = open_log(directory, CONFIG, clean=True, recovery_point=130, **KNOWN)
     found = read_all(log)
     assert found.items() <= whole.items()
     assert log.log_end_offset <= 132

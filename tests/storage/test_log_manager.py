@@ -24,14 +24,15 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage import directory_loader
+from parley.storage.boot_id import BOOT_FILE, is_same_boot
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from parley.storage.directory_loader import TwinLogs
+from parley.storage.directory_loader import DirectoryLoader, TwinLogs
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER, LogConfig
 from parley.storage.log_directory import DirectoryInUse, LogDirectory
 from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager, NoLogDirectory
-from parley.storage.log_place import LogPlace
+from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.segment import Segment
@@ -155,6 +156,23 @@ async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCa
         assert again is not None
         assert (again.log_end_offset, again.high_watermark) == (2, 1)
     assert "was not shut down cleanly: recovering its 1 logs" in caplog.text
+
+
+async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_start(home: Home) -> None:
+    """The machine has restarted, so logs may be torn. The next start must not take that for damage."""
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"kept")
+    path, settings = home.paths[0], LogSettings(config=CONFIG, now_ms=lambda: NOW, random=Random(1))
+    (path / BOOT_FILE).unlink()
+    for is_recovered in (False, True):
+        loader = DirectoryLoader(LogDirectory(path), settings, lambda error: None)
+        loader.prepare("cluster", 1)
+        assert not is_same_boot(path)
+        loader.work()
+        if is_recovered:
+            loader.finish()
+        loader.release()
+    assert is_same_boot(path)
 
 
 async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import struct
 import zlib
 from dataclasses import replace
@@ -15,6 +17,7 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.storage.appended_epochs import APPENDED_EPOCHS
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
@@ -22,6 +25,7 @@ from tests.storage.compactions import compacted
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 
 INDEXES = (".index", ".timeindex")
+LARGE = replace(SMALL, segment_bytes=1 << 20, segment_index_bytes=1 << 16)
 
 
 def index_contents(log: Log) -> list[tuple[object, object]]:
@@ -191,6 +195,10 @@ def flip_bits(path: Path, at: int, mask: int) -> None:
     path.write_bytes(data)
 
 
+def fail_on_disk(*args: object) -> None:
+    raise OSError(errno.EIO, "no such sector")
+
+
 def ranges(log: Log) -> list[tuple[int, int]]:
     """The damaged ranges of a log: first and last offset of each."""
     return [(each.first_offset, each.last_offset) for each in log.damage]
@@ -253,6 +261,72 @@ class TestDamage:
         assert not log.damage
         assert log.leader_epochs.entries == epochs
         check(log)
+
+    @pytest.mark.parametrize("stop", ["killed", "stopped", "stopped and then killed"])
+    @pytest.mark.parametrize("number", [20, 30, 39, 59])
+    def test_any_altered_leader_epoch(self, tmp_path: Path, number: int, stop: str) -> None:
+        """In the first, a middle and the last batch of an epoch, and in the last batch of the log."""
+        log = open_log(tmp_path, LARGE)
+        values = fill(log, 20, epoch=3) + fill(log, 20, epoch=5) + fill(log, 20, epoch=7)
+        if stop != "killed":
+            log.close()
+        if stop == "stopped and then killed":
+            log = open_log(tmp_path, LARGE, clean=True, same_boot=True)
+            values += fill(log, 1, epoch=7)
+        log.release()
+        (path,) = tmp_path.glob("*.log")
+        intact, position = path.read_bytes(), list(log.segments[0].batches())[number][0]
+        for at, bit in ((12, 7), (12, 0), (13, 4), (14, 0), (15, 2), (15, 0)):
+            altered = bytearray(intact)
+            altered[position + at] ^= 1 << bit
+            home = tmp_path / f"{at}-{bit}"
+            shutil.copytree(tmp_path, home, ignore=lambda folder, names: [n for n in names if Path(folder, n).is_dir()])
+            (home / path.name).write_bytes(altered)
+            known = {"same_boot": True, "highest_leader_epoch": 7}
+            log = open_log(home, LARGE, clean=stop == "stopped", recovery_point=60, **known)
+            served = values_of(log)
+            assert number not in served
+            assert served.items() <= dict(enumerate(values)).items()
+            if stop != "stopped":
+                assert len(served) == len(values) - 1
+            log.release()
+
+    def test_an_epoch_that_is_altered_while_the_broker_runs_in_a_segment_without_a_digest(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LARGE)
+        fill(log, 30, epoch=3)
+        log.release()
+        (path,) = tmp_path.glob("*.log")
+        positions = [position for position, _ in log.segments[0].batches()]
+        flip(path, positions[10] + 70)
+        log = open_log(tmp_path, LARGE, same_boot=True)
+        assert ranges(log) == [(10, 10)]
+        flip(path, positions[29] + 15)
+        log.verify_segment(log.segments[0], 0, 1 << 20)
+        assert ranges(log) == [(10, 10), (29, 29)]
+
+    def test_batches_that_an_older_version_appended_are_judged_by_their_neighbors(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LARGE)
+        values = fill(log, 30, epoch=3)
+        log.leader_epochs.flush()
+        (tmp_path / APPENDED_EPOCHS).unlink()
+        values += [*fill(log, 20, epoch=3), *fill(log, 1, epoch=9)]
+        log = reopened(log, clean=False, same_boot=True, highest_leader_epoch=3)
+        assert values_of(log) == dict(enumerate(values))
+        assert not log.damage
+
+    def test_the_first_append_after_a_failed_one_has_another_epoch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = open_log(tmp_path, LARGE)
+        values = fill(log, 10, epoch=3)
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "append", fail_on_disk)
+            with pytest.raises(KafkaError):
+                append(log, b"value", epoch=4)
+        values += fill(log, 10, epoch=3) + fill(log, 10, epoch=5)
+        log = reopened(log, clean=False, same_boot=True, highest_leader_epoch=5)
+        assert values_of(log) == dict(enumerate(values))
+        assert not log.damage
 
     def test_a_broker_killed_after_the_first_batch_of_an_epoch_keeps_it(self, tmp_path: Path) -> None:
         """It may have had no time to note the epoch."""

@@ -82,7 +82,7 @@ def exchange_partitions(cluster: ClusterOfProcesses, topic: str, victim: int) ->
 def lose_checkpoints(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
     """The checkpoints of the directory and the topic's leader epochs are gone; all records are there."""
     data = cluster.brokers[victim].data
-    for path in (*data.glob("*-checkpoint"), *data.glob(f"{topic}-*/leader-epoch-checkpoint")):
+    for path in (*data.glob("*-checkpoint"), *data.glob(f"{topic}-*/*leader-epoch*")):
         path.unlink()
 
 

@@ -14,6 +14,8 @@ from random import Random
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.altered_epochs import ELECTIONS_UNNOTED
+from parley.storage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
+from parley.storage.boot_id import BOOT_FILE
 from parley.storage.segment import LOG_SUFFIX
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.faults import Kind
@@ -49,7 +51,7 @@ def _flip(disk: Disk, rng: Random) -> str:
     at = rng.randrange(len(content))
     flipped = {i: rng.randrange(8) for i in range(at, min(at + rng.randint(1, FLIPPED_MAX), len(content)))}
     aim = Random(f"{at}/{len(content)}")  # so that the other faults of a seed are the same
-    if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, aim)) is not None:
+    if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, _appended_epochs(disk, path), aim)) is not None:
         at, bit = epoch
         flipped = {at: bit}
     for i, bit in flipped.items():
@@ -58,11 +60,18 @@ def _flip(disk: Disk, rng: Random) -> str:
     return f"bytes from {at} on changed in {_name(path)} of {len(content)} bytes"
 
 
-def _epoch_bit(content: bytes | bytearray, rng: Random) -> tuple[int, int] | None:
+def _appended_epochs(disk: Disk, segment: Path) -> AppendedEpochs:
+    """What the partition's directory says about the epochs of batches, if that counts."""
+    path = segment.with_name(APPENDED_EPOCHS)
+    return AppendedEpochs.open(path, same_boot=True) if (disk.path / BOOT_FILE).exists() else AppendedEpochs(path)
+
+
+def _epoch_bit(content: bytes | bytearray, appended: AppendedEpochs, rng: Random) -> tuple[int, int] | None:
     """Choose a bit of the leader epoch of a batch: the position of its byte, and its number in that.
 
-    It is a bit by which the epoch becomes higher than any that a broker believes, or any bit if the batches before and
-    behind have the same epoch (docs/damage.md). Returns None if the segment has no batch.
+    It is any bit if ``appended`` knows the epoch of the batch, or the batches before and behind have the same epoch.
+    Otherwise it is a bit by which the epoch becomes higher than any that a broker believes (docs/damage.md). Returns
+    None if the segment has no batch.
     """
     try:
         found = list(headers(content))
@@ -73,7 +82,8 @@ def _epoch_bit(content: bytes | bytearray, rng: Random) -> tuple[int, int] | Non
     number = rng.randrange(len(found))
     epochs = {header.partition_leader_epoch for _, header in found[max(number - 1, 0) : number + 2]}
     is_between_equals = 0 < number < len(found) - 1 and len(epochs) == 1
-    bit = rng.randrange(0 if is_between_equals else ELECTIONS_UNNOTED.bit_length(), 32)
+    is_known = appended.is_honest(found[number][1], ()) is not None
+    bit = rng.randrange(0 if is_known or is_between_equals else ELECTIONS_UNNOTED.bit_length(), 32)
     return found[number][0] + LEADER_EPOCH_AT + 3 - bit // 8, bit % 8
 
 

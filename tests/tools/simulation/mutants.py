@@ -35,7 +35,7 @@ from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
-from parley.storage import checkpoints, compaction, durability, producer_snapshots, segments
+from parley.storage import checkpoints, compaction, durability, producer_snapshots, recovery, segments
 from parley.storage._offset_map import OffsetMap, note_keys
 from parley.storage.compaction_batches import Batch, with_records
 from parley.storage.log import Log
@@ -100,6 +100,11 @@ def trust_restarted_brokers(patch: pytest.MonkeyPatch) -> None:
 def serve_unverified(patch: pytest.MonkeyPatch) -> None:
     """What is read from disk is served and replicated without a look at its checksums."""
     patch.setattr(LogIntegrity, "is_unverified", lambda *args: False)
+
+
+def believe_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A recovery takes over the leader epochs that it finds in a segment without a digest."""
+    patch.setattr(recovery._Loader, "_are_epochs_covered", lambda self, segment: True)
 
 
 def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
@@ -311,6 +316,12 @@ def altered_after_a_clean_stop(broker: int) -> list[Fault]:
     return [Fault(8.0, Kind.SHUT_DOWN, broker, broker, 1.0, 0.0), *flips]
 
 
+def altered_after_kills(broker: int) -> list[Fault]:
+    """Bytes of a broker's segments change while it is killed, alone and with all others in turn."""
+    scopes = (-200.0, 200.0, -200.0, 200.0, -200.0)
+    return [Fault(3.0 + 3.0 * turn, Kind.FLIP, broker, broker, 1.0, scope) for turn, scope in enumerate(scopes)]
+
+
 def without_followers(broker: int) -> list[Fault]:
     """A broker cannot reach the two others, but clients can reach it. It is replaced after a while."""
     others = [broker % 3 + 1, (broker + 1) % 3 + 1]
@@ -373,6 +384,7 @@ MUTANTS = (
     Mutant(forget_refusals, range(34, 86), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(serve_unverified, range(13, 43), altered_after_a_clean_stop),
+    Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree", is_long=True),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),

@@ -1,0 +1,105 @@
+"""In which leader epochs the batches of a log were appended: the file that proves that a leader epoch was altered.
+
+A batch's checksum does not cover its leader epoch. Rules:
+
+1. The file is written before the first batch of each epoch, without a sync. So it has the epoch of every batch that was
+   appended since, until the machine restarts. Then it proves nothing, and the next start removes it.
+2. It does not know the epochs of batches that were appended before, or more than ``RUNS_MAX`` changes of the epoch ago.
+3. Another program may have appended batches since (Apache Kafka, an older version). Kafka writes each epoch to
+   ``leader-epoch-checkpoint`` before its first batch. So a batch is good if either has its epoch (``is_honest``).
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from crc32c import crc32c
+
+from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.checkpoints import write_atomically
+from parley.storage.leader_epoch_cache import EpochStart, epoch_at
+
+APPENDED_EPOCHS: Final = "appended-leader-epochs"
+RUNS_MAX: Final = 128
+"""How many epochs are remembered. Only those of segments without a digest are needed: a segment or two."""
+
+REASON: Final = "the leader epoch of a batch is not the one in which it was appended"
+
+_SUM = struct.Struct(">I")
+_RUN = struct.Struct(">iq")
+
+_log = logging.getLogger(__name__)
+
+
+class AppendedEpochs:
+    """The leader epochs of the batches that were appended to one log on this boot of the machine."""
+
+    def __init__(self, path: Path) -> None:
+        """Know nothing yet. ``path`` is where the file will be."""
+        self.path = path
+        self._runs: tuple[EpochStart, ...] = ()
+
+    @classmethod
+    def open(cls, path: Path, *, same_boot: bool) -> Self:
+        """Read the file at ``path``, or remove it if the machine has restarted since. Raises ``OSError``."""
+        opened = cls(path)
+        if same_boot:
+            opened._runs = _read(path)
+        else:
+            path.unlink(missing_ok=True)
+        return opened
+
+    def note(self, epoch: int, offset: int) -> None:
+        """Note that a batch of ``epoch`` is about to be appended at ``offset``.
+
+        Writes the file if the batch before had another epoch, but does not sync it. Raises ``OSError``.
+        """
+        runs = self._runs
+        if epoch < 0 or (runs and runs[-1].epoch == epoch and runs[-1].start_offset <= offset):
+            return
+        runs = _before(runs, offset)  # what was noted of appends that failed
+        if not runs or runs[-1].epoch != epoch:
+            runs = (*runs, EpochStart(epoch, offset))
+        self._write(runs[-RUNS_MAX:])
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Note that the log now ends at ``offset``. Call it after the batches were removed. Raises ``OSError``."""
+        if self._runs and self._runs[-1].start_offset >= offset:
+            self._write(_before(self._runs, offset))
+
+    def is_honest(self, header: BatchHeader, known: Sequence[EpochStart]) -> bool | None:
+        """True if a batch of the log has the leader epoch in which it was appended, False if that was altered.
+
+        ``known`` is what ``leader-epoch-checkpoint`` says. Returns None if the file does not know, or if the batch has
+        no epoch.
+        """
+        epoch, appended = header.partition_leader_epoch, epoch_at(self._runs, header.base_offset)
+        if appended is None or header.magic < MAGIC_V2 or epoch == NO_EPOCH:
+            return None
+        return epoch in (appended, epoch_at(known, header.base_offset))
+
+    def _write(self, runs: tuple[EpochStart, ...]) -> None:
+        data = b"".join(_RUN.pack(run.epoch, run.start_offset) for run in runs)
+        write_atomically(self.path, _SUM.pack(crc32c(data)) + data, sync=False)
+        self._runs = runs
+
+
+def _before(runs: tuple[EpochStart, ...], offset: int) -> tuple[EpochStart, ...]:
+    return tuple(run for run in runs if run.start_offset < offset)
+
+
+def _read(path: Path) -> tuple[EpochStart, ...]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    runs = data[_SUM.size :]
+    if len(data) < _SUM.size or len(runs) % _RUN.size or _SUM.unpack_from(data)[0] != crc32c(runs):
+        _log.warning("%s is malformed: continuing as if it were missing", path)
+        return ()
+    return tuple(EpochStart(epoch, start) for epoch, start in _RUN.iter_unpack(runs))
