@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from io import BytesIO
 from math import isfinite
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parley.pipeline.schemas import avro_rows
+from parley.pipeline.schemas.client import unframed
+from parley.pipeline.schemas.model import Schema, no_references
 from parley.pipeline.values.exact import exact_array, number_of
 from parley.pipeline.values.json_text import finite
 
@@ -28,25 +30,18 @@ NOT_FITTING: Final = (
     ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
 )  # fmt: skip
 """The exceptions for a value that does not fit its schema."""
-_CONFLUENT_BYTES: Final = 5
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER_THAN_MICROSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _SHORTER_THAN_MICROSECONDS: Final = len("20261121T16.000000")
-_LOGICAL_READ: Final = frozenset(
-    {
-        "date", "decimal", "local-timestamp-micros", "local-timestamp-millis", "time-micros", "time-millis",
-        "timestamp-micros", "timestamp-millis",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """The schema of a value: its type in Arrow, and for Avro its definition as parsed JSON."""
+    """The schema of a value: its type in Arrow, and for Avro its definition."""
 
     type: pa.DataType
-    avro: Any = None
+    avro: Schema | None = None
 
 
 def reader(kind: str, schema: ValueSchema) -> Callable[[list[bytes | None]], pa.Array]:
@@ -57,7 +52,8 @@ def reader(kind: str, schema: ValueSchema) -> Callable[[list[bytes | None]], pa.
     if kind == "json":
         read, typed = _json_reader(schema.type), _typed_column
     else:
-        read, typed = _avro_reader(schema, is_framed=kind == "avro-confluent"), None
+        assert schema.avro is not None
+        read, typed = _avro_reader(schema.avro, is_framed=kind == "avro-confluent"), None
     return lambda some: exact_array([None if data is None else read(data) for data in some], schema.type, typed)
 
 
@@ -76,46 +72,15 @@ def _json_reader(kind: pa.DataType) -> Callable[[bytes], Any]:
     return read
 
 
-def _avro_reader(schema: ValueSchema, *, is_framed: bool) -> Callable[[bytes], Any]:
-    import fastavro
-
-    parsed = fastavro.parse_schema(_without_unread(schema.avro))
-    if not is_framed:
-        return lambda data: _datum(fastavro, parsed, data)
-
-    def framed(data: bytes) -> Any:
-        if data[:1] != b"\0" or len(data) < _CONFLUENT_BYTES:
-            raise ValueError("it does not begin with a zero byte and a schema's number")
-        return _datum(fastavro, parsed, data[_CONFLUENT_BYTES:])
-
-    return framed
+def _avro_reader(schema: Schema, *, is_framed: bool) -> Callable[[bytes], Any]:
+    read = avro_rows.reader(schema, schema, no_references, of_files=True)
+    return lambda data: read(data, unframed(data)[1] if is_framed else 0)
 
 
 def _has_decimal(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return any(_has_decimal(kind.field(each).type) for each in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind))
-
-
-def _without_unread(schema: Any) -> Any:
-    """Remove those logical types from an Avro schema whose columns have the underlying type (string for a UUID)."""
-    if isinstance(schema, list):
-        return [_without_unread(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: value if key in ("default", "symbols") else _without_unread(value)
-        for key, value in schema.items()
-        if key != "logicalType" or value in _LOGICAL_READ
-    }
-
-
-def _datum(fastavro: Any, schema: Any, data: bytes) -> Any:
-    stream = BytesIO(data)
-    value = fastavro.schemaless_reader(stream, schema, None)
-    if stream.tell() != len(data):
-        raise ValueError("bytes are left over behind the datum")
-    return value
 
 
 def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:

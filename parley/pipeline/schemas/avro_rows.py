@@ -2,9 +2,9 @@
 
 Columns: a record is a struct, a union with null is nullable, int and long in a union are a long, float and double a
 double; other unions are a struct with a field ``member0``, ``member1``... for each type, of which one is not null.
-Times of day and durations stay what they are encoded as: integers, bytes. Decimals of more than 38 digits, recursive
-records and unions whose members cannot be told apart are refused by name. Logical types are applied here and not by
-fastavro, which would cut times.
+Durations stay bytes. Times of day stay integers and fixed bytes are bytes of any length, except in columns
+``of_files``: Spark has no such types. Decimals of more than 38 digits, recursive records and unions whose members
+cannot be told apart are refused by name. Logical types are applied here and not by fastavro, which would cut times.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _TIMES: Final = {
     "timestamp-millis": (_INSTANT, 1000), "timestamp-micros": (_INSTANT, 1),
     "local-timestamp-millis": (_LOCAL, 1000), "local-timestamp-micros": (_LOCAL, 1),
 }  # fmt: skip
+_TIMES_OF_DAY: Final = {"time-millis": (pa.time32("ms"), 1000), "time-micros": (pa.time64("us"), 1)}
 _DAY_0: Final = dt.date(1970, 1, 1).toordinal()
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
 _DECIMAL_MAX: Final = 38
@@ -54,9 +55,10 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class _Tree:
     """A schema as fastavro parses it, without logical types; these are applied by `column` and `reads`."""
 
-    def __init__(self, schema: Schema, load: Loader) -> None:
+    def __init__(self, schema: Schema, load: Loader, *, of_files: bool = False) -> None:
         import fastavro
 
+        self._of_files = of_files
         self.names: dict[str, Any] = {}
         self.root = expanded(schema, load, self.names)
         self._open: list[str] = []
@@ -79,10 +81,12 @@ class _Tree:
             return pa.date32(), _read_date, _write_date
         if logical in _TIMES and kind == "long":
             return _time(*_TIMES[logical])
+        if logical in _TIMES_OF_DAY and self._of_files:
+            return _time_of_day(*_TIMES_OF_DAY[logical])
         if kind in _PLAIN:
             return _PLAIN[kind], None, None
         if kind == "fixed":
-            return pa.binary(), None, None
+            return pa.binary(node["size"]) if self._of_files else pa.binary(), None, None
         if kind == "enum":
             return pa.string(), None, None
         if kind == "array":
@@ -231,6 +235,16 @@ def _time(kind: pa.DataType, unit_us: int) -> tuple[pa.DataType, Convert, Conver
     return kind, reads, writes
 
 
+def _time_of_day(kind: pa.DataType, unit_us: int) -> tuple[pa.DataType, Convert, Convert]:
+    def reads(value: int) -> dt.time:
+        moment = _EPOCH + dt.timedelta(microseconds=value * unit_us)
+        if moment.date() != _EPOCH.date():
+            raise DoesNotFit("a time outside of the day", kind)
+        return moment.time()
+
+    return kind, reads, None
+
+
 def _each(convert: Convert) -> Convert:
     return None if convert is None else lambda values: [convert(one) for one in values]
 
@@ -256,20 +270,20 @@ def _fields(converts: Mapping[str, Callable[[Any], Any]]) -> Convert:
 # --- Reading and writing ---
 
 
-def column_type(schema: Schema, load: Loader) -> pa.DataType:
+def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.DataType:
     """The type of a column of such values. Raises BadSchema."""
-    tree = _Tree(schema, load)
+    tree = _Tree(schema, load, of_files=of_files)
     return tree.column(tree.root)[0]
 
 
-def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
+def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = False) -> Callable[[bytes, int], Any]:
     """Return the function that reads data of one schema, from a position on, into the other (Avro's resolution).
 
     Raises BadSchema if a logical type differs: Avro would take the one for the other. The function raises ValueError.
     """
     import fastavro
 
-    theirs, ours = _Tree(written, load), _Tree(wanted, load)
+    theirs, ours = _Tree(written, load), _Tree(wanted, load, of_files=of_files)
     _check_logical(theirs, theirs.root, ours, ours.root, set())
     convert = ours.column(ours.root)[1]
     target = None if written == wanted else ours.bare

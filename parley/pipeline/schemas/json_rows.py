@@ -2,7 +2,8 @@
 
 Columns: an object with properties is a struct, an object without them whose others have a schema is a map, an array
 with a schema of its items is a list; integer is a long, number a double. ``null`` beside a type makes it nullable.
-What has no such type (mixed types, ``{}``) is a column of JSON text. Properties that the reader's schema does not name
+What has no such type (mixed types, ``{}``) is a column of JSON text; in columns ``of_files`` it is refused, and the
+formats ``date-time`` and ``date`` are times. Properties that the reader's schema does not name
 are left out, as with every reader's schema. Recursive schemas are refused.
 """
 
@@ -23,6 +24,7 @@ from parley.pipeline.values.json_text import dumps, finite
 __all__ = ["column_type", "derived_text", "reader", "writer"]
 
 _PLAIN: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_FORMATS: Final = {"date-time": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
 _DEEPEST: Final = 100
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _TEXT: Final = "text"
@@ -31,43 +33,49 @@ Column = tuple[Any, Callable[[Any], Any]]
 """The type, and the function that takes a parsed value to what the column holds."""
 
 
-def _column(schema: Any, resolver: Any, deep: int = 0) -> Column:
+def _column(schema: Any, resolver: Any, deep: int = 0, *, of_files: bool = False) -> Column:
     if deep > _DEEPEST:
         raise BadSchema("The schema contains itself: no column holds that")
     if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
         found = resolver.lookup(schema["$ref"])
-        return _column(found.contents, found.resolver, deep + 1)
+        return _column(found.contents, found.resolver, deep + 1, of_files=of_files)
     if not isinstance(schema, dict):
-        return _any()
+        return _any(of_files)
     for name in ("oneOf", "anyOf"):
         if name in schema:
             rest = [one for one in schema[name] if not (isinstance(one, dict) and one.get("type") == "null")]
-            return _column(rest[0], resolver, deep + 1) if len(rest) == 1 else _any()
+            return _column(rest[0], resolver, deep + 1, of_files=of_files) if len(rest) == 1 else _any(of_files)
     kinds = schema.get("type", "object" if "properties" in schema else None)
     named = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
     kind = named[0] if len(named) == 1 else None
+    if of_files and kind in _PLAIN and schema.get("format") in _FORMATS:
+        return _FORMATS[schema["format"]], _same
     if kind in _PLAIN:
         return _PLAIN[kind], _same
     if kind == "array" and isinstance(schema.get("items"), dict):
-        column, convert = _column(schema["items"], resolver, deep + 1)
+        column, convert = _column(schema["items"], resolver, deep + 1, of_files=of_files)
         return pa.list_(column), _each(convert)
     if kind == "object":
-        return _object(schema, resolver, deep)
-    return _any()
+        return _object(schema, resolver, deep, of_files=of_files)
+    return _any(of_files)
 
 
-def _object(schema: Any, resolver: Any, deep: int) -> Column:
+def _object(schema: Any, resolver: Any, deep: int, *, of_files: bool) -> Column:
     if schema.get("properties"):
-        fields = {name: _column(one, resolver, deep + 1) for name, one in schema["properties"].items()}
+        fields = {
+            name: _column(one, resolver, deep + 1, of_files=of_files) for name, one in schema["properties"].items()
+        }
         return pa.struct([(name, one[0]) for name, one in fields.items()]), _fields(fields)
     others = schema.get("additionalProperties")
     if isinstance(others, dict) and others:
-        column, convert = _column(others, resolver, deep + 1)
+        column, convert = _column(others, resolver, deep + 1, of_files=of_files)
         return pa.map_(pa.string(), column), _values(convert)
-    return _any()
+    return _any(of_files)
 
 
-def _any() -> Column:
+def _any(of_files: bool) -> Column:
+    if of_files:
+        raise BadSchema("A part of the schema has no type, or several: no column holds that")
     return pa.string(), lambda value: None if value is None else dumps(value, separators=(",", ":"))
 
 
@@ -92,10 +100,10 @@ def _fields(fields: dict[str, Column]) -> Callable[[Any], Any]:
     return convert
 
 
-def column_type(schema: Schema, load: Loader) -> pa.DataType:
+def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.DataType:
     """The type of a column of such values. Raises BadSchema."""
     found = parsed(schema, load)
-    return _column(found.schema, found.resolver)[0]
+    return _column(found.schema, found.resolver, of_files=of_files)[0]
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
