@@ -22,10 +22,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from parley.pipeline.connect.config import ConfigType, Importance
-from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
-from parley.pipeline.connect.connectors.ranges import range_keys
+from parley.pipeline.connect.connector import OffsetRange
+from parley.pipeline.connect.connectors.columns import Columns
+from parley.pipeline.connect.connectors.ranges import EVOLUTION, TableConnector, TableTask, table_keys
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.values.exact import DoesNotFit, fits, fitter
@@ -35,9 +34,6 @@ from parley.pipeline.values.widening import delta_type, is_always_exact, only_ad
 __all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
 
 _STORAGE: Final = "storage."
-_VERSION: Final = "1.0"
-_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
-_EVOLUTION: Final = "schema.evolution"
 _BATCH_ROWS: Final = 65_536
 """Rows of a table that are in memory at once while it is read for a widening."""
 
@@ -99,20 +95,15 @@ def _as_kind(field: pa.Field, column: pa.Array) -> pa.Array:
         raise ConnectError(f"the column {field.name} cannot be widened: {error}") from None
 
 
-class DeltaSinkTask(ExactlyOnceSinkTask):
+class DeltaSinkTask(TableTask):
     """Appends a commit for each range that it is given."""
 
-    version = _VERSION
+    config_def = table_keys(
+        "url", "The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store."
+    )
 
-    def start(self, props: Mapping[str, str]) -> None:
-        config = DeltaSinkConnector.config_def.parse(props)
-        self.range_records = config["flush.size"]
-        self.range_ms = config["rotate.interval.ms"]
-        self._name = props.get("name", "")
+    def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
         self._url: str = config["url"]
-        self._columns: list[str] = config["partition.columns"]
-        self._evolves: bool = config["schema.evolution"]
-        self._with_source: bool = config["metadata.columns"]
         self._storage = {key.removeprefix(_STORAGE): value for key, value in props.items() if key.startswith(_STORAGE)}
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -122,9 +113,7 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
         ends = {one: table.transaction_version(self._application(one)) for one in partitions}
         return {one: end for one, end in ends.items() if end is not None}
 
-    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        if not records:
-            return  # nothing of the range is left; a restart would read it again, and leave it out again
+    def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
             self._append(offsets, records)
         except ConnectError:
@@ -139,12 +128,12 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
         schema = pa.schema([]) if table is None else _schema(table)
         columns = Columns(
             {each.name: each.type for each in schema},
-            _TableColumns(f"the table {self._url}", None if self._evolves or table is None else _EVOLUTION, table),
+            _TableColumns(f"the table {self._url}", None if self._evolves or table is None else EVOLUTION, table),
             required=[each.name for each in schema if not each.nullable],
             names=DELTA_NAMES,
             dividing=self._columns if table is None else table.metadata().partition_columns,
         )
-        rows = table_of(records, columns, refusing(self), with_source=self._with_source)
+        rows = self._rows(records, columns)
         if not rows.num_rows:
             return
         widened = columns.widened
@@ -204,9 +193,8 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
     def _table_without(self, offsets: OffsetRange) -> DeltaTable | None:
         """The table, which does not have the range yet. Raises ConnectError if it has."""
         table = self._table()
-        end = None if table is None else table.transaction_version(self._application(offsets.topic_partition))
-        if end is not None and end > offsets.start:
-            raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
+        if table is not None:
+            self._check_is_next(offsets, table.transaction_version(self._application(offsets.topic_partition)))
         return table
 
     def _table(self) -> DeltaTable | None:
@@ -217,38 +205,9 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
         except (DeltaError, OSError) as error:
             raise RetriableError(f"the table {self._url} cannot be opened: {error}") from error
 
-    def _application(self, partition: TopicPartition) -> str:
-        return f"{self._name}:{partition}"
 
-
-class DeltaSinkConnector(SinkConnector):
+class DeltaSinkConnector(TableConnector):
     """See the module."""
 
-    version = _VERSION
     task_class = DeltaSinkTask
-    config_def = (
-        range_keys(
-            "url", "The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store."
-        )
-        .define("partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns a new table is divided by.")
-        .define(
-            _EVOLUTION,
-            ConfigType.BOOLEAN,
-            True,
-            _MEDIUM,
-            "Whether fields that are new become columns, and columns are widened for values that they cannot hold.",
-        )
-        .define(
-            "metadata.columns",
-            ConfigType.BOOLEAN,
-            True,
-            _MEDIUM,
-            "Whether the table has the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
-        )
-    )
-
-    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        raise ConnectError(
-            "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
-            "connector and create one with another name, which begins at the start."
-        )
+    config_def = DeltaSinkTask.config_def

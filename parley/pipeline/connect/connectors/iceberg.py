@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
-from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
-from parley.pipeline.connect.connectors.ranges import range_keys
+from parley.pipeline.connect.config import ConfigType, Importance
+from parley.pipeline.connect.connector import OffsetRange
+from parley.pipeline.connect.connectors.columns import Columns
+from parley.pipeline.connect.connectors.ranges import EVOLUTION, TableConnector, TableTask, table_keys
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.tables.iceberg import (
@@ -32,11 +32,9 @@ from parley.pipeline.values.widening import iceberg_type, iceberg_widens
 __all__ = ["IcebergSinkConnector", "IcebergSinkTask"]
 
 _CATALOG: Final = "catalog."
-_EVOLUTION: Final = "schema.evolution"
 _ATTEMPTS: Final = 20
 """How often a commit is tried on top of those of other tasks, before the worker waits and tries again."""
-_VERSION: Final = "1.0"
-_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
+_HIGH: Final = Importance.HIGH
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +51,24 @@ class _TableColumns:
         return False  # what Iceberg widens is always exact
 
 
-class IcebergSinkTask(ExactlyOnceSinkTask):
+class IcebergSinkTask(TableTask):
     """Appends a commit for each range that it is given."""
 
-    version = _VERSION
+    config_def = (
+        table_keys("table", "The table, as namespace.table.")
+        .define(
+            "catalog.name",
+            ConfigType.STRING,
+            "default",
+            _HIGH,
+            "The catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
+        )
+        .define("catalog.type", ConfigType.STRING, None, _HIGH, "rest, sql, hive, glue or dynamodb.")
+        .define("catalog.uri", ConfigType.STRING, None, _HIGH, "The catalog's address, such as http://catalog:8181.")
+        .define("catalog.warehouse", ConfigType.STRING, None, _HIGH, "Where the catalog puts new tables.")
+    )
 
-    def start(self, props: Mapping[str, str]) -> None:
-        config = IcebergSinkConnector.config_def.parse(props)
-        self.range_records = config["flush.size"]
-        self.range_ms = config["rotate.interval.ms"]
-        self._name = props.get("name", "")
-        self._columns: list[str] = config["partition.columns"]
-        self._evolves: bool = config[_EVOLUTION]
-        self._with_source: bool = config["metadata.columns"]
+    def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
         properties = {key.removeprefix(_CATALOG): value for key, value in props.items() if key.startswith(_CATALOG)}
         name = properties.pop("name", "default")
         self._place = IcebergPlace(name, tuple(sorted(properties.items())), config["table"])
@@ -77,9 +80,7 @@ class IcebergSinkTask(ExactlyOnceSinkTask):
         found = self._offsets(table, partitions)
         return {one: found[each] for one in partitions if (each := self._application(one)) in found}
 
-    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        if not records:
-            return  # nothing of the range is left; a restart would read it again, and leave it out again
+    def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         for attempt in range(_ATTEMPTS):
             try:
                 self._append(offsets, records)
@@ -97,17 +98,15 @@ class IcebergSinkTask(ExactlyOnceSinkTask):
         table = self._opened()
         application = self._application(offsets.topic_partition)
         if table is not None:
-            end = self._offsets(table, [offsets.topic_partition]).get(application)
-            if end is not None and end > offsets.start:
-                raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
+            self._check_is_next(offsets, self._offsets(table, [offsets.topic_partition]).get(application))
         columns = Columns(
             {} if table is None else table.columns,
-            _TableColumns(f"the table {self._place.table}", None if self._evolves or table is None else _EVOLUTION),
+            _TableColumns(f"the table {self._place.table}", None if self._evolves or table is None else EVOLUTION),
             required=[] if table is None else table.required,
             widens=iceberg_widens,
             names=ICEBERG_NAMES,
         )
-        rows = table_of(records, columns, refusing(self), with_source=self._with_source)
+        rows = self._rows(records, columns)
         if not rows.num_rows:
             return
         if table is None:
@@ -128,52 +127,9 @@ class IcebergSinkTask(ExactlyOnceSinkTask):
         except OffsetsExpired as error:
             raise ConnectError(str(error)) from error
 
-    def _application(self, partition: TopicPartition) -> str:
-        return f"{self._name}:{partition}"
 
-
-def _keys() -> ConfigDef:
-    return (
-        range_keys("table", "The table, as namespace.table.")
-        .define(
-            "catalog.name",
-            ConfigType.STRING,
-            "default",
-            _HIGH,
-            "The catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
-        )
-        .define("catalog.type", ConfigType.STRING, None, _HIGH, "rest, sql, hive, glue or dynamodb.")
-        .define("catalog.uri", ConfigType.STRING, None, _HIGH, "The catalog's address, such as http://catalog:8181.")
-        .define("catalog.warehouse", ConfigType.STRING, None, _HIGH, "Where the catalog puts new tables.")
-        .define(
-            "partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns that a new table is divided by (identity)."
-        )
-        .define(
-            _EVOLUTION,
-            ConfigType.BOOLEAN,
-            True,
-            _MEDIUM,
-            "Whether fields that are new become columns, and columns are widened for values that they cannot hold.",
-        )
-        .define(
-            "metadata.columns",
-            ConfigType.BOOLEAN,
-            True,
-            _MEDIUM,
-            "Whether the table has the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
-        )
-    )
-
-
-class IcebergSinkConnector(SinkConnector):
+class IcebergSinkConnector(TableConnector):
     """See the module."""
 
-    version = _VERSION
     task_class = IcebergSinkTask
-    config_def = _keys()
-
-    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        raise ConnectError(
-            "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
-            "connector and make one of another name, which begins again from the first offsets."
-        )
+    config_def = IcebergSinkTask.config_def

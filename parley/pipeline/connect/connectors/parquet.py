@@ -19,7 +19,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from parley.pipeline.connect.config import ConfigType, ConfigValue, Importance, one_of
-from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
-from parley.pipeline.connect.connectors.columns import Columns, FileColumns, refusing, table_of
-from parley.pipeline.connect.connectors.ranges import range_keys
+from parley.pipeline.connect.connector import OffsetRange, SinkConnector
+from parley.pipeline.connect.connectors.columns import Columns, FileColumns
+from parley.pipeline.connect.connectors.ranges import RangeTask, range_keys
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.disk import to_disk
@@ -40,8 +40,6 @@ _NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 """Arrow's names of those where a rename is no more than a copy, and not always possible."""
 _CODECS: Final = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
-_VERSION: Final = "1.0"
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 
 
 def _opened(url: str) -> tuple[fs.FileSystem, str]:
@@ -52,17 +50,22 @@ def _opened(url: str) -> tuple[fs.FileSystem, str]:
         raise ConfigError(f"Invalid value {url} for configuration url: {error}") from error
 
 
-class ParquetSinkTask(ExactlyOnceSinkTask):
+class ParquetSinkTask(RangeTask):
     """Writes a file for each range that it is given."""
 
-    version = _VERSION
+    config_def = range_keys(
+        "url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://..."
+    ).define(
+        "parquet.codec",
+        ConfigType.STRING,
+        "snappy",
+        Importance.LOW,
+        f"How the files are compressed: {', '.join(_CODECS)}.",
+        validator=one_of(*_CODECS),
+    )
 
-    def start(self, props: Mapping[str, str]) -> None:
-        config = ParquetSinkConnector.config_def.parse(props)
-        self.range_records = config["flush.size"]
-        self.range_ms = config["rotate.interval.ms"]
+    def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
         self._codec: str = config["parquet.codec"]
-        self._with_source: bool = config["metadata.columns"]
         self._files, base = _opened(config["url"])
         self._base = base.rstrip("/")
         self._is_local = isinstance(self._files, fs.LocalFileSystem)
@@ -94,9 +97,7 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
         names = (_NAME.fullmatch(one.base_name) for one in self._listed(partition))
         return max((int(name["end"]) for name in names if name is not None), default=None)
 
-    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        if not records:
-            return  # nothing of the range is left; a restart would read it again, and leave it out again
+    def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         folder = self._folder(offsets.topic_partition)
         path = f"{folder}/{_safe(offsets.topic)}+{offsets.partition}+{offsets.start}+{offsets.end}.parquet"
         content = self._content(offsets, records)
@@ -122,7 +123,7 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
         None if all records are refused.
         """
         made = pa.BufferOutputStream()
-        table = table_of(records, Columns({}, FileColumns()), refusing(self), with_source=self._with_source)
+        table = self._rows(records, Columns({}, FileColumns()))
         if not table.num_rows:
             return None
         try:
@@ -164,26 +165,9 @@ def _safe(topic: str) -> str:
 class ParquetSinkConnector(SinkConnector):
     """See the module."""
 
-    version = _VERSION
+    version = "1.0"
     task_class = ParquetSinkTask
-    config_def = (
-        range_keys("url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
-        .define(
-            "parquet.codec",
-            ConfigType.STRING,
-            "snappy",
-            _LOW,
-            f"How the files are compressed: {', '.join(_CODECS)}.",
-            validator=one_of(*_CODECS),
-        )
-        .define(
-            "metadata.columns",
-            ConfigType.BOOLEAN,
-            True,
-            _MEDIUM,
-            "Whether files have the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
-        )
-    )
+    config_def = ParquetSinkTask.config_def
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
         found = super().validate(props)

@@ -1,14 +1,26 @@
-"""The keys of sinks that write ranges of offsets, each as a whole: files, commits of a table."""
+"""What sinks have in common that write ranges of offsets, each as a whole: files, commits of a table."""
 
 from __future__ import annotations
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-__all__ = ["range_keys"]
+import pyarrow as pa
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
+from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
+from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
+
+__all__ = ["EVOLUTION", "RangeTask", "TableConnector", "TableTask", "range_keys", "table_keys"]
+
+EVOLUTION: Final = "schema.evolution"
 
 
 def range_keys(target: str, doc: str) -> ConfigDef:
-    """The key ``target``, which is needed and means this, ``flush.size`` and ``rotate.interval.ms``."""
+    """The key ``target``, which is needed and means this, and the keys of `RangeTask`."""
     return (
         ConfigDef()
         .define(target, ConfigType.STRING, importance=Importance.HIGH, doc=doc, validator=non_empty)
@@ -28,4 +40,85 @@ def range_keys(target: str, doc: str) -> ConfigDef:
             "After how many ms fewer records are written.",
             validator=at_least(0),
         )
+        .define(
+            "metadata.columns",
+            ConfigType.BOOLEAN,
+            True,
+            doc="Whether there are the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
+        )
     )
+
+
+def table_keys(target: str, doc: str) -> ConfigDef:
+    """`range_keys`, and the keys of `TableTask`."""
+    return (
+        range_keys(target, doc)
+        .define("partition.columns", ConfigType.LIST, [], doc="The columns a new table is divided by.")
+        .define(
+            EVOLUTION,
+            ConfigType.BOOLEAN,
+            True,
+            doc="Whether fields that are new become columns, and columns are widened for values that they cannot hold.",
+        )
+    )
+
+
+class RangeTask(ExactlyOnceSinkTask):
+    """A task with the keys of `range_keys`."""
+
+    version = "1.0"
+    config_def: ClassVar[ConfigDef]
+
+    def start(self, props: Mapping[str, str]) -> None:
+        config = self.config_def.parse(props)
+        self.range_records, self.range_ms = config["flush.size"], config["rotate.interval.ms"]
+        self._with_source: bool = config["metadata.columns"]
+        self.begin(config, props)
+
+    @abstractmethod
+    def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
+        """Begin with this configuration, typed and as it was given."""
+
+    @abstractmethod
+    def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        """As `put_range`, of some records."""
+
+    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        if records:  # else a restart reads the range again, and leaves it out again
+            self.write_range(offsets, records)
+
+    def _rows(self, records: Sequence[SinkRecord], columns: Columns) -> pa.Table:
+        """The records that are not refused, as a table of these columns."""
+        return table_of(records, columns, refusing(self), with_source=self._with_source)
+
+
+class TableTask(RangeTask):
+    """A task that commits ranges to a table, which tells for each partition how far it has come."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        config = self.config_def.parse(props)
+        self._name = props.get("name", "")
+        self._columns: list[str] = config["partition.columns"]
+        self._evolves: bool = config[EVOLUTION]
+        super().start(props)
+
+    def _application(self, partition: TopicPartition) -> str:
+        """The name under which the table keeps the offset of a partition."""
+        return f"{self._name}:{partition}"
+
+    def _check_is_next(self, offsets: OffsetRange, end: int | None) -> None:
+        """Raises ConnectError if the table, which has come to this end, has the range."""
+        if end is not None and end > offsets.start:
+            raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
+
+
+class TableConnector(SinkConnector):
+    """A sink whose tasks are `TableTask`."""
+
+    version = "1.0"
+
+    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
+        raise ConnectError(
+            "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
+            "connector and create one with another name, which begins at the start."
+        )
