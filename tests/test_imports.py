@@ -52,7 +52,17 @@ def test_no_files_import_each_other() -> None:
         raise AssertionError("files import each other: " + " <- ".join(error.args[1])) from None
 
 
-PIPELINE = {"numpy", "pandas", "parley.pipeline", "pyarrow", "pyspark", "sqlalchemy", "starlette"}
+PIPELINE = {
+    "fastapi",
+    "numpy",
+    "pandas",
+    "parley.pipeline",
+    "pyarrow",
+    "pydantic",
+    "pyspark",
+    "sqlalchemy",
+    "starlette",
+}
 """What only the pipeline needs."""
 OF_OTHER_CONFIGURATIONS = {"aiohttp", "cryptography", "grpc", "jwt", "kazoo", "prometheus_client"}
 """What a broker or a client needs with certain settings only."""

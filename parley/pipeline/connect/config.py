@@ -114,6 +114,11 @@ class ConfigKey:
     def required(self) -> bool:
         return self.default is NO_DEFAULT
 
+    @property
+    def title(self) -> str:
+        """The name that is shown."""
+        return self.display_name or self.name
+
     def parse(self, given: Any) -> Any:
         """The typed value of what was given. Raises ConfigError."""
         return None if given is None else _PARSERS[self.type](self.name, given)
@@ -122,23 +127,6 @@ class ConfigKey:
         """Raises ConfigError unless the typed value is allowed."""
         if self.validator is not None:
             self.validator(self.name, value)
-
-    def to_json(self) -> dict[str, Any]:
-        """As ``definition`` in the answer to validate."""
-        return {
-            "name": self.name,
-            "type": self.type.value,
-            "required": self.required,
-            "default_value": None if self.required else as_text(self.default),
-            "importance": self.importance.value,
-            "documentation": self.doc,
-            "group": self.group,
-            "order_in_group": self.order,
-            "width": self.width.value,
-            "display_name": self.display_name or self.name,
-            "dependents": list(self.dependents),
-            "order": self.order,  # what Kafka before 4.0 called it: its clients ask for that
-        }
 
 
 @dataclass(slots=True)
@@ -151,16 +139,6 @@ class ConfigValue:
     errors: list[str] = field(default_factory=list)
     visible: bool = True
 
-    def to_json(self) -> dict[str, Any]:
-        """As ``value`` in the answer to validate."""
-        return {
-            "name": self.name,
-            "value": as_text(self.value),
-            "recommended_values": [as_text(one) for one in self.recommended],
-            "errors": list(self.errors),
-            "visible": self.visible,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfo:
@@ -168,12 +146,6 @@ class ConfigInfo:
 
     definition: ConfigKey | None
     value: ConfigValue
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "definition": None if self.definition is None else self.definition.to_json(),
-            "value": self.value.to_json(),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +163,6 @@ class ConfigInfos:
     def problems(self) -> list[str]:
         """All that is wrong, a line each."""
         return [error for one in self.configs for error in one.value.errors]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "error_count": self.error_count,
-            "groups": list(self.groups),
-            "configs": [one.to_json() for one in self.configs],
-        }
 
 
 class ConfigDef:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parley.pipeline.connect.distributed.serving import distributed, standalone
-from parley.pipeline.connect.herder import Config, Herder, HerderError, TargetState
+from parley.pipeline.connect.distributed.worker_herder import Herder
+from parley.pipeline.connect.herder import Config, HerderError, TargetState
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["ConnectorFile", "run_distributed", "run_standalone"]

@@ -27,7 +27,6 @@ _PLAIN: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.floa
 _FORMATS: Final = {"date-time": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
 _DEEPEST: Final = 100
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-_TEXT: Final = "text"
 
 Column = tuple[Any, Callable[[Any], Any]]
 """The type, and the function that takes a parsed value to what the column holds."""

@@ -10,6 +10,7 @@ from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Pa
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED, has_transactional_leader
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.rest import models
 from parley.pipeline.connect.validation import validated
 from parley.pipeline.connect.worker_config import WorkerConfig
 
@@ -54,7 +55,8 @@ def test_what_is_wrong_is_said(given: dict[str, str], problem: str) -> None:
 
 
 def test_the_json_of_validate() -> None:
-    found = DEFINED.infos("c", DEFINED.validate({"retries": "x", "secret": "s3"})).to_json()
+    infos = DEFINED.infos("c", DEFINED.validate({"retries": "x", "secret": "s3"}))
+    found = models.ConfigInfos.model_validate(infos).model_dump(mode="json")
     assert (found["name"], found["error_count"], found["groups"]) == ("c", 2, ["Place"])
     url, retries, *_ = found["configs"]
     assert url == {

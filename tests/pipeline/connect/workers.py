@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from parley.pipeline.connect.distributed.serving import distributed, standalone
 from parley.pipeline.connect.distributed.settings import DISTRIBUTED
-from parley.pipeline.connect.herder import Herder
+from parley.pipeline.connect.distributed.worker_herder import Herder
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 SAMPLE = "tests.pipeline.connect.sample"

@@ -25,9 +25,8 @@ from parley.pipeline.connect.distributed.settings import (
 )
 from parley.pipeline.connect.distributed.signing import DEFAULT_RULES, SigningRules
 from parley.pipeline.connect.distributed.statuses import StatusStore
-from parley.pipeline.connect.distributed.worker_herder import HerderSettings, WorkerHerder
+from parley.pipeline.connect.distributed.worker_herder import Herder, HerderSettings
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import Herder
 from parley.pipeline.connect.offset_stores import FileOffsetStore, OffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.rest.app import application
@@ -114,7 +113,7 @@ async def _serving(config: WorkerConfig, parts: _Parts, now_ms: Callable[[], int
     cluster_id = await _cluster_id(config)
     async with RestServer(rest.listeners, rest.tls) as server, RestServer(rest.admin, rest.admin_tls) as admin:
         url = rest.advertised_url(server.addresses)
-        herder = WorkerHerder(
+        herder = Herder(
             _settings(config, url, cluster_id, parts, rest),
             lambda events: Worker(config, plugins, parts.offsets, events),
             plugins,

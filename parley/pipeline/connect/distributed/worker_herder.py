@@ -7,6 +7,9 @@ Rules:
 2. What a request changes happens when it is read back from the log
    (:mod:`parley.pipeline.connect.distributed.config_following`).
 
+3. Every request is a coroutine of the loop that the herder was started in, and may raise `HerderError`. After
+   `NotLeader` the caller sends the request on to the URL in it.
+
 A worker that is alone (standalone) is the same over logs in memory and a group of one.
 """
 
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigInfos
+from parley.pipeline.connect.config import ConfigDef, ConfigInfos, ConfigKey
 from parley.pipeline.connect.connector import Connector, SinkConnector
 from parley.pipeline.connect.connector_config import keys_of_all
 from parley.pipeline.connect.distributed import signing
@@ -45,7 +48,6 @@ from parley.pipeline.connect.herder import (
     ConnectorStatus,
     Created,
     Forbidden,
-    Herder,
     HerderError,
     LoggerLevel,
     NotFound,
@@ -65,7 +67,7 @@ from parley.pipeline.connect.worker import Worker, WorkerEvents
 from parley.protocol.errors import KafkaError
 from parley.version import VERSION
 
-__all__ = ["HerderSettings", "WorkerHerder"]
+__all__ = ["Herder", "HerderSettings"]
 
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _STALE: Final = (
@@ -105,7 +107,7 @@ class HerderSettings:
         return self.url.partition("://")[2].rstrip("/")
 
 
-class WorkerHerder(Herder):
+class Herder:
     """See the module's rules. `make_worker` makes the worker whose events go where it is told."""
 
     def __init__(
@@ -205,12 +207,15 @@ class WorkerHerder(Herder):
 
     @property
     def is_ready(self) -> bool:
+        """Whether it has started: before that it knows no connectors."""
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
+        """Which software serves which cluster."""
         return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
+        """Comes back when the herder carries out requests (KIP-1017)."""
         if not self._share.joined.is_set():
             raise Rebalancing(_CONFLICT)
         await self._done(self._configs.refresh())
@@ -218,9 +223,11 @@ class WorkerHerder(Herder):
     # Connectors.
 
     async def connectors(self) -> Sequence[str]:
+        """The names of all connectors."""
         return list(self._configs.state.connectors)
 
     async def connector(self, name: str) -> ConnectorInfo:
+        """A connector as configured. Raises NotFound."""
         state = self._configs.state
         if name not in state.connectors:
             raise NotFound(f"Connector {name} not found")
@@ -229,6 +236,10 @@ class WorkerHerder(Herder):
     async def put_connector(
         self, name: str, config: Config, *, initial: TargetState | None = None, replace: bool = True
     ) -> Created:
+        """Create a connector (in the `initial` state, KIP-980), or give it another configuration.
+
+        Raises BadRequest where the configuration is not valid, AlreadyExists where it is there and not to be replaced.
+        """
         await self._settled()
         self._must_lead("set connector configs")
         infos = await self._validated(config.get("connector.class"), config)
@@ -248,12 +259,14 @@ class WorkerHerder(Herder):
         return Created(is_new, await self.connector(name))
 
     async def patch_connector(self, name: str, patch: Mapping[str, str | None]) -> Created:
+        """Change some keys of a connector's configuration; None takes a key out (KIP-477). Raises NotFound."""
         await self._settled()
         self._must_lead("set connector configs")
         config: dict[str, str | None] = {**(await self.connector(name)).config, **patch}
         return await self.put_connector(name, {key: value for key, value in config.items() if value is not None})
 
     async def delete_connector(self, name: str) -> None:
+        """Stop a connector and forget it; its offsets stay. Raises NotFound."""
         await self._settled()
         self._must_lead("delete connector configs")
         async with self._turn:
@@ -263,6 +276,7 @@ class WorkerHerder(Herder):
             await self._done(self._statuses.delete(name, tasks, whole=True))
 
     async def status(self, name: str) -> ConnectorStatus:
+        """What a connector and its tasks do. Raises NotFound."""
         await self._caught_up()
         connector = self._statuses.connectors.get(name)
         if connector is None:
@@ -270,6 +284,7 @@ class WorkerHerder(Herder):
         return ConnectorStatus(name, self._kind(name), connector, self._statuses.tasks_of(name))
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
+        """Ask for another state; it is reached a little later. Raises NotFound."""
         if target is TargetState.STOPPED:
             await self._settled()
             self._must_lead("transition connectors to the STOPPED state")
@@ -279,12 +294,14 @@ class WorkerHerder(Herder):
             await self._done(self._configs.put_target(name, target))
 
     async def restart_connector(self, name: str) -> None:
+        """Start the connector again, not its tasks. Raises NotFound."""
         await self._settled()
         self._must_know(name)
         self._must_have(name)
         await self._running.restart(Work(connectors=frozenset((name,))))
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        """Ask for the connector, and its tasks if wanted, to be started again (KIP-745): how it then stands."""
         await self._settled()
         self._must_lead("process restart requests")
         self._must_know(name)
@@ -302,12 +319,18 @@ class WorkerHerder(Herder):
     # Tasks.
 
     async def task_configs(self, name: str) -> Sequence[tuple[TaskId, Config]]:
+        """The configurations of a connector's tasks. Raises NotFound."""
         tasks = (await self.connector(name)).tasks
         return list(zip(tasks, self._configs.state.tasks.get(name, ()), strict=True))
 
     async def put_task_configs(
         self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
     ) -> None:
+        """What another worker has worked out as the tasks of a connector; `body` is signed in `headers` (KIP-507).
+
+        `parse` reads the body only after its signature was right. Raises BadRequest without a signature, Forbidden with
+        a wrong one.
+        """
         self._check_signature(body, headers)
         configs = parse(body)
         self._must_lead("write task configurations")
@@ -316,6 +339,11 @@ class WorkerHerder(Herder):
             await self._done(self._configs.put_tasks(name, configs))
 
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Fence all tasks of a source but those that were committed last (KIP-618); `body` is signed in `headers`.
+
+        Another worker asks for it before it starts tasks that write exactly once. Raises NotFound, BadRequest for a
+        sink or without a signature, Forbidden with a wrong one.
+        """
         self._check_signature(body, headers)
         self._must_lead("perform zombie fencing")
         await self.connector(name)
@@ -330,6 +358,7 @@ class WorkerHerder(Herder):
             raise HerderError(f"Failed to perform zombie fencing: {error}") from error
 
     async def task_status(self, task: TaskId) -> Status:
+        """What a task does. Raises NotFound."""
         await self._caught_up()
         status = self._statuses.tasks.get(task)
         if status is None:
@@ -337,6 +366,7 @@ class WorkerHerder(Herder):
         return status
 
     async def restart_task(self, task: TaskId) -> None:
+        """Start a task again. Raises NotFound."""
         await self._settled()
         self._must_know(task.connector)
         if self._configs.state.task_config(task) is None:
@@ -347,12 +377,14 @@ class WorkerHerder(Herder):
     # Topics and offsets.
 
     async def active_topics(self, name: str) -> Sequence[str]:
+        """The topics that the connector was seen to use since they were last forgotten (KIP-558)."""
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         await self._caught_up()
         return sorted(self._statuses.topics.get(name, ()))
 
     async def reset_active_topics(self, name: str) -> None:
+        """Forget the topics that the connector used."""
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         if not self._settings.allows_topic_reset:
@@ -360,13 +392,16 @@ class WorkerHerder(Herder):
         await self._done(self._statuses.reset_topics(name))
 
     async def offsets(self, name: str) -> Offsets:
+        """How far a connector has come (KIP-875). Raises NotFound."""
         config = (await self.connector(name)).config
         return await in_thread(self._worker.offsets, name, config)
 
     async def alter_offsets(self, name: str, offsets: Offsets) -> str:
+        """Set offsets of a stopped connector; a text that says what came of it. Raises NotFound, BadRequest."""
         return await self._alter(name, offsets)
 
     async def reset_offsets(self, name: str) -> str:
+        """Forget all offsets of a stopped connector; a text that says what came of it. Raises NotFound, BadRequest."""
         return await self._alter(name, None)
 
     async def _alter(self, name: str, offsets: Offsets | None) -> str:
@@ -394,11 +429,13 @@ class WorkerHerder(Herder):
     # Plugins and loggers.
 
     async def plugins(self, *, connectors_only: bool = True) -> Sequence[PluginInfo]:
+        """The classes that configurations may name."""
         kinds = _KINDS[:2] if connectors_only else _KINDS
         found = await in_thread(lambda: list(self._plugins.all()))
         return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
 
-    async def plugin_config(self, plugin: str) -> Sequence[Mapping[str, Any]]:
+    async def plugin_config(self, plugin: str) -> Sequence[ConfigKey]:
+        """The keys that a plugin takes (KIP-769). Raises NotFound."""
         try:
             found = await in_thread(self._plugins.load, plugin, object)
         except ConfigError:
@@ -409,20 +446,24 @@ class WorkerHerder(Herder):
         keys = definition.keys
         if issubclass(found, Connector):
             keys = keys | {one.name: one for one in keys_of_all(found) if one.name not in keys}
-        return [key.to_json() for key in keys.values()]
+        return list(keys.values())
 
-    async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+    async def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
+        """A configuration looked through: every key with its value and what is wrong with it."""
         if not config.get("connector.class"):
             raise _no_class(config)
-        return (await self._validated(plugin, config)).to_json()
+        return await self._validated(plugin, config)
 
     async def loggers(self) -> Mapping[str, LoggerLevel]:
+        """The loggers of this process whose level is known."""
         return self._loggers.all()
 
     async def set_logger(self, name: str, level: str) -> Sequence[str]:
+        """Set the level of a logger of this process and of those below: their names. Raises NotFound, BadRequest."""
         return self._loggers.set(name, level)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:
+        """Set the level of a logger in every worker (KIP-976)."""
         if level.upper() not in LEVELS:
             raise NotFound(f"invalid log level '{level}'.")
         await self._done(self._configs.put_logger(name, level.upper()))

@@ -1,2 +1,1 @@
-"""Kafka Connect's REST API: the same paths, JSON and error codes, on any
-:class:`parley.pipeline.connect.herder.Herder`."""
+"""Kafka Connect's REST API: the same paths, JSON and error codes."""

@@ -10,12 +10,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
+from parley.pipeline.connect.config import ConfigInfos, ConfigKey
+from parley.pipeline.connect.distributed.worker_herder import Herder
 from parley.pipeline.connect.herder import (
     BadRequest,
     ConnectorInfo,
     ConnectorStatus,
     Created,
-    Herder,
     LoggerLevel,
     NotFound,
     PluginInfo,
@@ -315,12 +316,12 @@ async def plugins(
 
 
 @CONNECT.get(f"{_P}/config", summary="The keys a plugin takes (KIP-769)", response_model=list[models.ConfigKey])
-async def plugin_config(herder: Served, plugin: Plugin) -> Any:
+async def plugin_config(herder: Served, plugin: Plugin) -> Sequence[ConfigKey]:
     return await herder.plugin_config(plugin)
 
 
 @CONNECT.put(f"{_P}/config/validate", summary="Look a configuration through", response_model=models.ConfigInfos)
-async def validate(herder: Served, plugin: Plugin, config: Patch) -> Any:
+async def validate(herder: Served, plugin: Plugin, config: Patch) -> ConfigInfos:
     named = config.get("connector.class")
     if named is not None and _simple(named) != _simple(plugin):
         raise BadRequest(f"Included connector type {named} does not match request type {plugin}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
+from parley.pipeline.connect.config import NO_DEFAULT, ConfigType, Importance, Width, as_text
 from parley.pipeline.connect.herder import State
 from parley.pipeline.service.requests import Number
 
@@ -37,17 +38,19 @@ def _as_text(value: Any) -> Any:
     return value.text if isinstance(value, Number) else str(value) if isinstance(value, int) else value
 
 
+def _default_text(value: Any) -> str | None:
+    return None if value is NO_DEFAULT else as_text(value)
+
+
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
-
-
-def _without_nulls(values: dict[str, str | None]) -> dict[str, str]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 _Text = Annotated[str, BeforeValidator(_as_text)]
 Config = dict[str, _Text]
 ConfigPatch = dict[str, _Text | None]
+_Written = Annotated[str | None, BeforeValidator(as_text)]
+"""A typed value as it would stand in a properties file."""
 _Kind = Literal["source", "sink", "unknown"]
 
 
@@ -150,35 +153,35 @@ class Plugin(_Shown):
     version: str
 
 
-class ConfigKey(BaseModel):
+class ConfigKey(_Shown):
     name: str
-    type: str
+    type: ConfigType
     required: bool
-    default_value: str | None
-    importance: str
-    documentation: str
+    default_value: Annotated[str | None, BeforeValidator(_default_text)] = Field(validation_alias="default")
+    importance: Importance
+    documentation: str = Field(validation_alias="doc")
     group: str | None
-    order_in_group: int
-    width: str
-    display_name: str
+    order_in_group: int = Field(validation_alias="order")
+    width: Width
+    display_name: str = Field(validation_alias="title")
     dependents: list[str]
     order: int = Field(description="What Kafka before 4.0 called `order_in_group`: its clients ask for that.")
 
 
-class ConfigValue(BaseModel):
+class ConfigValue(_Shown):
     name: str
-    value: str | None
-    recommended_values: list[str | None]
+    value: _Written
+    recommended_values: list[_Written] = Field(validation_alias="recommended")
     errors: list[str]
     visible: bool
 
 
-class ConfigInfo(BaseModel):
+class ConfigInfo(_Shown):
     definition: ConfigKey | None
     value: ConfigValue
 
 
-class ConfigInfos(BaseModel):
+class ConfigInfos(_Shown):
     name: str
     error_count: int
     groups: list[str]
