@@ -39,7 +39,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {"default": {"model": models.E
 _TASKS: Final = TypeAdapter(list[models.Config])
 
 
-def _herder(request: Request) -> Herder:
+async def _herder(request: Request) -> Herder:  # else FastAPI calls it in a thread
     herder: Herder = request.app.state.herder
     return herder
 
