@@ -359,6 +359,11 @@ class TestRetention:
         log.high_watermark = 100
         assert log.delete_old_segments(NOW + 10) == []
 
+    def test_all_committed_records_can_be_deleted(self, log: Log) -> None:
+        fill(log, 10)
+        log.high_watermark = 8
+        assert log.advance_log_start(8) == 8
+
     def test_records_below_the_new_log_start_are_not_read(self, log: Log) -> None:
         values = fill(log, 100)
         log.high_watermark = 80
