@@ -14,7 +14,7 @@ from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
-from parley.storage.producer_state import Duplicate
+from parley.storage.producer_row import Duplicate
 
 LOG_APPEND_TIME: Final = "LogAppendTime"
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker, ControlType
-from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
+from parley.protocol.sentinels import NO_OFFSET, NO_SEQUENCE
 from parley.storage.last_batches import BATCHES_KEPT, LastBatches
+from parley.storage.producer_row import Batch, Duplicate, Producer, advance
 from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
@@ -32,7 +32,6 @@ from parley.storage.producer_snapshots import (
     snapshot_offsets,
 )
 
-MAX_SEQUENCE = (1 << 31) - 1
 PRODUCERS_MAX = 100_000
 """The most producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the memory."""
 OPEN_TRANSACTIONS_MAX = 20_000
@@ -41,15 +40,6 @@ STRICT_MARKERS_VERSION = 2
 """From this transaction version on, a marker has a higher epoch than the records of its transaction (KIP-890)."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate:
-    """The first append of a batch that was sent again: its offsets, and its maximum timestamp (ms)."""
-
-    first_offset: int
-    last_offset: int
-    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,143 +57,12 @@ class CompletedTransaction:
     aborted: bool
 
 
-class _Batch(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-class _Producer:
-    """One row of the table. ``seen_ms`` is when the producer last wrote, for its expiry.
-
-    ``lacks_batches`` is True if there may be earlier batches than the first in ``batches`` that count as retries when
-    they are sent again.
-    """
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "lacks_batches",
-        "next_sequence",
-        "seen_ms",
-        "snapshots",
-        "timestamp",
-        "transaction_first_offset",
-    )
-
-    def __init__(self, snapshots: int = 0) -> None:
-        self.snapshots = snapshots  # ``_taken`` when the row was made; later snapshots share it
-        self.epoch = NO_EPOCH
-        self.batches: list[_Batch] = []
-        self.lacks_batches = False
-        self.next_sequence = 0
-        self.coordinator_epoch = NO_EPOCH
-        self.timestamp = -1
-        self.seen_ms = -1
-        self.transaction_first_offset = NO_OFFSET
-
-    def copied(self, snapshots: int) -> _Producer:
-        """A copy for the table, while ``snapshots`` keep this row."""
-        copy = _Producer(snapshots)
-        copy.epoch = self.epoch
-        copy.batches = self.batches.copy()
-        copy.lacks_batches = self.lacks_batches
-        copy.next_sequence = self.next_sequence
-        copy.coordinator_epoch = self.coordinator_epoch
-        copy.timestamp = self.timestamp
-        copy.seen_ms = self.seen_ms
-        copy.transaction_first_offset = self.transaction_first_offset
-        return copy
-
-    def add(self, batch: _Batch, epoch: int) -> None:
-        self.adopt(epoch)
-        batches = self.batches
-        batches.append(batch)
-        if len(batches) > BATCHES_KEPT:
-            del batches[0]
-            self.lacks_batches = False
-        self.next_sequence = advance(batch.last_sequence, 1)
-        self.timestamp = batch.timestamp
-
-    def adopt(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches.clear()
-            self.lacks_batches = False
-            self.next_sequence = 0
-
-    def first_append_of(self, header: BatchHeader) -> Duplicate | None:
-        first = header.base_sequence
-        for batch in self.batches:
-            if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
-                return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp)
-        return None
-
-    def used_in_ended_transaction(self, sequence: int) -> bool:
-        """True if one of the last batches has this sequence number, and its transaction has ended."""
-        began = self.transaction_first_offset
-        return any(
-            advance(sequence, -batch.first_sequence) <= batch.offset_delta and not 0 <= began <= batch.first_offset
-            for batch in self.batches
-        )
-
-    def entry(self, producer_id: int) -> ProducerEntry:
-        last = self.batches[-1] if self.batches else None
-        return ProducerEntry(
-            producer_id,
-            self.epoch,
-            last.last_sequence if last else NO_SEQUENCE,
-            last.last_offset if last else NO_OFFSET,
-            last.offset_delta if last else 0,
-            self.timestamp,
-            self.coordinator_epoch,
-            self.transaction_first_offset,
-        )
-
-    def last_batches(self) -> LastBatches:
-        batches = self.batches
-        return LastBatches(
-            epoch=self.epoch,
-            last_offset=batches[-1].last_offset if batches else NO_OFFSET,
-            first_offset=batches[0].last_offset if batches else NO_OFFSET,
-            is_complete=not self.lacks_batches,
-        )
-
-    @classmethod
-    def restored(cls, entry: ProducerEntry, now_ms: int, snapshots: int) -> _Producer:
-        producer = cls(snapshots)
-        producer.epoch = entry.epoch
-        if entry.last_offset >= 0:
-            last = entry.last_sequence
-            first = advance(last, -entry.offset_delta) if last >= 0 else NO_SEQUENCE
-            batch = _Batch(first, last, entry.last_offset, entry.offset_delta, entry.timestamp)
-            producer.add(batch, entry.epoch)
-            producer.lacks_batches = True
-        producer.timestamp = entry.timestamp
-        producer.seen_ms = min(entry.timestamp, now_ms)
-        producer.coordinator_epoch = entry.coordinator_epoch
-        producer.transaction_first_offset = entry.transaction_first_offset
-        return producer
-
-
-def _last_batches(rows: Iterable[tuple[int, _Producer]]) -> dict[int, LastBatches]:
+def _last_batches(rows: Iterable[tuple[int, Producer]]) -> dict[int, LastBatches]:
     return {producer_id: producer.last_batches() for producer_id, producer in rows}
 
 
-def _entries(rows: Iterable[tuple[int, _Producer]]) -> list[ProducerEntry]:
+def _entries(rows: Iterable[tuple[int, Producer]]) -> list[ProducerEntry]:
     return [producer.entry(producer_id) for producer_id, producer in rows]
-
-
-def advance(sequence: int, by: int) -> int:
-    """The sequence number ``by`` places after ``sequence``; it wraps at both ends, and the one after -1 is 0."""
-    return (sequence + by) & MAX_SEQUENCE
 
 
 class ProducerState:
@@ -215,7 +74,7 @@ class ProducerState:
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
         none."""
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._producers: OrderedDict[int, Producer] = OrderedDict()
         # The one silent for longest comes first. Those with an open transaction may stand further back.
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
@@ -245,7 +104,7 @@ class ProducerState:
         """A function that returns the last batches of each producer as of this call, as ``frozen``."""
         return partial(_last_batches, self._frozen_rows())
 
-    def _frozen_rows(self) -> list[tuple[int, _Producer]]:
+    def _frozen_rows(self) -> list[tuple[int, Producer]]:
         self._taken += 1
         return list(self._producers.items())
 
@@ -362,7 +221,7 @@ class ProducerState:
         producer = self._row(producer_id)
         known = producer.batches
         earlier = [
-            _Batch(each.base_sequence, each.last_sequence, each.last_offset, each.last_offset_delta, each.max_timestamp)
+            Batch(each.base_sequence, each.last_sequence, each.last_offset, each.last_offset_delta, each.max_timestamp)
             for each in batches
             if each.producer_epoch == producer.epoch and each.last_offset < known[0].last_offset
         ]
@@ -394,7 +253,7 @@ class ProducerState:
             return completed
         first = header.base_sequence
         last = advance(first, delta) if first >= 0 else NO_SEQUENCE
-        batch = _Batch(first, last, last_offset, delta, header.max_timestamp)
+        batch = Batch(first, last, last_offset, delta, header.max_timestamp)
         producer.add(batch, header.producer_epoch)
         if producer.transaction_first_offset < 0 and header.is_transactional:
             producer.transaction_first_offset = first_offset
@@ -411,13 +270,13 @@ class ProducerState:
             del self._unreplicated[first]
         self._find_first_unstable()
 
-    def _row(self, producer_id: int) -> _Producer:
+    def _row(self, producer_id: int) -> Producer:
         """The producer's row, ready to be changed. If there are too many rows, the producer silent for longest is
         removed."""
         producers = self._producers
         producer = producers.get(producer_id)
         if producer is None:
-            producer = producers[producer_id] = _Producer(self._taken)
+            producer = producers[producer_id] = Producer(self._taken)
             if len(producers) > PRODUCERS_MAX:
                 self._forget_longest_silent()
             return producer
@@ -539,7 +398,7 @@ class ProducerState:
     # --- Internals ---
 
     def _complete(
-        self, producer_id: int, producer: _Producer, marker: int, control: ControlMarker
+        self, producer_id: int, producer: Producer, marker: int, control: ControlMarker
     ) -> CompletedTransaction | None:
         first_offset = producer.transaction_first_offset
         if first_offset < 0:
@@ -556,12 +415,12 @@ class ProducerState:
         first = min(self._unreplicated, default=open_first)
         self.first_unstable_offset = first if open_first is None or first is None else min(first, open_first)
 
-    def _is_expired(self, producer: _Producer, now_ms: int) -> bool:
+    def _is_expired(self, producer: Producer, now_ms: int) -> bool:
         return now_ms - producer.seen_ms >= self.expiration_ms and producer.transaction_first_offset < 0
 
     def _restore(self, entries: list[ProducerEntry], now_ms: int) -> None:
         for entry in sorted(entries, key=lambda entry: entry.timestamp):
-            producer = _Producer.restored(entry, now_ms, self._taken)
+            producer = Producer.restored(entry, now_ms, self._taken)
             if not self._is_expired(producer, now_ms):
                 self._producers[entry.producer_id] = producer
                 if len(self._producers) > PRODUCERS_MAX:

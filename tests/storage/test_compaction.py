@@ -19,7 +19,7 @@ from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, read_hea
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, read_marker
 from parley.protocol.records.record import Record
-from parley.storage import compacted_segments, log_compaction, producer_state
+from parley.storage import compacted_segments, log_compaction, producer_row
 from parley.storage.batch_retention import InconsistentTransactions, TransactionsSeen
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction import CompactedGroup, Uncleanable, compact
@@ -628,9 +628,9 @@ def test_appends_go_on_while_a_compaction_lists_the_producers(log: Log, monkeypa
     put_as_producer(0)
     filled(log)
     rows: list[threading.Thread] = []
-    last_batches = producer_state._Producer.last_batches
+    last_batches = producer_row.Producer.last_batches
 
-    def beside_an_append(producer: producer_state._Producer) -> LastBatches:
+    def beside_an_append(producer: producer_row.Producer) -> LastBatches:
         beside = threading.Thread(target=put_as_producer, args=(1,), daemon=True)
         rows.append(beside)
         beside.start()
@@ -639,7 +639,7 @@ def test_appends_go_on_while_a_compaction_lists_the_producers(log: Log, monkeypa
         return last_batches(producer)
 
     measured = log.dirtiness(NOW)
-    monkeypatch.setattr(producer_state._Producer, "last_batches", beside_an_append)
+    monkeypatch.setattr(producer_row.Producer, "last_batches", beside_an_append)
     with log.begin_compaction(measured, now_ms=NOW) as compaction:
         assert {key: last.last_offset for key, last in compaction.request.producers.items()} == {1: 0}
     assert len(rows) == 1

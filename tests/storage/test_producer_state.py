@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker
+from parley.storage.producer_row import MAX_SEQUENCE, Duplicate
 from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
@@ -19,7 +20,7 @@ from parley.storage.producer_snapshots import (
     read_snapshot,
     snapshot_path,
 )
-from parley.storage.producer_state import MAX_SEQUENCE, CompletedTransaction, Duplicate, ProducerState
+from parley.storage.producer_state import CompletedTransaction, ProducerState
 from tests.storage.producer_batches import abort, batch, commit
 
 DAY_MS = 86_400_000

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker
+from parley.storage.producer_row import MAX_SEQUENCE, Duplicate
 from parley.storage.producer_snapshots import ProducerEntry
-from parley.storage.producer_state import MAX_SEQUENCE, Duplicate, ProducerState
+from parley.storage.producer_state import ProducerState
 from tests.storage.producer_batches import NOW, abort, batch, commit
 from tests.support.proportion import examples
 

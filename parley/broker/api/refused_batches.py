@@ -19,7 +19,8 @@ from parley.broker.metadata.topic_names import NAME_LENGTH_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, Buffer, read_header
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.producer_state import ProducerState, advance
+from parley.storage.producer_row import advance
+from parley.storage.producer_state import ProducerState
 
 REFUSALS_MAX = 100_000
 """The most rejected batches to remember, one per producer and partition: about 50 MB."""
