@@ -58,7 +58,7 @@ class ShareStateApi:
         async def initialized(
             key: SharePartitionKey, asked: InitializeShareGroupStateRequest.PartitionData
         ) -> InitializeShareGroupStateResponse.PartitionResult:
-            await self._coordinator.initialize(key, asked.state_epoch, asked.start_offset)
+            await self._coordinator.initialize(key, asked.state_epoch, asked.start_offset, asked.leader_epoch)
             return make(partition=asked.partition)
 
         topic = InitializeShareGroupStateResponse.InitializeStateResult
@@ -118,7 +118,7 @@ class ShareStateApi:
         async def deleted(
             key: SharePartitionKey, asked: DeleteShareGroupStateRequest.PartitionData
         ) -> DeleteShareGroupStateResponse.PartitionResult:
-            await self._coordinator.delete(key)
+            await self._coordinator.delete(key, asked.state_epoch)
             return make(partition=asked.partition)
 
         topic = DeleteShareGroupStateResponse.DeleteStateResult

@@ -205,15 +205,11 @@ class LedSharePartition:
         """Replace the state: it has records that the log has lost, in an unclean election or a crash.
 
         Records that get their offsets now are others, and must be delivered. A write could not take back that the lost
-        ones were acknowledged. But a write is fenced, and an initialization is not: a write that changes nothing comes
-        first, so that a leader that has a successor does not replace what its successor has stored.
+        ones were acknowledged.
         """
         facts = {"group": self.key.group_id, "topic": self.partition.topic, "partition": self.key.partition}
         _log.warning("share state is ahead of the log", extra={**facts, "log_end": self.partition.log.log_end_offset})
-        epochs = (self.leader_epoch, stored.state_epoch)
-        await self._persister.write(*self.key, *epochs, stored.start_offset, stored.delivery_complete_count, ())
-        if self.state is LeadingState.LOADING:
-            await self._persister.initialize(*self.key, stored.state_epoch, start)
+        await self._persister.initialize(*self.key, stored.state_epoch, start, self.leader_epoch)
 
     async def _start_offset(self, stored: ShareState) -> int:
         """Return where the group begins. An offset behind the log, after an unclean election, is moved to its end."""

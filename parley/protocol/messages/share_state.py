@@ -26,6 +26,8 @@ class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="
         partition: i32
         state_epoch: i32
         start_offset: i64  # -1: the group has none yet
+        # Only Parley has this. Of the leader that begins the state again; -1: the group coordinator does so.
+        leader_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str
     topics: list[InitializeStateData]
@@ -170,6 +172,8 @@ class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+")
         """One partition."""
 
         partition: i32
+        # Only Parley has this. State with a higher epoch was initialized since, and is kept; -1: delete any state.
+        state_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str
     topics: list[DeleteStateData]

@@ -13,6 +13,7 @@ from parley.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,
     InitializeShareGroupStateRequest,
     ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
     ReadShareGroupStateSummaryRequest,
     WriteShareGroupStateRequest,
 )
@@ -46,12 +47,12 @@ async def _check(client: Client) -> None:
         2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert await _initialize(client, UUID(int=7), 0) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await _write(client, topic_id, leader_epoch=0, state_epoch=3) is ErrorCode.FENCED_STATE_EPOCH
+    assert (await _read(client, topic_id, leader_epoch=0)).start_offset == -1
     assert await _write(client, topic_id, leader_epoch=0, state_epoch=3) is ErrorCode.NONE
     assert await _write(client, topic_id, leader_epoch=0, state_epoch=2) is ErrorCode.FENCED_STATE_EPOCH
 
-    read = ReadShareGroupStateRequest
-    asked = read.ReadStateData(topic_id=topic_id, partitions=[read.PartitionData(partition=0, leader_epoch=4)])
-    (state,) = (await client.send(read(group_id=GROUP, topics=[asked]))).results[0].partitions
+    state = await _read(client, topic_id, leader_epoch=4)
     assert (state.state_epoch, state.start_offset) == (3, 5)
     assert [(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count) for b in state.state_batches] == [
         (6, 8, 2, 1)
@@ -68,17 +69,45 @@ async def _check(client: Client) -> None:
         (-1, 0, -1),
     ]
 
-    delete = DeleteShareGroupStateRequest
-    gone = delete.DeleteStateData(topic_id=topic_id, partitions=[delete.PartitionData(partition=0)])
+    assert await _delete(client, topic_id, state_epoch=2) is ErrorCode.FENCED_STATE_EPOCH
+    assert await _begin_again(client, topic_id, leader_epoch=3) is ErrorCode.FENCED_LEADER_EPOCH
+    assert await _begin_again(client, topic_id, leader_epoch=4) is ErrorCode.NONE
+    assert (await _read(client, topic_id, leader_epoch=4)).state_batches == []
     for _ in range(2):
-        (deleted,) = (await client.send(delete(group_id=GROUP, topics=[gone]))).results[0].partitions
-        assert deleted.error_code == ErrorCode.NONE
+        assert await _delete(client, topic_id, state_epoch=3) is ErrorCode.NONE
+    assert await _begin_again(client, topic_id, leader_epoch=4) is ErrorCode.INVALID_REQUEST
     assert await _write(client, topic_id, leader_epoch=4, state_epoch=3) is ErrorCode.INVALID_REQUEST
 
 
 async def _find(client: Client, key: str) -> ErrorCode:
     (found,) = (await client.send(FindCoordinatorRequest(key_type=2, coordinator_keys=[key]))).coordinators
     return ErrorCode(found.error_code)
+
+
+async def _read(client: Client, topic_id: UUID, *, leader_epoch: int) -> ReadShareGroupStateResponse.PartitionResult:
+    make = ReadShareGroupStateRequest
+    asked = make.ReadStateData(
+        topic_id=topic_id, partitions=[make.PartitionData(partition=0, leader_epoch=leader_epoch)]
+    )
+    response: ReadShareGroupStateResponse = await client.send(make(group_id=GROUP, topics=[asked]))
+    return response.results[0].partitions[0]
+
+
+async def _begin_again(client: Client, topic_id: UUID, *, leader_epoch: int) -> ErrorCode:
+    make = InitializeShareGroupStateRequest
+    data = make.PartitionData(partition=0, state_epoch=3, start_offset=5, leader_epoch=leader_epoch)
+    topics = [make.InitializeStateData(topic_id=topic_id, partitions=[data])]
+    response = await client.send(make(group_id=GROUP, topics=topics))
+    return ErrorCode(response.results[0].partitions[0].error_code)
+
+
+async def _delete(client: Client, topic_id: UUID, *, state_epoch: int) -> ErrorCode:
+    make = DeleteShareGroupStateRequest
+    data = make.PartitionData(partition=0, state_epoch=state_epoch)
+    response = await client.send(
+        make(group_id=GROUP, topics=[make.DeleteStateData(topic_id=topic_id, partitions=[data])])
+    )
+    return ErrorCode(response.results[0].partitions[0].error_code)
 
 
 async def _initialize(client: Client, topic_id: UUID, *partitions: int) -> dict[int, ErrorCode]:

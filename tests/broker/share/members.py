@@ -10,6 +10,7 @@ from uuid import UUID
 
 from parley.broker.api.share_fetch.handler import ShareFetchApi
 from parley.broker.coordinators.share_state.persister import (
+    NO_CHECK,
     UNINITIALIZED_OFFSET,
     ShareState,
     ShareStateSummary,
@@ -49,8 +50,17 @@ class MemoryPersister:
         self.writes = 0
 
     async def initialize(
-        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        start_offset: int,
+        leader_epoch: int = NO_CHECK,
     ) -> None:
+        refused = self.refuse_write
+        if leader_epoch != NO_CHECK and refused is not None:
+            raise refused
         key = (group_id, topic_id, partition)
         self.start[key], self.records[key] = start_offset, {}
 
@@ -90,7 +100,7 @@ class MemoryPersister:
         """Forget everything, and refuse nothing."""
         self.start, self.records, self.refuse = {}, {}, None
 
-    async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
+    async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
         self.start.pop((group_id, topic_id, partition), None)
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:

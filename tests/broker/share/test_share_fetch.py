@@ -352,7 +352,7 @@ def test_what_is_stored_about_records_that_the_log_has_lost_does_not_count(direc
         bench.persister.records[key] = {2: (2, 1), 3: (0, 2), 4: (2, 1), 5: (4, 1)}
         one = bench.member("one", topic)
         assert await one.acquired(max_wait_ms=1000) == [(1, 1, 1), (3, 3, 3)]
-        while bench.persister.writes < 2:
+        while bench.persister.writes == 0:
             await bench.idle()
         assert bench.persister.records[key].keys() == {1, 2, 3}
         bench.write("t", 2)

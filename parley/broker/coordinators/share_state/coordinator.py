@@ -64,9 +64,9 @@ class ShareCoordinator:
         self.runtime = runtime
         self._image = image
 
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, leader_epoch: int) -> None:
         """Begin the state of a share partition."""
-        await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset))
+        await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset, leader_epoch))
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         """Return the state, and fence earlier leaders of the partition."""
@@ -89,9 +89,9 @@ class ShareCoordinator:
             ),
         )
 
-    async def delete(self, key: SharePartitionKey) -> None:
+    async def delete(self, key: SharePartitionKey, state_epoch: int) -> None:
         """Forget a share partition."""
-        await self._submit(key, partial(decisions.delete, key))
+        await self._submit(key, partial(decisions.delete, key, state_epoch))
 
     async def summarize(self, key: SharePartitionKey) -> ShareStateSummary:
         """Return the state without its batches."""

@@ -13,6 +13,7 @@ from typing import Final
 from parley.broker.coordinators.decision import Decision, KeyValue
 from parley.broker.coordinators.share_state.batches import combined
 from parley.broker.coordinators.share_state.persister import (
+    NO_CHECK,
     UNINITIALIZED_OFFSET,
     UNKNOWN_COUNT,
     ShareState,
@@ -24,28 +25,36 @@ from parley.broker.coordinators.share_state.shard import ShareStateShard
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.protocol.errors import ErrorCode, KafkaError
 
-_NO_CHECK: Final = -1
-"""The epoch of requests that are not fenced."""
+NEVER_READ: Final = -1
+"""The leader epoch of state that no leader has read."""
 
 
 def initialize(
-    key: SharePartitionKey, state_epoch: int, start_offset: int, shard: ShareStateShard, now_ms: int
+    key: SharePartitionKey,
+    state_epoch: int,
+    start_offset: int,
+    leader_epoch: int,
+    shard: ShareStateShard,
+    now_ms: int,
 ) -> Decision[None]:
-    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH.
+    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH; for a leader, what ``write`` raises, too.
 
     A group coordinator that does not know whether it has done so does it again, perhaps after members have acknowledged
     records. So the same epoch without an offset changes nothing. A leader that replaces the state in the same epoch
     still fences earlier leaders.
     """
-    known = shard.states.get(key)
-    if known is not None:
-        _check_state_epoch(known, state_epoch)
-        if known.state_epoch == state_epoch and start_offset == UNINITIALIZED_OFFSET:
-            return Decision(None)
+    if leader_epoch != NO_CHECK:
+        known: StoredState | None = _led(key, "Initialize", leader_epoch, state_epoch, shard)
+    else:
+        known = shard.states.get(key)
+        if known is not None:
+            _check_state_epoch(known, state_epoch)
+            if known.state_epoch == state_epoch and start_offset == UNINITIALIZED_OFFSET:
+                return Decision(None)
     state = StoredState(
         snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
         state_epoch=state_epoch,
-        leader_epoch=known.leader_epoch if known is not None and known.state_epoch == state_epoch else 0,
+        leader_epoch=known.leader_epoch if known is not None and known.state_epoch == state_epoch else NEVER_READ,
         start_offset=start_offset,
         delivery_complete_count=UNKNOWN_COUNT if start_offset == UNINITIALIZED_OFFSET else 0,
         created_ms=now_ms,
@@ -59,7 +68,7 @@ def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_
     known = _initialized(key, "Read", shard)
     _check_leader_epoch(known, leader_epoch)
     state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)
-    if leader_epoch in (_NO_CHECK, known.fenced_below):
+    if leader_epoch in (NO_CHECK, known.leader_epoch):
         return Decision(state)
     led = replace(known, leader_epoch=leader_epoch)
     return Decision(state, [_changed(key, known, led, (), shard, now_ms)])
@@ -75,14 +84,8 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH.
-
-    A leader with a higher epoch than the known one has the state of a group that was deleted and made again since.
-    """
-    known = _initialized(key, "Write", shard)
-    _check_leader_epoch(known, leader_epoch)
-    if state_epoch not in (_NO_CHECK, known.state_epoch):
-        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH."""
+    known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)
     changed = replace(
         known,
@@ -92,9 +95,13 @@ def write(
     return Decision(None, [_changed(key, known, changed, batches, shard, now_ms)])
 
 
-def delete(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Forget a share partition."""
-    return Decision(None, [tombstone(key)] if key in shard.states else ())
+def delete(key: SharePartitionKey, state_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[None]:
+    """Forget a share partition. Raises FENCED_STATE_EPOCH if another coordinator has initialized it since."""
+    known = shard.states.get(key)
+    if known is None:
+        return Decision(None)
+    _check_state_epoch(known, state_epoch)
+    return Decision(None, [tombstone(key)])
 
 
 def summarize(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[ShareStateSummary]:
@@ -102,8 +109,9 @@ def summarize(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> De
     known = shard.states.get(key)
     if known is None:
         return Decision(ShareStateSummary(0, UNINITIALIZED_OFFSET, UNKNOWN_COUNT, 0))
+    leader_epoch = max(known.leader_epoch, 0)
     return Decision(
-        ShareStateSummary(known.state_epoch, known.start_offset, known.delivery_complete_count, known.leader_epoch)
+        ShareStateSummary(known.state_epoch, known.start_offset, known.delivery_complete_count, leader_epoch)
     )
 
 
@@ -147,13 +155,28 @@ def _initialized(key: SharePartitionKey, operation: str, shard: ShareStateShard)
     return known
 
 
+def _led(
+    key: SharePartitionKey, operation: str, leader_epoch: int, state_epoch: int, shard: ShareStateShard
+) -> StoredState:
+    """Return the state that a leader changes. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH.
+
+    A leader with another state epoch, or one that has not read this state, has that of a group that was deleted and
+    made again since. The epochs of such a group begin again.
+    """
+    known = _initialized(key, operation, shard)
+    _check_leader_epoch(known, leader_epoch)
+    if state_epoch not in (NO_CHECK, known.state_epoch) or leader_epoch > known.leader_epoch:
+        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+    return known
+
+
 def _check_leader_epoch(known: StoredState, leader_epoch: int) -> None:
-    if leader_epoch != _NO_CHECK and known.fenced_below > leader_epoch:
+    if leader_epoch != NO_CHECK and known.fenced_below > leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def _check_state_epoch(known: StoredState, state_epoch: int) -> None:
-    if state_epoch != _NO_CHECK and known.state_epoch > state_epoch:
+    if state_epoch != NO_CHECK and known.state_epoch > state_epoch:
         raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
 
 

@@ -3,7 +3,8 @@
 A *share partition* is a partition as one share group sees it. Its state is stored by the share coordinator, a shard of
 ``__share_group_state``, which may be on another broker. All methods find it, send to it, and retry while it moves:
 
-* The group coordinator *initializes* the state when the group subscribes to the partition, and *deletes* it.
+* The group coordinator *initializes* the state when the group subscribes to the partition, and *deletes* it. It may be
+  superseded without knowing that: a deletion spares state that was initialized since, in a higher state epoch.
 * The partition's leader *reads* it when the first member fetches, and *writes* to it whenever the outcome of records
   has become final, or their delivery count has changed.
 
@@ -30,6 +31,9 @@ from uuid import UUID
 
 UNINITIALIZED_OFFSET: Final = -1
 """The start offset of state that does not say where the group begins: ``share.auto.offset.reset`` says so."""
+
+NO_CHECK: Final = -1
+"""The epoch of requests that are not fenced."""
 
 UNKNOWN_COUNT: Final = -1
 """The number of completed deliveries of state that was initialized, or written by a broker older than Kafka 4.2."""
@@ -83,11 +87,18 @@ class Persister(Protocol):
     """
 
     async def initialize(
-        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        start_offset: int,
+        leader_epoch: int = NO_CHECK,
     ) -> None:
         """Begin the state of a share partition, in place of what was stored before.
 
-        Raises FENCED_STATE_EPOCH if a higher state epoch is stored.
+        Raises FENCED_STATE_EPOCH if a higher state epoch is stored. A leader that begins again what it has read is
+        fenced as in ``write``, and needs the same state epoch.
         """
         ...
 
@@ -110,7 +121,7 @@ class Persister(Protocol):
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store what has changed, and return when the in-sync replicas have it.
+        """Store what has changed, and return when the in-sync replicas have it. The leader has read the state before.
 
         Of two states of an offset, that with the higher delivery count counts, then that with the higher number of
         its delivery state. Offsets before ``start_offset`` are forgotten; -1 leaves it unchanged.
@@ -118,8 +129,8 @@ class Persister(Protocol):
         """
         ...
 
-    async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
-        """Forget the state. Does nothing if there is none."""
+    async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
+        """Forget the state. Does nothing if there is none. Raises FENCED_STATE_EPOCH if a higher epoch is stored."""
         ...
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:

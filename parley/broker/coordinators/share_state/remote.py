@@ -17,6 +17,7 @@ from uuid import UUID
 from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
 from parley.broker.coordinators.share_state.persister import (
+    NO_CHECK,
     UNKNOWN_COUNT,
     ShareState,
     ShareStateSummary,
@@ -136,12 +137,25 @@ class SharePersister:
     # --- Persister ---
 
     async def initialize(
-        self, group_id: str, topic_id: UUID, partition: int, state_epoch: int, start_offset: int
+        self,
+        group_id: str,
+        topic_id: UUID,
+        partition: int,
+        state_epoch: int,
+        start_offset: int,
+        leader_epoch: int = NO_CHECK,
     ) -> None:
         """Begin the state of a share partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        data = _INITIALIZE.partition(partition=partition, state_epoch=state_epoch, start_offset=start_offset)
-        await self._call(key, _INITIALIZE, data, lambda: self._coordinator.initialize(key, state_epoch, start_offset))
+        data = _INITIALIZE.partition(
+            partition=partition, state_epoch=state_epoch, start_offset=start_offset, leader_epoch=leader_epoch
+        )
+        await self._call(
+            key,
+            _INITIALIZE,
+            data,
+            lambda: self._coordinator.initialize(key, state_epoch, start_offset, leader_epoch),
+        )
 
     async def read(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
         """Return the state, and fence earlier leaders of the partition."""
@@ -185,10 +199,11 @@ class SharePersister:
             ),
         )
 
-    async def delete(self, group_id: str, topic_id: UUID, partition: int) -> None:
+    async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
         """Forget the state."""
         key = SharePartitionKey(group_id, topic_id, partition)
-        await self._call(key, _DELETE, _DELETE.partition(partition=partition), lambda: self._coordinator.delete(key))
+        data = _DELETE.partition(partition=partition, state_epoch=state_epoch)
+        await self._call(key, _DELETE, data, lambda: self._coordinator.delete(key, state_epoch))
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:
         """Return the state without its batches."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -13,12 +13,13 @@ from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.share.initialization import is_assignment_pending
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, Stored, TopicPartitions
 from parley.broker.coordinators.groups.share.share_records import stored_record
+from parley.broker.coordinators.share_state.persister import NO_CHECK
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
-from parley.protocol.errors import ErrorCode
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from tests.broker.coordinators.groups.grouped import Coordinated, Unreachable
 from tests.support.virtual_time import run
@@ -51,14 +52,24 @@ class Slow(Unreachable):
     async def initialize(self, *args: object) -> None:
         await self._wait("initialize")
         self.initialized += 1
-        assert isinstance(args[1], UUID)
-        assert isinstance(args[3], int)
-        self.epochs[args[1]] = args[3]
+        topic_id, epoch = args[1], args[3]
+        assert isinstance(topic_id, UUID)
+        assert isinstance(epoch, int)
+        self._check(topic_id, epoch)
+        self.epochs[topic_id] = epoch
 
     async def delete(self, *args: object) -> None:
         await self._wait("delete")
-        assert isinstance(args[1], UUID)
-        self.epochs.pop(args[1], None)
+        topic_id, epoch = args[1], args[3]
+        assert isinstance(topic_id, UUID)
+        assert isinstance(epoch, int)
+        if epoch != NO_CHECK:
+            self._check(topic_id, epoch)
+        self.epochs.pop(topic_id, None)
+
+    def _check(self, topic_id: UUID, epoch: int) -> None:
+        if self.epochs.get(topic_id, 0) > epoch:
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
 
 
 class Bench:
@@ -103,6 +114,48 @@ def test_a_slow_deletion_does_not_delete_what_is_initialized_later() -> None:
         assert group is not None
         assert group.stored == INITIALIZED
         assert T in bench.persister.epochs
+
+    run(scenario())
+
+
+def test_a_superseded_coordinator_does_not_delete_what_its_successor_initializes() -> None:
+    async def initialized_by_a_successor(begin: Callable[[Bench], Awaitable[object]]) -> bool:
+        bench = Bench()
+        await bench.begin()
+        await bench.heartbeat(JOIN)
+        await bench.heartbeat(LEAVE)
+        share, runtime = bench.coordinated.groups.share, bench.coordinated.groups.runtime
+        with bench.persister.held_up("delete"):
+            deleting = asyncio.ensure_future(share.delete_offsets("g", ["t"]))
+            await asyncio.sleep(1)
+            runtime.on_resigned(0)
+            runtime.on_elected(0, 2)
+            await runtime.until_loaded(1)
+            share._turns.clear()  # the successor is another broker
+            await begin(bench)
+            await asyncio.sleep(1)
+        await deleting
+        return T in bench.persister.epochs
+
+    async def scenario() -> None:
+        assert await initialized_by_a_successor(lambda bench: bench.heartbeat(JOIN))
+        alter = {"t": {0: 5}}
+        assert await initialized_by_a_successor(lambda bench: bench.coordinated.groups.share.alter_offsets("g", alter))
+
+    run(scenario())
+
+
+def test_state_that_a_deleted_group_has_left_is_removed() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        shard = await bench.begin()
+        bench.persister.epochs[T] = 7
+        epoch = await bench.heartbeat(JOIN)
+        assert bench.persister.epochs == {}
+        await bench.heartbeat(epoch)
+        group = shard.share_group("g")
+        assert group is not None
+        assert group.stored == INITIALIZED
 
     run(scenario())
 

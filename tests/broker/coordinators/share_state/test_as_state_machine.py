@@ -17,7 +17,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, Held, KeyValue
 from parley.broker.coordinators.share_state import decisions
 from parley.broker.coordinators.share_state.batches import combined
-from parley.broker.coordinators.share_state.persister import ShareState, StateBatch
+from parley.broker.coordinators.share_state.persister import NO_CHECK, ShareState, StateBatch
 from parley.broker.coordinators.share_state.pruning import forget_deleted, prune, store_cold
 from parley.broker.coordinators.share_state.records import snapshot_record, update_record
 from parley.broker.coordinators.share_state.shard import ShareStateShard, Surroundings
@@ -97,6 +97,8 @@ class Known:
     start_offset: int
     count: int
     fence: int
+    leader: int = -1
+    """The epoch of the leader that has read the state; -1 if none has."""
     offsets: Offsets = field(default_factory=dict)
 
 
@@ -137,15 +139,38 @@ class SharePartitions(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), epoch=st.integers(0, 4), start=st.integers(-1, 20))
     def initialize(self, key: SharePartitionKey, epoch: int, start: int) -> None:
         known = self.model.get(key)
-        code = self.refused(partial(decisions.initialize, key, epoch, start))
+        code = self.refused(partial(decisions.initialize, key, epoch, start, NO_CHECK))
         if known is not None and known.state_epoch > epoch:
             assert code is ErrorCode.FENCED_STATE_EPOCH
             return
         assert code is ErrorCode.NONE
         if known is not None and (known.state_epoch, -1) == (epoch, start):
             return  # done before
-        fence = 0 if known is None else max(0, known.fence)
-        self.model[key] = Known(epoch, start, -1 if start == -1 else 0, fence)
+        self._begin(key, epoch, start)
+
+    def _begin(self, key: SharePartitionKey, epoch: int, start: int) -> None:
+        known = self.model.get(key)
+        fence = -1 if known is None else known.fence
+        leader = known.leader if known is not None and known.state_epoch == epoch else -1
+        self.model[key] = Known(epoch, start, -1 if start == -1 else 0, fence, leader)
+
+    def _refusal(self, key: SharePartitionKey, leader: int, epoch: int) -> ErrorCode:
+        """Return the error of a leader that changes what it has read."""
+        known = self.model.get(key)
+        if known is None:
+            return ErrorCode.INVALID_REQUEST
+        if leader != -1 and leader < known.fence:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch not in (-1, known.state_epoch) or leader > known.leader:
+            return ErrorCode.FENCED_STATE_EPOCH
+        return ErrorCode.NONE
+
+    @rule(key=st.sampled_from(KEYS), leader=st.integers(0, 4), epoch=st.integers(0, 4), start=st.integers(0, 20))
+    def a_leader_begins_again(self, key: SharePartitionKey, leader: int, epoch: int, start: int) -> None:
+        expected = self._refusal(key, leader, epoch)
+        assert self.refused(partial(decisions.initialize, key, epoch, start, leader)) is expected
+        if expected is ErrorCode.NONE:
+            self._begin(key, epoch, start)
 
     @rule(
         key=st.sampled_from(KEYS),
@@ -158,16 +183,10 @@ class SharePartitions(RuleBasedStateMachine):
     def write(
         self, key: SharePartitionKey, leader: int, epoch: int, start: int, count: int, batches: list[StateBatch]
     ) -> None:
-        known = self.model.get(key)
-        code = self.refused(partial(decisions.write, key, leader, epoch, start, count, batches))
-        if known is None:
-            assert code is ErrorCode.INVALID_REQUEST
-        elif leader != -1 and leader < known.fence:
-            assert code is ErrorCode.FENCED_LEADER_EPOCH
-        elif epoch not in (-1, known.state_epoch):
-            assert code is ErrorCode.FENCED_STATE_EPOCH
-        else:
-            assert code is ErrorCode.NONE
+        expected = self._refusal(key, leader, epoch)
+        assert self.refused(partial(decisions.write, key, leader, epoch, start, count, batches)) is expected
+        if expected is ErrorCode.NONE:
+            known = self.model[key]
             known.start_offset = known.start_offset if start == -1 else start
             known.count = count
             known.offsets = offsets_of(batches, known.start_offset, known.offsets)
@@ -182,6 +201,7 @@ class SharePartitions(RuleBasedStateMachine):
             return
         state: ShareState = self.submit(decide)
         known.fence = max(known.fence, leader)
+        known.leader = known.leader if leader == -1 else leader
         assert (state.state_epoch, state.start_offset) == (known.state_epoch, known.start_offset)
         assert offsets_of(state.batches, -1, {}) == known.offsets
 
@@ -197,9 +217,14 @@ class SharePartitions(RuleBasedStateMachine):
             assert code is ErrorCode.INVALID_REQUEST
             assert self.end == before
 
-    @rule(key=st.sampled_from(KEYS))
-    def delete(self, key: SharePartitionKey) -> None:
-        self.submit(partial(decisions.delete, key))
+    @rule(key=st.sampled_from(KEYS), epoch=st.integers(-1, 4))
+    def delete(self, key: SharePartitionKey, epoch: int) -> None:
+        known = self.model.get(key)
+        code = self.refused(partial(decisions.delete, key, epoch))
+        if known is not None and epoch != NO_CHECK and known.state_epoch > epoch:
+            assert code is ErrorCode.FENCED_STATE_EPOCH
+            return
+        assert code is ErrorCode.NONE
         self.model.pop(key, None)
 
     @rule(topics=st.sets(st.sampled_from([1, 2])))

@@ -111,21 +111,26 @@ def abandon_initialization(
     return change.decision(None)
 
 
-# --- Alteration ---
-
-
-class Alteration(NamedTuple):
-    """The partitions whose offsets are altered, and the epoch of their state."""
+class Begun(NamedTuple):
+    """The share partitions whose state is to be set or deleted, and the epoch in which the group is."""
 
     epoch: int
     topics: Mapping[UUID, TopicPartitions]
 
+    def topic_ids(self) -> dict[str, UUID]:
+        """Return the ids of the topics by name."""
+        return {each.name: topic_id for topic_id, each in self.topics.items()}
+
+
+# --- Alteration ---
+
 
 def begin_alteration(
     group_id: str, wanted: Mapping[str, Collection[int]], shard: GroupShard, now_ms: int
-) -> Decision[Alteration]:
+) -> Decision[Begun]:
     """Store that share partitions start again. The reply has those that exist. Creates the group if it does not exist.
 
+    Another epoch begins if their state was to be deleted before: a slow deletion spares only state of a later epoch.
     Raises GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP.
     """
     known = shard.groups.get(group_id)
@@ -143,8 +148,10 @@ def begin_alteration(
                 topics[topic.topic_id] = TopicPartitions(name, existing)
     change = ShareGroupChange(shard, group, now_ms)
     if topics:
+        if topics.keys() & group.stored.deleting.keys():
+            change.check_metadata(bump=True)
         _put_initializing(change, topics)
-    return change.decision(Alteration(group.epoch, topics))
+    return change.decision(Begun(change.epoch, topics))
 
 
 def _put_initializing(change: ShareGroupChange, topics: Mapping[UUID, TopicPartitions]) -> None:
@@ -157,20 +164,18 @@ def _put_initializing(change: ShareGroupChange, topics: Mapping[UUID, TopicParti
 # --- Deletion ---
 
 
-def begin_deletion(
-    group: ShareGroup, image: MetadataImage, shard: GroupShard, now_ms: int
-) -> Decision[dict[UUID, TopicPartitions]]:
+def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, now_ms: int) -> Decision[Begun]:
     """Store that the state of all share partitions of a group is deleted. The reply has the partitions.
 
     A deletion that did not succeed before is tried again.
     """
     stored = group.stored
     if not group.has_stored_record:
-        return Decision({})
+        return Decision(Begun(group.epoch, {}))
     gone = joined(joined(stored.initialized, stored.initializing), _all_of(stored.deleting, image))
     change = ShareGroupChange(shard, group, now_ms)
     change.put_stored(Stored(NOTHING, NOTHING, {topic_id: each.name for topic_id, each in gone.items()}))
-    return change.decision(gone)
+    return change.decision(Begun(group.epoch, gone))
 
 
 def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, TopicPartitions]:
@@ -183,12 +188,10 @@ def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, To
     return found
 
 
-def begin_topic_deletion(
-    group: ShareGroup, names: Iterable[str], shard: GroupShard, now_ms: int
-) -> Decision[dict[str, tuple[UUID, TopicPartitions]]]:
-    """Store that the state of topics is deleted. The reply has those topics that have any, by name."""
+def begin_topic_deletion(group: ShareGroup, names: Iterable[str], shard: GroupShard, now_ms: int) -> Decision[Begun]:
+    """Store that the state of topics is deleted. The reply has those topics that have any."""
     image, stored = shard.image(), group.stored
-    gone: dict[str, tuple[UUID, TopicPartitions]] = {}
+    gone: dict[UUID, TopicPartitions] = {}
     initialized, deleting = dict(stored.initialized), dict(stored.deleting)
     for name in names:
         topic = image.topics.get(name)
@@ -197,13 +200,13 @@ def begin_topic_deletion(
         topic_id = topic.topic_id
         known = initialized.pop(topic_id, None) or _all_of(deleting, image).get(topic_id)
         if known is not None:
-            gone[name] = topic_id, known
+            gone[topic_id] = known
             deleting[topic_id] = name
     if not gone:
-        return Decision(gone)
+        return Decision(Begun(group.epoch, gone))
     change = ShareGroupChange(shard, group, now_ms)
     change.put_stored(replace(stored, initialized=initialized, deleting=deleting))
-    return change.decision(gone)
+    return change.decision(Begun(group.epoch, gone))
 
 
 def end_topic_deletion(group_id: str, done: Iterable[UUID], shard: GroupShard, now_ms: int) -> Decision[None]:

@@ -18,6 +18,7 @@ from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.share import heartbeats
 from parley.broker.coordinators.groups.share.initialization import (
+    Begun,
     abandon_initialization,
     begin_alteration,
     begin_deletion,
@@ -28,6 +29,7 @@ from parley.broker.coordinators.groups.share.initialization import (
 from parley.broker.coordinators.groups.share.share_group import TopicPartitions, without
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.persister import (
+    NO_CHECK,
     UNINITIALIZED_OFFSET,
     UNKNOWN_COUNT,
     Persister,
@@ -141,11 +143,18 @@ class ShareGroups:
             if failed:
                 undone = _without(topics, {each: None for each in offsets if each not in failed})
                 await self._runtime.submit(group_id, partial(abandon_initialization, group_id, undone))
+                await self._delete_orphans(group_id, failed)
         except KafkaError as error:  # another coordinator begins again
             facts = {"group": group_id, "error": str(error)}
             _log.warning("the initialization of share partitions was not noted", extra=facts)
             failed |= {each: error for each in offsets if each not in failed}
         return failed
+
+    async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
+        """Delete state of a higher epoch, which would refuse every initialization. A deleted group has left it: a
+        superseded coordinator initialized late. This broker is not superseded: the last decision was committed."""
+        orphans = [each for each, error in failed.items() if error.code is ErrorCode.FENCED_STATE_EPOCH]
+        await self._delete(group_id, orphans, NO_CHECK)
 
     async def _each_call(
         self, partitions: Sequence[SharePartition], call: Callable[[UUID, int], Awaitable[None]]
@@ -225,7 +234,7 @@ class ShareGroups:
                 for index in each.partitions
             }
             failed = await self._initialize(group_id, begun.epoch, begun.topics, offsets) if offsets else {}
-        ids = {each.name: topic_id for topic_id, each in begun.topics.items()}
+        ids = begun.topic_ids()
         return {
             name: {index: _outcome(ids.get(name), index, begun.topics, failed) for index in indexes}
             for name, indexes in wanted.items()
@@ -238,24 +247,22 @@ class ShareGroups:
         """
         asked = list(dict.fromkeys(names))
 
-        def decide(shard: GroupShard, now_ms: int) -> Decision[dict[str, tuple[UUID, TopicPartitions]]]:
+        def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:
             group = heartbeats.require_empty(group_id, shard)
             return begin_topic_deletion(group, asked, shard, now_ms)
 
         async with self._turn(group_id):
-            gone = await self._runtime.submit(group_id, decide)
-            partitions = [each for topic_id, known in gone.values() for each in _each({topic_id: known})]
-            failed = await self._delete(group_id, partitions)
+            begun = await self._runtime.submit(group_id, decide)
+            failed = await self._delete(group_id, list(_each(begun.topics)), begun.epoch)
             errors = {topic_id: error for (topic_id, _), error in failed.items()}
-            done = [topic_id for topic_id, _ in gone.values() if topic_id not in errors]
+            done = [topic_id for topic_id in begun.topics if topic_id not in errors]
             await self._runtime.submit(group_id, partial(end_topic_deletion, group_id, done))
-        return {name: self._deleted(name, gone, errors) for name in asked}
+        ids = begun.topic_ids()
+        return {name: self._deleted(name, ids, errors) for name in asked}
 
-    def _deleted(
-        self, name: str, gone: Mapping[str, tuple[UUID, TopicPartitions]], errors: Mapping[UUID, KafkaError]
-    ) -> KafkaError | None:
-        if name in gone:
-            return errors.get(gone[name][0])
+    def _deleted(self, name: str, ids: Mapping[str, UUID], errors: Mapping[UUID, KafkaError]) -> KafkaError | None:
+        if name in ids:
+            return errors.get(ids[name])
         if name in self._image().topics:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset information to delete.")
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -266,18 +273,23 @@ class ShareGroups:
         Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, and the error of the persister: then the group stays.
         """
 
-        def decide(shard: GroupShard, now_ms: int) -> Decision[dict[UUID, TopicPartitions]]:
+        def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:
             group = heartbeats.require_empty(group_id, shard)
             return begin_deletion(group, shard.image(), shard, now_ms)
 
         async with self._turn(group_id):
-            gone = await self._runtime.submit(group_id, decide)
-            failed = await self._delete(group_id, list(_each(gone)))
+            begun = await self._runtime.submit(group_id, decide)
+            failed = await self._delete(group_id, list(_each(begun.topics)), begun.epoch)
         if failed:
             raise next(iter(failed.values()))
 
-    async def _delete(self, group_id: str, partitions: Sequence[SharePartition]) -> dict[SharePartition, KafkaError]:
-        failed = await self._each_call(partitions, partial(self._persister.delete, group_id))
+    async def _delete(
+        self, group_id: str, partitions: Sequence[SharePartition], state_epoch: int
+    ) -> dict[SharePartition, KafkaError]:
+        """Delete state, unless it is of a later epoch. Returns the errors of share partitions that have state left."""
+        failed = await self._each_call(
+            partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
+        )
         gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)  # with its topic
         return {each: error for each, error in failed.items() if error.code not in gone}
 
