@@ -87,7 +87,7 @@ def test_records_that_were_not_printed_are_released(consume: Consume, fill: Fill
     first = consume(jobs, "--max-messages", "2", *DELIVERY, "--enable-systest-events")
     assert first.lines == ["Delivery:1\t0", "Delivery:1\t1", "shutdown_complete"]
     assert first.err == "Processed a total of 2 messages\n"
-    assert consume(jobs, "--max-messages", "2").lines == ["2", "3"]
+    assert consume(jobs, "--max-messages", "2", *DELIVERY).lines == ["Delivery:2\t2", "Delivery:2\t3"]
     assert next_of(consume, fill, jobs) == ["Delivery:1\tnext"]
 
 

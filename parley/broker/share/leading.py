@@ -262,7 +262,7 @@ class LedSharePartition:
 
     def release_member(self, member: str) -> asyncio.Future[None] | None:
         """Release the records of a member that leaves. Returns as ``acknowledge`` does."""
-        return self._stored() if self.share.release_member(member) else None
+        return self._stored() if self.share.release_member(member, self.settings.limits) else None
 
     # --- Locks ---
 

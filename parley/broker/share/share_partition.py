@@ -303,14 +303,13 @@ class SharePartition:
                     ErrorCode.INVALID_RECORD_STATE, "The batch cannot be acknowledged: another member has acquired it."
                 )
 
-    def release_member(self, member: str) -> bool:
+    def release_member(self, member: str, limits: Limits) -> bool:
         """Release the records of a member that leaves. Returns True if that holds only when it is stored.
 
-        The delivery does not count: the member may not have seen the records.
+        The delivery counts, as in Kafka: a record that ends its consumers must not be delivered for ever.
         """
         return self._change_acquired(
-            lambda span: span.member == member,
-            lambda span: span._replace(pending=Outcome(AVAILABLE, span.delivery_count - 1)),
+            lambda span: span.member == member, lambda span: span._replace(pending=_released(span, limits))
         )
 
     def end_locks(self, now: float, limits: Limits) -> int:

@@ -1,7 +1,7 @@
 """The ledger of a share group (KIP-932) in a simulation, and the invariants that it checks.
 
 * **AcquiredByOne**: no record is delivered again with a higher count before the lock of the member that has it ends,
-  unless the member has acknowledged it. After the end of the session, or an election, the count does not rise.
+  unless the member has acknowledged it, or its session has ended. A later success of the session says that it had not.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
 * **AcknowledgedOnce**: no fetch that was sent after the acceptance or rejection of a record was confirmed returns it.
 * **NoRecordSkipped**: the group leaves a record behind only if a member accepted or rejected it, or its count is spent.
@@ -40,6 +40,7 @@ class _Holder:
     """The member that got a record last, as far as it knows that it holds the record."""
 
     who: str
+    node: int
     count: int
     until: float
     """The lock does not end before, in seconds of virtual time."""
@@ -58,6 +59,10 @@ class ShareGroupLedger:
         self._history = history
         self._violations = violations
         self._holders: dict[Record, _Holder] = {}
+        self._suspicions: defaultdict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
+        """What would violate AcquiredByOne if the session of this member with this broker lives: when, and what."""
+        self._unseen: defaultdict[int, int] = defaultdict(int)
+        """How many fetches of a partition had no response: what they delivered is not known."""
         self._assigned: dict[str, frozenset[int]] = {}
         self._decided: set[Record] = set()
         """The records that a member has accepted or rejected, confirmed or not."""
@@ -87,7 +92,7 @@ class ShareGroupLedger:
             holder = self._holders.get(record)
             if holder is not None and count > holder.count and self._history.now() < holder.until:
                 text = f"{who} got {record} from broker {node}, delivery {count}, while {holder.who} held it"
-                self._violations.report("AcquiredByOne", text)
+                self._suspicions[holder.who, holder.node].append((self._history.now(), text))
             released = sum(at <= sent for at in self._releases[record])
             if not released < count <= DELIVERIES_MAX:
                 text = f"{who} got {record} from broker {node}, delivery {count} after {released} releases"
@@ -98,7 +103,24 @@ class ShareGroupLedger:
                 self._violations.report("AcknowledgedOnce", text)
             self._most_deliveries[record] = max(self._most_deliveries[record], count)
             self._last_deliveries[record[0]][record[1]] = self._history.now()
-            self._holders[record] = _Holder(who, count, sent + LOCK_S)
+            self._holders[record] = _Holder(who, node, count, sent + LOCK_S)
+
+    def session_lives(self, who: str, node: int, sent: float) -> None:
+        """A broker has accepted a request of a session, which the member sent at ``sent``."""
+        known = self._suspicions.pop((who, node), [])
+        for at, text in known:
+            if at <= sent:
+                self._violations.report("AcquiredByOne", text)
+        later = [each for each in known if each[0] > sent]
+        if later:
+            self._suspicions[who, node] = later
+
+    def session_ended(self, who: str, node: int, records: Iterable[Record], partitions: Iterable[int]) -> None:
+        """A session has ended, with a request for these partitions that had no response; its records are free."""
+        self._suspicions.pop((who, node), None)
+        for partition in partitions:
+            self._unseen[partition] += 1
+        self.loses(who, records)
 
     def lacks_records(self, who: str, records: Collection[Record], node: int) -> None:
         """A response says that a member has acquired records, and does not have them."""
@@ -127,7 +149,7 @@ class ShareGroupLedger:
                     holder.until = sent + LOCK_S
 
     def loses(self, who: str, records: Iterable[Record]) -> None:
-        """A member no longer holds records: its session has ended, or it does not know."""
+        """A member no longer holds records: it has acknowledged them, perhaps without success."""
         for record in records:
             self._let_go(who, record)
 
@@ -138,7 +160,10 @@ class ShareGroupLedger:
 
     def releases(self, who: str) -> None:
         """A client consumes nothing any more: it leaves or has died."""
-        self._assigned.pop(who, None)
+        for partition in self._assigned.pop(who, ()):
+            self._unseen[partition] += 1
+        for session in [each for each in self._suspicions if each[0] == who]:
+            del self._suspicions[session]
         self.loses(who, [record for record, holder in self._holders.items() if holder.who == who])
 
     # --- Coordinators ---
@@ -148,8 +173,8 @@ class ShareGroupLedger:
         now = self._history.now()
         for offset in range(self._starts[partition], start_offset):
             record = partition, offset
-            # Members do not see a delivery whose response is lost. Each of these takes as long as the lock.
-            unseen = int((now - self._last_delivery(partition, offset)) / LOCK_S)
+            # Members do not see a delivery whose response is lost. It ends with the session, or with the lock.
+            unseen = int((now - self._last_delivery(partition, offset)) / LOCK_S) + self._unseen[partition]
             if record not in self._decided and self._most_deliveries[record] + unseen < DELIVERIES_MAX:
                 text = f"the group has left {record} behind after {self._most_deliveries[record]} deliveries"
                 self._violations.report("NoRecordSkipped", text)

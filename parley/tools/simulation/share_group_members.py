@@ -302,6 +302,7 @@ class ShareGroupMember(GroupReader):
 
     async def _ask(self, node: int, request: ShareFetchRequest | ShareAcknowledgeRequest) -> Any:
         """Send a request of the session with a broker. Returns None if the session has ended."""
+        sent = asyncio.get_running_loop().time()
         try:
             response = await self.client.send(request, node=node, version=VERSION)
         except KafkaError as error:
@@ -309,6 +310,7 @@ class ShareGroupMember(GroupReader):
         else:
             code = ErrorCode(response.error_code)
             if code is ErrorCode.NONE:
+                self._groups.session_lives(self.name, node, sent)
                 return response
         self._end_session(node)
         self._leaders.clear()
@@ -318,9 +320,9 @@ class ShareGroupMember(GroupReader):
     def _end_session(self, node: int) -> None:
         """Forget the session with a broker, and the records that were acquired in it."""
         self._sessions.pop(node, None)
-        self._in_session.pop(node, None)
+        partitions = self._in_session.pop(node, ())
         lost = [record for record, (leader, _) in self._held.items() if leader == node]
-        self._groups.loses(self.name, lost)
+        self._groups.session_ended(self.name, node, lost, partitions)
         for record in lost:
             del self._held[record]
 

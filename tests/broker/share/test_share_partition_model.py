@@ -190,10 +190,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS)
     def leave(self, member: str) -> None:
-        self.share.release_member(member)
+        self.share.release_member(member, self.limits)
         for offset, entry in self.model.items():
             if entry.state is ACQUIRED and entry.pending is None and entry.member == member:
-                self.model[offset] = replace(entry, pending=(AVAILABLE, entry.count - 1))
+                self.model[offset] = replace(entry, pending=(self._released(entry), entry.count))
 
     @rule(seconds=st.floats(0, 15))
     def time_passes(self, seconds: float) -> None:

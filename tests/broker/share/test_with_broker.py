@@ -35,7 +35,7 @@ async def test_a_restart_delivers_what_was_not_acknowledged(tmp_path: Path) -> N
             assert await _fetch(client, topic_id, 1, (0, 3, ACCEPT), (4, 4, RELEASE)) == [(4, 4, 2)]
     with Broker(settings, data_dir=tmp_path) as broker:
         async with Client([("127.0.0.1", broker.server.endpoints[0].port)]) as client:
-            assert await _fetch(client, topic_id, 0) == [(4, 4, 2), (5, 9, 1)]
+            assert await _fetch(client, topic_id, 0) == [(4, 4, 3), (5, 9, 2)]
             assert await _fetch(client, topic_id, 1, (4, 9, ACCEPT), max_wait_ms=0) == []
 
 
