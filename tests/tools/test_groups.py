@@ -290,6 +290,9 @@ def test_tables_of_the_consumer_protocol() -> None:
     (member,) = as_data(group)["members"]
     assert (member["epoch"], member["targetAssignment"], member["upgraded"]) == (3, {"t": [0]}, None)
     assert str(Coordinator(7)) == "(7)"
+    static = replace(group, members=[reader, replace(reader, member_id="s", instance_id="one")])
+    assert members_table(static)[1].split() == ["g", "m" * 40, "/h", "c", "2"], "blank, as Kafka's tool has it"
+    assert members_table(static)[2].split() == ["g", "s", "one", "/h", "c", "2"]
 
 
 def test_the_verbose_table_of_members_says_which_are_upgraded_while_not_all_are() -> None:

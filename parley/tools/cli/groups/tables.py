@@ -75,7 +75,7 @@ def members_table(group: Group, *, verbose: bool = False) -> list[str]:
     rows = [["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]]
     rows[0] += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
     for member in group.members:
-        identity = [group.name, member.member_id, member.instance_id or _NOTHING, member.host, member.client_id]
+        identity = [group.name, member.member_id, member.instance_id or "", member.host, member.client_id]
         epochs = [_NOTHING if epoch is None else str(epoch) for epoch in (member.epoch, member.target_epoch)]
         target = _NOTHING if member.target is None else assignment_text(member.target)
         current = [str(len(member.partitions)), epochs[0], assignment_text(member.assignment)]
