@@ -9,6 +9,7 @@
 * **HighWatermarkNeverBack**: it does not go back while one process leads in one epoch.
 * **Recovers**: in time after the last fault, everything is in sync and every record sent is acknowledged; in time after
   a fault that destroyed data, every replica has all that is committed, unaltered.
+* **OwnDisk**: no broker serves with the log directories of another broker.
 * **NoFailure**: no traceback appears in a broker's log, and asyncio reports no error.
 """
 
@@ -69,6 +70,8 @@ class Invariants:
         """Check all invariants now."""
         machines = [machine for machine in self._world.machines.values() if machine.serves]
         for machine in machines:
+            if machine.has_foreign_disk:
+                self._violations.report("OwnDisk", f"{machine.host} serves with the disk of another broker")
             self._check_image(machine)
             for partition in partitions_of(machine):
                 self._check_leader(machine, partition)

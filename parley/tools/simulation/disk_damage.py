@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.altered_epochs import ELECTIONS_UNNOTED
 from parley.storage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.boot_id import BOOT_FILE
+from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
 from parley.storage.segment import LOG_SUFFIX
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.faults import Kind
@@ -51,7 +53,7 @@ def _flip(disk: Disk, rng: Random) -> str:
     at = rng.randrange(len(content))
     flipped = {i: rng.randrange(8) for i in range(at, min(at + rng.randint(1, FLIPPED_MAX), len(content)))}
     aim = Random(f"{at}/{len(content)}")  # so that the other faults of a seed are the same
-    if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, _appended_epochs(disk, path), aim)) is not None:
+    if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, _appended_epochs(path), aim)) is not None:
         at, bit = epoch
         flipped = {at: bit}
     for i, bit in flipped.items():
@@ -60,10 +62,11 @@ def _flip(disk: Disk, rng: Random) -> str:
     return f"bytes from {at} on changed in {_name(path)} of {len(content)} bytes"
 
 
-def _appended_epochs(disk: Disk, segment: Path) -> AppendedEpochs:
+def _appended_epochs(segment: Path) -> AppendedEpochs:
     """What the partition's directory says about the epochs of batches, if that counts."""
     path = segment.with_name(APPENDED_EPOCHS)
-    return AppendedEpochs.open(path, same_boot=True) if (disk.path / BOOT_FILE).exists() else AppendedEpochs(path)
+    same_boot = (path.parent.parent / BOOT_FILE).exists()
+    return AppendedEpochs.open(path, same_boot=True) if same_boot else AppendedEpochs(path)
 
 
 def _epoch_bit(content: bytes | bytearray, appended: AppendedEpochs, rng: Random) -> tuple[int, int] | None:
@@ -112,6 +115,25 @@ def _lose_partition(disk: Disk, rng: Random) -> str:
     return f"{path.parent.name} removed"
 
 
+def _exchange_directories(disk: Disk, rng: Random) -> str:
+    directories = _directories(disk)
+    if len(directories) < 2:
+        return ""
+    one, other, between = *directories[:2], disk.path / "exchanged"
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+    return f"exchanged {one.name} and {other.name}"
+
+
+def adopt(disk: Disk, broker_id: int) -> None:
+    """Make a broker the owner of the log directories on the disk, as an operator does who edits ``meta.properties``."""
+    for directory in _directories(disk):
+        identity = DirectoryIdentity.read(directory)
+        assert identity is not None
+        replace(identity, broker_id=broker_id).write(directory)
+
+
 _DAMAGE: Mapping[Kind, Callable[[Disk, Random], str]] = {
     Kind.LOSE_DISK: _lose_disk,
     Kind.OLD_DISK: _old_disk,
@@ -119,12 +141,18 @@ _DAMAGE: Mapping[Kind, Callable[[Disk, Random], str]] = {
     Kind.LOSE_SEGMENT: _lose_segment,
     Kind.EMPTY_SEGMENT: _empty_segment,
     Kind.LOSE_PARTITION: _lose_partition,
+    Kind.EXCHANGE_DIRECTORIES: _exchange_directories,
 }
+
+
+def _directories(disk: Disk) -> list[Path]:
+    """The log directories that a broker has used, sorted."""
+    return sorted(path.parent for path in disk.path.rglob(DIRECTORY_FILE))
 
 
 def _segments(disk: Disk) -> list[Path]:
     """The ``.log`` files of all partitions, sorted."""
-    return sorted(path for path in disk.path.glob(f"*/*{LOG_SUFFIX}") if not path.parent.name.endswith("-delete"))
+    return sorted(path for path in disk.path.rglob(f"*{LOG_SUFFIX}") if not path.parent.name.endswith("-delete"))
 
 
 def _any(rng: Random, paths: list[Path]) -> Path | None:

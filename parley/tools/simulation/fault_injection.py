@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, Fault, Kind, Scope
+from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, EXCHANGES, Fault, Kind, Scope
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.world import World
 
@@ -208,14 +208,21 @@ class FaultInjection:
         self._destroyed = fault
         self._began(fault)
         self._world.history.note("world", f"FAULT {fault}")
+        machine, other = self._world.machines[fault.broker], self._world.machines[fault.other]
         await self._kill_all_of(fault)
         if fault.kind in DAMAGE:
-            self._world.machines[fault.broker].damage_disk(fault.kind, self._rng)
+            machine.damage_disk(fault.kind, self._rng)
+        elif fault.kind in EXCHANGES:
+            self._exchange_disks(fault)
         else:
             self._restore_store(fault)
         if fault.scope is not Scope.ONE:
-            self._world.machines[fault.broker].start()
+            machine.start()
         await asyncio.sleep(fault.lasts)
+        if fault.kind is Kind.MISPLACE_DISKS:
+            machine.kill()
+            other.kill()
+            machine.exchange_disks(other)
         for machine in self._world.machines.values():
             machine.boot()
         self._world.history.note("world", f"MENDED {fault}")
@@ -233,7 +240,18 @@ class FaultInjection:
                         await asyncio.sleep(IN_TURN_S)
             for machine in machines:
                 machine.kill()  # another fault may have ended and started one of them meanwhile
+        if fault.kind in EXCHANGES:
+            self._world.machines[fault.other].kill()
         self._world.machines[fault.broker].kill()
+
+    def _exchange_disks(self, fault: Fault) -> None:
+        machine, other = self._world.machines[fault.broker], self._world.machines[fault.other]
+        machine.exchange_disks(other)
+        for each in (machine, other):
+            if fault.kind is Kind.EXCHANGE_DISKS:
+                each.adopt_disk()
+            else:
+                each.start()
 
     def _restore_store(self, fault: Fault) -> None:
         age = 1 + int(abs(fault.amount) / 10 / COPY_EVERY_S)

@@ -6,9 +6,9 @@ A crash of a machine loses what was not synced; Kafka promises only that the *ot
 every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the next fault waits
 until the cluster has removed the machine from its ISRs.
 
-Faults of ``DESTRUCTIVE`` destroy data that was on disk, or the store's knowledge of it. Kafka's guarantee is that one
-machine's data may be destroyed at a time, so the next such fault waits until every replica is whole again. All other
-faults may overlap.
+Faults of ``DESTRUCTIVE`` destroy or misplace data that was on disk, or the store's knowledge of it. Kafka's guarantee
+is that one machine's data may be destroyed at a time, so the next such fault waits until every replica is whole again.
+All other faults may overlap.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ class Kind(Enum):
     """A broker is killed, and the file of an active segment is empty when it starts again."""
     LOSE_PARTITION = "lose partition"
     """A broker is killed, and the folder of a partition is missing when it starts again."""
+    EXCHANGE_DIRECTORIES = "exchange directories"
+    """A broker is killed, and its two log directories are exchanged before it starts again."""
+    EXCHANGE_DISKS = "exchange disks"
+    """Two brokers are killed, and their disks are exchanged. An operator corrects the ids in the directories."""
+    MISPLACE_DISKS = "misplace disks"
+    """Two brokers are killed, and their disks are exchanged. They start so, and the disks are put back at the end."""
     RESTORE_STORE = "restore store"
     """All brokers are killed, and the store is restored from an older copy before they start again."""
 
@@ -64,7 +70,7 @@ class Scope(Enum):
     """The brokers that a destructive fault kills."""
 
     ONE = ""
-    """The broker with the disk. It starts again at the end of the fault."""
+    """The broker with the disk, or both of them. They start again at the end of the fault."""
     ALL = ", all brokers killed"
     """All of them at once. The broker with the disk starts first, the others at the end of the fault."""
     IN_TURN = ", all brokers killed in turn"
@@ -91,6 +97,9 @@ DESTRUCTIVE_WEIGHTS = {
     Kind.LOSE_SEGMENT: 2,
     Kind.EMPTY_SEGMENT: 1,
     Kind.LOSE_PARTITION: 1,
+    Kind.EXCHANGE_DIRECTORIES: 1,
+    Kind.EXCHANGE_DISKS: 1,
+    Kind.MISPLACE_DISKS: 1,
     Kind.RESTORE_STORE: 2,
 }
 """The weights of the kinds that destroy data."""
@@ -102,9 +111,12 @@ DAMAGE = frozenset(
         Kind.LOSE_SEGMENT,
         Kind.EMPTY_SEGMENT,
         Kind.LOSE_PARTITION,
+        Kind.EXCHANGE_DIRECTORIES,
     }
 )
 """The kinds that damage the disk of one machine."""
+EXCHANGES = frozenset({Kind.EXCHANGE_DISKS, Kind.MISPLACE_DISKS})
+"""The kinds that exchange the disks of two machines."""
 DESTRUCTIVE = frozenset(DESTRUCTIVE_WEIGHTS)
 DESTRUCTIVE_RUNS = 0.3
 """The share of the runs with such faults, among those for which no kinds are wanted."""
@@ -123,13 +135,13 @@ class Fault:
     lasts: float
     amount: float
     """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: above 0 if the write is applied. LOSE_STORE: above 0
-    if requests arrive late, else they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE``: the
-    scope, in three equal parts."""
+    if requests arrive late, else they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE`` and
+    ``EXCHANGES``: the scope, in three equal parts."""
 
     @property
     def two(self) -> bool:
         """True if the fault concerns two brokers."""
-        return self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT)
+        return self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT, *EXCHANGES)
 
     @property
     def scope(self) -> Scope:

@@ -14,7 +14,7 @@ from parley.consensus.backend import Check, Delete, Op, Put, TxnResult
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.memory.store import StoreClient
 from parley.tools.simulation.disk import Disk
-from parley.tools.simulation.disk_damage import damage
+from parley.tools.simulation.disk_damage import adopt, damage
 from parley.tools.simulation.event_history import History
 from parley.tools.simulation.faults import Kind
 from parley.tools.simulation.links import Links
@@ -109,10 +109,12 @@ class Machine:
         links: Links,
         network: Network,
         disk: Disk,
+        directories: Sequence[str],
         store: SharedStore,
         history: History,
         seed: str,
     ) -> None:
+        """``directories`` are the names of the log directories on the disk; "" is the disk itself."""
         self.broker_id = broker_id
         self.host = f"broker-{broker_id}"
         self.clock = MachineClock(loop)
@@ -124,11 +126,14 @@ class Machine:
         self.starts = 0
         self.past: list[Process] = []
         """Processes that died here."""
+        self.has_foreign_disk = False
+        """True if the log directories belong to another broker."""
         self._properties = properties
         self._loop = loop
         self._links = links
         self._network = network
         self._disk = disk
+        self._directories = directories
         self._store = store
         self._history = history
         self._seed = seed
@@ -164,7 +169,7 @@ class Machine:
                 **self._properties,
                 "broker.id": str(self.broker_id),
                 "listeners": f"PLAINTEXT://{self.host}:{PORT}",
-                "log.dirs": str(self._disk.path),
+                "log.dirs": ",".join(str(self._disk.path / name) for name in self._directories),
             }
         )
         attempt = 0
@@ -221,6 +226,19 @@ class Machine:
         """Damage the disk in one of the ways of ``faults.DAMAGE``. No broker may run."""
         assert self.process is None
         self._history.note("world", f"  {self.host} has {damage(self._disk, kind, rng) or 'nothing to damage'}")
+
+    def exchange_disks(self, other: Machine) -> None:
+        """Exchange the disks of two machines. No broker may run on them."""
+        assert self.process is other.process is None
+        self._history.note("world", f"  {self.host} and {other.host} have exchanged their disks")
+        self._disk, other._disk = other._disk, self._disk
+        for machine in (self, other):
+            machine.has_foreign_disk = not machine.has_foreign_disk
+
+    def adopt_disk(self) -> None:
+        """Make this machine's broker the owner of the log directories on its disk. No broker may run."""
+        adopt(self._disk, self.broker_id)
+        self.has_foreign_disk = False
 
     def crash(self, rng: Random) -> None:
         """The machine loses power. Its peers are not notified; unsynced writes may be lost. ``boot`` restarts it."""

@@ -244,6 +244,8 @@ class _Run:
         if "streams" in protocols:
             self._groups.append(streams_group(world, self.ledger, self.streams_group))
         self.faults = settings.faults if settings.faults is not None else _planned(world, settings)
+        if any(fault.kind is Kind.EXCHANGE_DIRECTORIES for fault in self.faults):
+            world.directories = ("data-1", "data-2")
         self._pauses: Pauses | None = None
         """None while the producers do not have to get on."""
         self._injection = FaultInjection(

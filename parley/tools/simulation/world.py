@@ -74,6 +74,8 @@ class World:
         self.store = SharedStore(self.random("store"), lambda: store_timing.uniform(0.0002, 0.01))
         self._url = f"memory://simulation-{id(self)}"
         self.store.known_as(self._url.removeprefix("memory://"))
+        self.directories: tuple[str, ...] = ("",)
+        """The names of the log directories on each disk; "" is the disk itself."""
         self.properties = {**PROPERTIES, **(properties or {}), "coordination.url": self._url}
         self._exit = ExitStack()
         self._clients: list[Process] = []
@@ -119,6 +121,7 @@ class World:
             links=self.links,
             network=self.network,
             disk=self._disks.disk(f"broker-{broker_id}"),
+            directories=self.directories,
             store=self.store,
             history=self.history,
             seed=self.seed,

@@ -40,6 +40,7 @@ from parley.storage._offset_map import OffsetMap, note_keys
 from parley.storage.compaction_batches import Batch, with_records
 from parley.storage.log import Log
 from parley.storage.log_integrity import LogIntegrity
+from parley.storage.meta_properties import DirectoryIdentity
 from parley.storage.removed_tombstones import RemovedTombstones
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
@@ -105,6 +106,11 @@ def serve_unverified(patch: pytest.MonkeyPatch) -> None:
 def believe_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """A recovery takes over the leader epochs that it finds in a segment without a digest."""
     patch.setattr(recovery._Loader, "_are_epochs_covered", lambda self, segment: True)
+
+
+def accept_any_directory(patch: pytest.MonkeyPatch) -> None:
+    """A broker starts on the log directories of another broker."""
+    patch.setattr(DirectoryIdentity, "require", lambda *args: None)
 
 
 def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
@@ -383,6 +389,8 @@ MUTANTS = (
     Mutant(join_early, range(7, 50)),
     Mutant(forget_refusals, range(34, 86), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
+    Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.EXCHANGE_DISKS,), is_long=True),
+    Mutant(accept_any_directory, range(1, 10), kinds=(Kind.MISPLACE_DISKS,), invariant="OwnDisk"),
     Mutant(serve_unverified, range(13, 43), altered_after_a_clean_stop),
     Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree", is_long=True),
     Mutant(trust_restored_store, range(1, 10), restored_store),
