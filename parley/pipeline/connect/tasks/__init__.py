@@ -1,5 +1,4 @@
-"""Running tasks: what happens between a topic and a task's methods, wherever the task runs.
+"""Runs tasks: everything between a topic and a task's methods.
 
-:mod:`~parley.pipeline.connect.tasks.sink_run` and :mod:`~parley.pipeline.connect.tasks.source_run` are one task each,
-:mod:`~parley.pipeline.connect.tasks.host` is a process with many of them, a thread for each.
+``sink_run`` and ``source_run`` run one task; ``host`` runs all tasks of a process, each in a thread.
 """

@@ -1,9 +1,9 @@
-"""Where the transactions of a source task end (``transaction.boundary``): pure decisions (KIP-618).
+"""The ends of a source task's transactions (``transaction.boundary``, KIP-618). Decisions only.
 
 =============  =====================================================================================================
 ``poll``       each batch that the task polls is a transaction
-``interval``   a transaction ends when so much time has passed since the one before it
-``connector``  the task says so, by its `TransactionContext`; what it has not ended is aborted when it stops
+``interval``   a transaction ends a certain time after the end of the one before it
+``connector``  the task decides, by its ``TransactionContext``; an open transaction is aborted when it stops
 =============  =====================================================================================================
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Boundary", "ByInterval", "ByPoll", "ByTask", "Requests", "Verdict"]
 
 
 class Verdict(Enum):
-    """What becomes of the open transaction. Offsets behind an aborted one are stored all the same."""
+    """What to do with the open transaction. The offsets of an aborted one are stored all the same."""
 
     CONTINUE = "continue"
     COMMIT = "commit"
@@ -27,19 +27,19 @@ class Verdict(Enum):
 
 
 class Boundary(Protocol):
-    """Asked after each record, after each call of `poll`, and before the task pauses or stops."""
+    """Decides after each record, after each ``poll``, and before the task pauses or stops."""
 
     def after_record(self, record: SourceRecord) -> Verdict: ...
 
     def after_poll(self, records: int, now_ms: int) -> Verdict:
-        """`records` is how many the call returned."""
+        """Decide after a ``poll`` that returned this many records."""
         ...
 
     def at_end(self) -> Verdict: ...
 
 
 class ByPoll:
-    """As Boundary: each batch is a transaction."""
+    """A ``Boundary``: each batch is a transaction."""
 
     def after_record(self, record: SourceRecord) -> Verdict:
         return Verdict.CONTINUE
@@ -52,7 +52,7 @@ class ByPoll:
 
 
 class ByInterval:
-    """As Boundary: a transaction lasts so many ms, or until the `poll` that is under way then has returned."""
+    """A ``Boundary``: a transaction lasts for an interval in ms, and then until the running ``poll`` returns."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -72,12 +72,12 @@ class ByInterval:
 
 
 class Requests:
-    """What a task has asked for: its `TransactionContext`."""
+    """The requests of a task: its ``TransactionContext``."""
 
     def __init__(self) -> None:
         self.of_batch: set[Verdict] = set()
         self.of_records: dict[int, tuple[SourceRecord, set[Verdict]]] = {}
-        """By the identities of the records, which are kept so that no other has the same."""
+        """By the identity of each record. The records are kept, so that no other gets the same identity."""
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
         self._ask(record, Verdict.COMMIT)
@@ -93,7 +93,7 @@ class Requests:
 
 
 class ByTask:
-    """As Boundary: the task's requests. Raises ConnectError if it asks for both a commit and an abort."""
+    """A ``Boundary``: the task decides. Raises ConnectError if it requests both a commit and an abort."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

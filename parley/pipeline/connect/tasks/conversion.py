@@ -1,4 +1,4 @@
-"""From records as they lie in topics to records as tasks see them, and back: converters, transforms, tolerance."""
+"""Converts records of topics to records for tasks, and back: converters, transforms, tolerance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class Outgoing(NamedTuple):
-    """A record as it goes into its topic; without a partition its key decides."""
+    """A record for its topic. Without a partition, its key decides."""
 
     topic: str
     partition: int | None
@@ -51,7 +51,7 @@ class TransformChain:
 
     @classmethod
     def of(cls, config: Mapping[str, str], plugins: Plugins) -> TransformChain:
-        """Raises ConfigError for what is not there, or not configured as it must be."""
+        """Create the transforms. Raises ConfigError if one is unknown or configured wrongly."""
         predicates = {
             name: _configured(plugins, cast(Any, Predicate), config, f"predicates.{name}.")
             for name in stage_names(config, "predicates")
@@ -72,7 +72,7 @@ class TransformChain:
         return cls(steps)
 
     def apply(self, record: R, tolerance: Tolerance, about: object) -> R | None:
-        """The record as the last transform leaves it; None where one drops it."""
+        """Return the record after all transforms; None if one drops it."""
         for step in self._steps:
             done = tolerance.run(Stage.TRANSFORMATION, step.transform, _applied(step, record), about)
             if done is None:
@@ -110,7 +110,7 @@ class Conversion:
         self._chain = TransformChain.of(spec.connector_config, plugins)
 
     def incoming(self, raw: Raw, tolerance: Tolerance) -> SinkRecord | None:
-        """The record a sink task gets; None where it gets none. Raises ConnectError."""
+        """Return the record for a sink task; None if it is dropped. Raises ConnectError."""
         topic = raw.topic
         try:
             key = tolerance.run(Stage.KEY_CONVERTER, self._key, lambda: self._key.to_connect(topic, raw.key), raw)
@@ -144,7 +144,7 @@ class Conversion:
         return tolerance.run(Stage.HEADER_CONVERTER, self._headers, read, raw)
 
     def outgoing(self, polled: SourceRecord, tolerance: Tolerance) -> Outgoing | None:
-        """What goes into a topic for a record of a source task; None where nothing does. Raises ConnectError."""
+        """Return the topic's record for a record of a source task; None if it is dropped. Raises ConnectError."""
         try:
             record = self._chain.apply(polled, tolerance, polled)
             if record is None:
@@ -183,7 +183,7 @@ class Conversion:
 def _converters(
     config: Mapping[str, str], worker: WorkerConfig, plugins: Plugins
 ) -> tuple[Converter, Converter, HeaderConverter]:
-    """The converters of keys, values and headers: the connector's own, else the worker's."""
+    """The converters of keys, values and headers: the connector's own, or the worker's."""
     made: list[Any] = []
     for name in _CONVERTERS:
         own = config.get(name)

@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Before it begins no older task can write any longer (`Reports.fence`). Then it takes its transactional id, which
-   aborts what an earlier task of its number has left open, and asks whether it still counts (`Reports.verify`): only
-   then are the stored offsets read.
-2. Offsets are written to the connector's offsets topic, at the end of the transaction that holds their records.
-3. After a failure nothing is committed: the open transaction is aborted, and the task is `FAILED`.
+1. Before it begins, all older tasks are fenced (``Reports.fence``). Then the task claims its transactional id, which
+   aborts the open transaction of an earlier task with its number, and checks that it is still valid
+   (``Reports.verify``). Only then does it read the stored offsets.
+2. Offsets are written to the connector's offsets topic, at the end of the transaction with their records.
+3. After a failure nothing is committed: the open transaction is aborted, and the task is ``FAILED``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExactlyOnceRun(SourceRun):
-    """See the module's rules. `requests` is what the task may ask of its transactions, if its connector ends them."""
+    """See the module's rules. ``requests`` are the task's own, if its connector ends transactions."""
 
     def __init__(
         self,
@@ -64,25 +64,25 @@ class ExactlyOnceRun(SourceRun):
         self._offsets_topic = offsets_topic
         self._boundary = boundary
         self._passed: list[SourceRecord] = []
-        """Records since the last commit, for a task that wants to know of each."""
+        """The records since the last commit, for a task that wants to be told of each."""
         self._wants_records = type(task).commit_record is not SourceTask.commit_record
         self._is_begun = False
         self._has_failed = False
 
     def begin(self) -> None:
-        """Fence older tasks, then start this one. Raises whatever it raises, and ConnectError if it may not start."""
+        """Fence older tasks, then start this one. Raises what the task raises, and ConnectError if it may not start."""
         with self._failing():
             self._guard.fence(self._spec)
             self._guard.check()
             if self._tolerance.stopping.is_set():
-                return  # its place may be another task's, which must not be fenced
+                return  # another task may have its place, and must not be fenced
             self._transactions.claim()
             self._guard.verify(self._spec)
             self._is_begun = True
             self._start()
 
     def step(self, wait_s: float) -> None:
-        """Poll once and write what came, then wait if nothing came; end the transaction if that is due."""
+        """Poll once and write the records, or wait if there are none. End the transaction if that is due."""
         with self._failing():
             polled = self._poll(wait_s)
             self._send(polled)
@@ -92,7 +92,7 @@ class ExactlyOnceRun(SourceRun):
             self._end(verdict)
 
     def _send(self, polled: Sequence[SourceRecord]) -> None:
-        """Write the records, up to each that ends a transaction."""
+        """Write the records, and end the transaction after each record that ends one."""
         held: list[Outgoing] = []
         for record in polled:
             outgoing = self._conversion.outgoing(record, self._tolerance)
@@ -113,7 +113,7 @@ class ExactlyOnceRun(SourceRun):
     def _write(self, outgoing: Sequence[Outgoing]) -> None:
         self._guard.check()
         if any(one.topic == self._offsets_topic for one in outgoing):
-            # Reading offsets waits for open transactions in their topic: the task would wait for itself.
+            # Reading offsets waits for open transactions in their topic, so the task would wait for itself.
             raise ConnectError(
                 "Source tasks may not produce to their own offsets topics when exactly-once support is enabled"
             )
@@ -121,7 +121,7 @@ class ExactlyOnceRun(SourceRun):
         self._transactions.write(outgoing)
 
     def commit(self) -> None:
-        """End the transaction, if the boundaries allow that: the task pauses."""
+        """End the transaction if the boundaries allow it, because the task pauses."""
         with self._failing():
             self._end(self._boundary.at_end())
 
@@ -143,7 +143,7 @@ class ExactlyOnceRun(SourceRun):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Note a failure, and raise ConnectError for one of the writer's."""
+        """Note a failure. Raise ConnectError for a failure of the writer."""
         try:
             yield
         except KafkaError as error:

@@ -1,13 +1,12 @@
-"""Reading partitions for many sink tasks at once: one long poll for each broker, however many tasks there are.
+"""Reads partitions for many sink tasks at once, with one long poll for each broker.
 
 Rules:
 
-1. A subscription is a partition read for one task, from an offset on. What was fetched waits in the task's `Inbox`; a
-   subscription that has ``limit_bytes`` waiting is not fetched until the task has `taken` some.
-2. The feed's connections are its own: a broker that holds back the answer to a long poll holds up nothing else.
-3. Errors that may pass are retried without end, with fresh metadata, after a pause that only the partition in question
-   makes; an offset that the log does not have is handed to the task, which decides.
-4. The same partition read for two tasks is fetched in turns: a request names a partition once.
+1. A subscription is a partition read for one task, from an offset on. Fetched batches wait in the task's ``Inbox``.
+While ``limit_bytes`` of a subscription wait, it is not fetched until the task has ``taken`` some. 2. The feed has its
+own connections: a broker that delays the response to a long poll delays nothing else. 3. Temporary errors are retried
+for ever, with fresh metadata, after a pause of the affected partition only. If the log does not have an offset, the
+task decides. 4. A partition that two tasks read is fetched for them in turn, because a request names a partition once.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from parley.protocol.records.errors import CorruptRecord
 __all__ = ["Feed", "Inbox", "Subscription"]
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""How much may wait for a task from one partition before no more is fetched of it."""
+"""How many bytes of a partition may wait for a task before fetching pauses."""
 _PARTITION_BYTES: Final = 1024 * 1024
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _MAX_WAIT_MS: Final = 100
-"""How long a broker holds back an empty answer: a new subscription may have to wait as long."""
+"""How long a broker may delay an empty response. A new subscription may wait for this long."""
 _NAMES_VERSION_MAX: Final = 12
 _PAUSE_S: Final = 0.2
 _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """What has been fetched for a task, in the order of each partition."""
+    """The fetched batches of a task, in order for each partition."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Subscription, Fetched | KafkaError]] = deque()
@@ -56,7 +55,7 @@ class Inbox:
             self._filled.notify()
 
     def take(self, timeout_s: float) -> tuple[Subscription, Fetched | KafkaError] | None:
-        """The next that was fetched; None after so long, or if `wake` is called."""
+        """Return the next fetched batches; None after the timeout, or if ``wake`` is called."""
         with self._filled:
             if not self._waiting and not self._woken:
                 self._filled.wait(timeout_s)
@@ -68,7 +67,7 @@ class Inbox:
             return None
 
     def wake(self) -> None:
-        """Make `take` come back."""
+        """Make ``take`` return."""
         with self._filled:
             self._woken = True
             self._filled.notify()
@@ -76,7 +75,7 @@ class Inbox:
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """A partition read for a task. Everything but `is_closed` belongs to the feed's loop."""
+    """A partition read for a task. Only the feed's loop uses it, except for ``is_closed``."""
 
     partition: TopicPartition
     position: int
@@ -86,13 +85,13 @@ class Subscription:
     served: int = 0
     is_closed: bool = False
     is_resting: bool = False
-    """There was an error that may pass: nothing is fetched for a moment."""
+    """True after a temporary error: nothing is fetched for a moment."""
     is_stuck: bool = False
-    """An error was handed over: nothing is fetched until the task subscribes again."""
+    """True if the task got an error: nothing is fetched until it subscribes again."""
 
 
 class Feed:
-    """Fetches for subscriptions, on a thread of its own; see the module's rules. Methods may come from any thread."""
+    """Fetches for subscriptions, on its own thread. See the module's rules. Any thread may call its methods."""
 
     def __init__(self, connection: Connection, isolation: Isolation) -> None:
         self._connection = connection
@@ -109,19 +108,19 @@ class Feed:
     def subscribe(
         self, partition: TopicPartition, offset: int, inbox: Inbox, limit_bytes: int = BUFFER_BYTES
     ) -> Subscription:
-        """Read the partition from the offset on, into the inbox, as long as less than the limit waits."""
+        """Read the partition from the offset on into the inbox, while less than the limit waits."""
         subscription = Subscription(partition, offset, inbox, limit_bytes)
         self._loop.call_soon_threadsafe(self._add, subscription)
         return subscription
 
     def unsubscribe(self, subscriptions: Iterable[Subscription]) -> None:
-        """Read these no longer; what was fetched of them is forgotten."""
+        """Stop reading these, and drop what was fetched of them."""
         for one in subscriptions:
             one.is_closed = True
             self._loop.call_soon_threadsafe(self._remove, one)
 
     def taken(self, subscription: Subscription, size_bytes: int) -> None:
-        """The task is done with so much of what waited."""
+        """Note that the task has taken this many bytes."""
         self._loop.call_soon_threadsafe(self._release, subscription, size_bytes)
 
     def close(self) -> None:
@@ -129,7 +128,7 @@ class Feed:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    # On the loop.
+    # In the feed's loop.
 
     def _add(self, subscription: Subscription) -> None:
         self._subscriptions.add(subscription)
@@ -162,7 +161,7 @@ class Feed:
             self._loop.close()
 
     async def _serve(self, client: Client) -> None:
-        """Keep a fetcher at work for every broker that leads something wanted."""
+        """Keep a fetcher running for every broker that leads a subscribed partition."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -176,7 +175,7 @@ class Feed:
                     self._fetchers[node] = self._loop.create_task(self._fetch_from(client, node))
 
     async def _place(self, client: Client) -> list[KafkaError]:
-        """Learn the leaders that are not known; the first error, if there was any."""
+        """Look up unknown leaders. Returns the first error, or None."""
         unplaced = [
             one for one in self._subscriptions if one not in self._leaders and not one.is_stuck and not one.is_resting
         ]
@@ -195,7 +194,7 @@ class Feed:
         return errors[:1]
 
     def _wanted(self, node: int) -> dict[TopicPartition, Subscription]:
-        """What to ask a broker for: of those that read the same partition the one that has waited longest."""
+        """Return the subscriptions to fetch from a broker; for each partition the one that has waited longest."""
         wanted: dict[TopicPartition, Subscription] = {}
         for one in self._subscriptions:
             if self._leaders.get(one) != node or one.is_stuck or one.buffered >= one.limit_bytes:
@@ -206,7 +205,7 @@ class Feed:
         return wanted
 
     async def _fetch_from(self, client: Client, node: int) -> None:
-        """Fetch from one broker as long as something of it is wanted."""
+        """Fetch from one broker while it leads a subscribed partition."""
         while wanted := self._wanted(node):
             try:
                 version = min(await client.version_for(FetchRequest, node=node), _NAMES_VERSION_MAX)
@@ -244,7 +243,7 @@ class Feed:
         )
 
     async def _hand_over(self, client: Client, subscription: Subscription, data: Any) -> None:
-        """Give a task its part of an answer."""
+        """Give a task its part of a response."""
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await fetch_once(client, subscription.partition, subscription.position, self._isolation, 1)
@@ -265,7 +264,7 @@ class Feed:
             subscription.inbox.put(subscription, fetched)
 
     def _misplaced(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look for their leaders again, in a while."""
+        """Look up their leaders again after a pause."""
         for one in subscriptions:
             self._leaders.pop(one, None)
             one.is_resting = True

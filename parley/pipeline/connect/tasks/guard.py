@@ -1,9 +1,8 @@
-"""What stands between a task and everything it changes: whether it may, here and now.
+"""Checks before every change by a task that the task is still allowed to make it.
 
-A task that did not stop in time is abandoned: its thread may run on, in a call that nothing can end. So a task asks
-before each call that puts something somewhere, and nothing that it says is passed on, stored or committed unless it
-may. What it put meanwhile in a target is between it and the target: exactly-once sinks find out by the offsets that
-the target has.
+A task that does not stop in time is abandoned: its thread may continue, in a call that nothing can end. So the runtime
+checks before each call that writes, and before it reports, stores or commits anything for the task. An abandoned task
+may still have written to its target: exactly-once sinks notice it by the offsets in the target.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ __all__ = ["Guard"]
 
 
 class Guard:
-    """The reports of one task, and its group's offsets, as long as it may act."""
+    """The reports of one task, and its group's offsets, while it is allowed to act."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """From now on it may do nothing."""
+        """Allow the task nothing from now on."""
         self._is_abandoned = True
 
     @property
@@ -38,7 +37,7 @@ class Guard:
         return not self._is_abandoned
 
     def check(self) -> None:
-        """Raises ConnectError if the task may not go on."""
+        """Raise ConnectError if the task may not continue."""
         if not self.may_act:
             raise ConnectError("the task was abandoned: another one may have taken its place")
 
@@ -57,20 +56,20 @@ class Guard:
         return self._reports.encoded(spec, offsets)
 
     def fence(self, spec: TaskSpec) -> None:
-        """As Reports. Raises ConnectError if the task may not."""
+        """As ``Reports``. Raises ConnectError if the task may not."""
         self.check()
         self._reports.fence(spec)
 
     def verify(self, spec: TaskSpec) -> None:
-        """As Reports. Raises ConnectError if the task may not."""
+        """As ``Reports``. Raises ConnectError if the task may not."""
         self._reports.verify(spec)
         self.check()
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        """As Reports. Raises ConnectError if the task may not."""
+        """As ``Reports``. Raises ConnectError if the task may not."""
         self.check()
         self._reports.store(spec, offsets)
 
     def commit(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a sink's offsets. Raises KafkaError, and ConnectError if the task may not, or may not any longer."""
+        """Commit a sink's offsets. Raises KafkaError, and ConnectError if the task may not, or no longer."""
         groups.commit(cluster, group, offsets, self.check)

@@ -1,8 +1,8 @@
-"""The tasks of a worker: a thread for each, so that one that fails, or is stuck, holds up no other.
+"""Runs the tasks of a worker, each in a thread, so that a failed or stuck task holds up no other.
 
-Tasks of a host share connections: one cluster for requests, one feed for reading for each isolation level. What
-happens goes to `Reports`. A task that does not stop in time is abandoned: its thread may run on, but nothing it does is
-reported, stored or committed any more (:mod:`parley.pipeline.connect.tasks.guard`).
+Tasks of a host share connections: a cluster for requests, and a feed for reading for each isolation level. ``Reports``
+gets their events. A task that does not stop in time is abandoned: its thread may continue, but nothing it does is
+reported, stored or committed (``guard``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from parley.pipeline.connect.worker_config import WorkerConfig
 __all__ = ["TaskHost"]
 
 _STEP_S: Final = 0.5
-"""How long a step of a task waits for something to do."""
+"""How long a step of a task waits for work."""
 _log = logging.getLogger(__name__)
 
 K = TypeVar("K")
@@ -47,9 +47,9 @@ def wall_clock_ms() -> int:
 
 
 class _Clients:
-    """The connections of the tasks of a process, shared by those that reach the same cluster in the same way.
+    """The connections of a process's tasks. Tasks share them if they reach the same cluster in the same way.
 
-    What no task uses any longer is closed.
+    Connections without a task are closed.
     """
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class _Clients:
         self._lock = threading.Lock()
 
     def cluster(self, connection: Connection, held: ExitStack) -> Cluster:
-        """A cluster, until `held` is closed."""
+        """Return a cluster, which stays open until ``held`` is closed."""
         return self._use(self._clusters, connection, lambda: Cluster(connection), held)
 
     def feed(self, connection: Connection, isolation: Isolation, held: ExitStack) -> Feed:
-        """A feed, until `held` is closed."""
+        """Return a feed, which stays open until ``held`` is closed."""
         return self._use(self._feeds, (connection, isolation), lambda: Feed(connection, isolation), held)
 
     def _use(self, shared: dict[K, C], key: K, make: Callable[[], C], held: ExitStack) -> C:
@@ -85,7 +85,7 @@ class _Clients:
         found.close()
 
     def close(self) -> None:
-        """End all, under tasks that were abandoned, too."""
+        """Close all connections, even those that abandoned tasks use."""
         with self._lock:
             self._is_closed = True
             feeds, clusters = list(self._feeds.values()), list(self._clusters.values())
@@ -105,7 +105,7 @@ class _Running:
         self.stopping = threading.Event()
         self.guard = guard
         self.held = ExitStack()
-        """The connections that it uses."""
+        """The task's connections."""
         self._make = make
         self._may_run = threading.Event()
         self._changed = threading.Event()
@@ -135,7 +135,7 @@ class _Running:
             with self.held:
                 self._work()
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"  # the trace is for the worker to tell
+            text = f"{type(error).__name__}: {error}"  # the worker reports the trace
             _log.error("Task %s failed and is stopped until it is started again: %s", self.spec.id, text)
             if not self.stopping.is_set():
                 self.guard.state(self.spec, State.FAILED, stack_trace(error))
@@ -161,7 +161,7 @@ class _Running:
         run.finish()
 
     def _finish_after_failure(self, run: SinkRun | SourceRun) -> None:
-        """What fails now is only a consequence: the first failure is what is told."""
+        """Finish a failed task. Later failures are only consequences: the first one is reported."""
         try:
             run.finish()
         except Exception as error:
@@ -176,7 +176,7 @@ class _Running:
 
 
 class TaskHost:
-    """Runs tasks in threads; see the module's rules. Its methods may come from any thread."""
+    """Runs tasks in threads. See the module's rules. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class TaskHost:
         self._lock = threading.Lock()
 
     def start(self, spec: TaskSpec) -> None:
-        """Start a task. What becomes of it is reported. Raises ConnectError if it runs already or cannot start."""
+        """Start a task. Its events are reported. Raises ConnectError if it runs already or cannot start."""
         running = _Running(spec, self._make, Guard(self._reports))
         with self._lock:
             if spec.id in self._running:
@@ -207,7 +207,7 @@ class TaskHost:
             self._running[spec.id] = running
 
     def pause(self, task: TaskId) -> None:
-        """Let it do nothing, once its present call is done; it keeps what it holds."""
+        """Pause a task after its present call. It keeps its partitions and connections."""
         if running := self._running.get(task):
             running.pause()
 
@@ -216,7 +216,7 @@ class TaskHost:
             running.resume()
 
     def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> None:
-        """Stop these, all at once; those that take longer are abandoned."""
+        """Stop these tasks, all at once. Those that take too long are abandoned."""
         with self._lock:
             ended = [self._running.pop(one) for one in tasks if one in self._running]
         for running in ended:
@@ -234,7 +234,7 @@ class TaskHost:
         self._clients.close()
 
     def _make(self, running: _Running) -> SinkRun | SourceRun:
-        """What a task needs, made in its own thread. Raises ConfigError, ConnectError."""
+        """Make a task and what it needs, in its own thread. Raises ConfigError, ConnectError."""
         spec, worker = running.spec, self._worker
         conversion = Conversion(spec, worker, self._plugins)
         producer = ClientSettings.of("producer", worker, spec.connector_config)

@@ -1,4 +1,4 @@
-"""What was fetched, as rows for a sink task."""
+"""Turns fetched batches into rows for a sink task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 def read_rows(fetched: Fetched, start: int, end: int = _OFFSET_MAX) -> list[Raw]:
-    """The records from one offset up to, not with, another that a consumer would see. Raises BadBatch."""
+    """Return the visible records from one offset up to, but without, another. Raises BadBatch."""
     rows: list[Raw] = []
     topic, partition = fetched.partition
     for batch in decode(fetched, start, end, include_headers=True):

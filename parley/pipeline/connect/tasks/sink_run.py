@@ -1,16 +1,14 @@
-"""One sink task: from its partitions to its `put`, and the offsets committed behind it.
+"""Runs one sink task: from its partitions to its ``put``, and to the commit of its offsets.
 
 Rules:
 
-1. `begin`, then `step` again and again, `finish` at the end: all by one thread. Nothing here starts threads or waits
-   longer than a step is told to.
-2. Partitions belong to tasks by their number, however many workers there are (`share`); a partition that is added goes
-   to one task and moves no other.
-3. A position is committed only once `pre_commit` has said that the target has it. If that fails the task goes back to
-   what was committed, and is given the records again; so it is with a batch that waits to be put again, all of it.
-4. An :class:`ExactlyOnceSinkTask` is asked where it stands whenever it gets partitions, and when a range could not be
-   put; until it has said so nothing is put. The group's offsets are then for people to look at.
-5. The guard is asked before each put.
+1. One thread calls ``begin``, then ``step`` repeatedly, and ``finish`` at the end. Nothing here starts threads, or
+waits longer than a step may. 2. A partition's number decides its task, whatever the number of workers (``share``). A
+new partition goes to one task and moves no other. 3. A position is committed only after ``pre_commit`` has confirmed
+that the target has it. If that fails, the task returns to the committed position and gets the records again, with the
+whole batch that waits for another ``put``. 4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets
+partitions, and after a range could not be put. Until it responds, nothing is put. Then the group's offsets are only for
+people to look at. 5. The guard is asked before each put.
 """
 
 from __future__ import annotations
@@ -46,47 +44,47 @@ __all__ = ["SinkRun", "share"]
 
 _RETRY_MS: Final = 1_000
 _LOOK_AGAIN_MS: Final = 10_000
-"""How often the topics' partitions are looked at."""
+"""How often the topics' partitions are looked up."""
 _LOOK_FOR_MISSING_MS: Final = 1_000
 _POLL_RECORDS: Final = 500
 _log = logging.getLogger(__name__)
 
 
 def share(partitions: Iterable[TopicPartition], task: int, tasks: int) -> set[TopicPartition]:
-    """The partitions of one of so many tasks."""
+    """Return the partitions of one of the tasks."""
     return {one for one in partitions if (zlib.crc32(one.topic.encode()) + one.partition) % tasks == task}
 
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that the task has."""
+    """A partition of the task."""
 
     partition: TopicPartition
     subscription: Subscription
     position: int
-    """Behind the last record that was put."""
+    """The offset behind the last record that was put."""
     committed: int
     rows: deque[Raw] = field(default_factory=deque)
     end: int = 0
-    """Behind the rows."""
+    """The offset behind the rows."""
     owed: deque[tuple[int, int]] = field(default_factory=deque)
-    """What was fetched and not put yet: where each piece ends, and its bytes."""
+    """The fetched pieces that are not put yet: the end of each, and its bytes."""
     since_ms: int = 0
-    """When the first of the rows came."""
+    """When the first of the rows arrived."""
     is_paused: bool = False
     is_in_doubt: bool = False
-    """An exactly-once task has to say how far its target has come."""
+    """True if an exactly-once task must first tell its target's position."""
 
 
 class _Batch(NamedTuple):
-    """Records to be put, and up to where that brings each partition."""
+    """Records to put, and the positions of the partitions after it."""
 
     records: list[SinkRecord]
     ends: dict[TopicPartition, int]
 
 
 class SinkContext:
-    """What the runtime does for a sink task; see :class:`parley.pipeline.connect.connector.SinkTaskContext`."""
+    """The runtime's services for a sink task. See ``parley.pipeline.connect.connector.SinkTaskContext``."""
 
     def __init__(self, configs: Mapping[str, str], errant_records: ErrantRecordReporter | None) -> None:
         self.configs = configs
@@ -114,7 +112,7 @@ class SinkContext:
 
 
 class SinkRun:
-    """See the module's rules. `stopping` of the tolerance ends what it waits for."""
+    """See the module's rules. ``stopping`` of the tolerance ends its waiting."""
 
     def __init__(
         self,
@@ -159,14 +157,14 @@ class SinkRun:
     # The life of a task.
 
     def begin(self) -> None:
-        """Start the task and give it its partitions. Raises whatever the task raises, KafkaError, ConnectError."""
+        """Start the task and give it its partitions. Raises what the task raises, KafkaError, ConnectError."""
         self._task.initialize(self._context)
         self._task.start(self._spec.task_config)
         self._look()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
     def step(self, wait_s: float) -> None:
-        """Wait at most so long for records and put some; commit if that is due. Raises as `begin` does."""
+        """Wait for records up to the timeout, and put some. Commit if that is due. Raises as ``begin`` does."""
         if self._now_ms() >= self._look_at_ms:
             self._look_again()
         if self._again is not None and not self._is_retry_due(wait_s):
@@ -180,7 +178,7 @@ class SinkRun:
             self.commit()
 
     def finish(self) -> None:
-        """Commit what was put, give the partitions back and stop the task. Raises what the task's `stop` raises."""
+        """Commit what was put, give the partitions back and stop the task. Raises what the task's ``stop`` raises."""
         try:
             self.commit(is_last=True)
             if self._held:
@@ -202,7 +200,7 @@ class SinkRun:
     # Partitions.
 
     def _look(self) -> None:
-        """Take in the partitions that were added, and give back those that are gone. Raises KafkaError."""
+        """Add new partitions, and give back deleted ones. Raises KafkaError."""
         seen = _partitions_of(self._cluster, self._topics)
         self._look_at_ms = self._now_ms() + (
             self._look_again_ms if seen.is_complete else min(_LOOK_FOR_MISSING_MS, self._look_again_ms)
@@ -216,7 +214,7 @@ class SinkRun:
             self._open(added)
 
     def _look_again(self) -> None:
-        """A cluster that cannot be reached now is no reason to fail: the task goes on with what it has."""
+        """Look up the partitions again. If the cluster cannot be reached, the task continues with those it has."""
         try:
             self._look()
         except KafkaError as error:
@@ -240,7 +238,7 @@ class SinkRun:
         return found | self._reset_offsets(missing)
 
     def _reset_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where `auto.offset.reset` leads. Raises ConnectError where it leads nowhere."""
+        """Return the offsets of ``auto.offset.reset``. Raises ConnectError if it is ``none``."""
         if not partitions:
             return {}
         if self._reset not in ("earliest", "latest"):
@@ -255,7 +253,7 @@ class SinkRun:
         self._go_to({})
 
     def _go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read on from these offsets; what waits of the partitions is forgotten, with a batch to be put again."""
+        """Continue from these offsets. Waiting records of the partitions are dropped, with a batch to put again."""
         for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
             if held is None:
@@ -267,7 +265,7 @@ class SinkRun:
             held.owed.clear()
 
     def _take_back(self) -> dict[TopicPartition, int]:
-        """Forget the batch that is to be put again; where its records have to be read from."""
+        """Drop the batch that waits for another put. Returns the offsets from which to read its records again."""
         waiting, self._again = self._again, None
         return {one: self._held[one].position for one in (waiting.ends if waiting else ()) if one in self._held}
 
@@ -275,7 +273,7 @@ class SinkRun:
         return self._feed.subscribe(partition, offset, self.inbox, self._limit_bytes)
 
     def _follow_wishes(self) -> None:
-        """What the task has asked its context for."""
+        """Do what the task has requested of its context."""
         sought, self._context.sought = self._context.sought, {}
         if sought:
             self._go_to(sought)
@@ -285,7 +283,7 @@ class SinkRun:
     # Records.
 
     def _receive(self, wait_s: float) -> None:
-        """Wait for something that was fetched, and take it in with what else is there."""
+        """Wait for fetched batches, and take all there are."""
         while (found := self.inbox.take(wait_s)) is not None:
             subscription, fetched = found
             wait_s = 0.0
@@ -316,18 +314,18 @@ class SinkRun:
         held.owed.append((held.end, len(fetched.records)))
 
     def _leave_out(self, bad: BadBatch) -> None:
-        """Give up the records of a batch that cannot be read. Raises ConnectError where errors are not tolerated."""
+        """Skip the records of an unreadable batch. Raises ConnectError if errors are not tolerated."""
         with suppress(LeftOut):
             raise self._tolerance.failed(Stage.KAFKA_CONSUME, self._feed, bad, None)
 
     def _put_up_to(self, held: _Held, end: int) -> None:
-        """Everything before the offset was put."""
+        """Note that everything before the offset was put."""
         held.position = end
         while held.owed and held.owed[0][0] <= end:
             self._feed.taken(held.subscription, held.owed.popleft()[1])
 
     def _not_fetched(self, held: _Held, error: KafkaError) -> None:
-        """An offset that the log does not have leads where `auto.offset.reset` says; other errors are the end."""
+        """If the log does not have the offset, follow ``auto.offset.reset``. Raise any other error."""
         if not isinstance(error, OffsetOutOfRange):
             raise error
         offsets = self._reset_offsets([held.partition])
@@ -346,7 +344,7 @@ class SinkRun:
         return made
 
     def _step_by_batches(self, wait_s: float) -> None:
-        """Put one batch of rows of all partitions, or the batch that failed before once more."""
+        """Put a batch of all partitions' rows, or again the batch that failed before."""
         if self._again is None:
             if not any(one.rows and not one.is_paused for one in self._held.values()):
                 self._receive(wait_s)
@@ -375,7 +373,7 @@ class SinkRun:
         return _Batch(self._converted(rows), ends)
 
     def _step_by_ranges(self, task: ExactlyOnceSinkTask, wait_s: float) -> None:
-        """Hand over the ranges that are large or old enough."""
+        """Put the ranges that are large or old enough."""
         if not self._learn(task, wait_s):
             return
         now_ms = self._now_ms()
@@ -390,7 +388,7 @@ class SinkRun:
                 return
 
     def _learn(self, task: ExactlyOnceSinkTask, wait_s: float) -> bool:
-        """Ask the target how far it has come, where that is not known, and go there; whether it has said so."""
+        """Ask the target for unknown positions, and go there. Returns True if it has responded."""
         asked = sorted(one for one, held in self._held.items() if held.is_in_doubt)
         if not asked:
             return True
@@ -412,7 +410,7 @@ class SinkRun:
         return 0 if is_full else held.since_ms + task.range_ms
 
     def _put_range(self, task: ExactlyOnceSinkTask, held: _Held) -> bool:
-        """Hand over one range; False: it is to be tried again, and what the target has now is not known."""
+        """Put one range. Returns False if it must be retried, and the target's position is unknown."""
         rows = [held.rows[at] for at in range(min(len(held.rows), task.range_records))]
         end = held.rows[len(rows)].offset if len(held.rows) > len(rows) else held.end
         offsets = OffsetRange(*held.partition, held.position, end)
@@ -439,7 +437,7 @@ class SinkRun:
     # Offsets.
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Commit how far the target has come. A failure is logged, and the task goes back, unless it ends anyway."""
+        """Commit the target's positions. A failure is logged, and the task goes back, unless it ends anyway."""
         self._context.commit_requested = False
         self._commit_at_ms = self._now_ms() + self._interval_ms
         positions = {partition: held.position for partition, held in self._held.items()}
@@ -463,7 +461,7 @@ class SinkRun:
 
 
 class _Errant:
-    """Takes records that a task cannot write (KIP-610)."""
+    """Takes the records that a task cannot write (KIP-610)."""
 
     def __init__(self, tolerance: Tolerance, task: SinkTask) -> None:
         self._tolerance = tolerance
@@ -474,7 +472,7 @@ class _Errant:
 
 
 class _Seen(NamedTuple):
-    """The partitions there are of the topics; whether all that are named exist; those of which nothing is known now."""
+    """The topics' partitions, whether all named topics exist, and the topics about which nothing is known now."""
 
     partitions: set[TopicPartition]
     is_complete: bool

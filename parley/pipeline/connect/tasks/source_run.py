@@ -1,10 +1,10 @@
-"""One source task: from its `poll` to its topics, and the source offsets stored behind it.
+"""Runs one source task: from its ``poll`` to its topics, and to the stored source offsets.
 
 Rules:
 
-1. `begin`, then `step` again and again, `finish` at the end: all by one thread.
-2. An offset is stored only once every record up to it is in its topic (at least once): after a crash the source is read
-   again from the last stored offset.
+1. One thread calls ``begin``, then ``step`` repeatedly, and ``finish`` at the end.
+2. An offset is stored only when every record up to it is in its topic (at least once). After a crash, the source is
+   read again from the last stored offset.
 3. Offsets are stored every ``offset.flush.interval.ms``, and when the task stops.
 """
 
@@ -48,7 +48,7 @@ class _StoredOffsets:
 
 
 class SourceContext:
-    """What the runtime does for a source task."""
+    """The runtime's services for a source task."""
 
     def __init__(
         self, configs: Mapping[str, str], offsets: _StoredOffsets, transactions: TransactionContext | None
@@ -87,10 +87,10 @@ class SourceRun:
         self._commit_at_ms = 0
         self._used: set[str] = set()
         self._done: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        """Offsets behind records that are in their topics, not stored yet, by their partitions."""
+        """By partition, the offsets that are not stored yet and whose records are in their topics."""
 
     def begin(self) -> None:
-        """Start the task. Raises whatever it raises."""
+        """Start the task. Raises what it raises."""
         self._start()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
@@ -100,7 +100,7 @@ class SourceRun:
         self._task.start(self._spec.task_config)
 
     def step(self, wait_s: float) -> None:
-        """Poll once and write what came, then wait if nothing came; store offsets if that is due."""
+        """Poll once and write the records, or wait if there are none. Store offsets if that is due."""
         polled = self._poll(wait_s)
         if polled:
             self._send(polled)
@@ -131,7 +131,7 @@ class SourceRun:
                 self._done[key] = (record.source_partition, record.source_offset)
 
     def _use(self, topics: Set[str]) -> None:
-        """Make the topics unless they are there, and report those that the task has not used before."""
+        """Create missing topics, and report those that the task uses for the first time."""
         for topic in topics - self._used:
             self._topics.make(topic)
             self._used.add(topic)
@@ -143,7 +143,7 @@ class SourceRun:
             self._writer.write(outgoing)
         except (KafkaError, ValueError) as error:
             if isinstance(error, KafkaError) and not error.code.retriable and len(outgoing) > 1:
-                # One of them is refused, which must not take the others with it.
+                # One record is refused, which must not fail the others.
                 for one in outgoing:
                     self._write([one])
                 return
@@ -153,7 +153,7 @@ class SourceRun:
                 return
 
     def commit(self) -> None:
-        """Store the offsets behind what is in its topics. A failure is logged; it is tried again the next time."""
+        """Store the offsets of the records in its topics. A failure is logged, and retried the next time."""
         self._commit_at_ms = self._now_ms() + self._interval_ms
         try:
             if self._done:
@@ -165,7 +165,7 @@ class SourceRun:
         self._task.commit()
 
     def finish(self) -> None:
-        """Store offsets and stop the task. Raises what its `stop` raises."""
+        """Store offsets and stop the task. Raises what its ``stop`` raises."""
         try:
             self.commit()
         except Exception as error:
@@ -177,7 +177,7 @@ class SourceRun:
 
 
 class TopicMaker:
-    """Makes the topics of a source connector as its ``topic.creation.*`` say (KIP-158); else the broker makes them."""
+    """Creates the topics of a source connector by its ``topic.creation.*`` (KIP-158), or leaves that to the broker."""
 
     def __init__(self, cluster: Cluster, config: Mapping[str, str], *, is_enabled: bool) -> None:
         self._cluster = cluster
@@ -187,7 +187,7 @@ class TopicMaker:
         self._groups = [*names, "default"] if is_enabled and has_default else []
 
     def make(self, topic: str) -> None:
-        """Make the topic, unless it is there. Raises ConnectError."""
+        """Create the topic if it is missing. Raises ConnectError."""
         group = next((one for one in self._groups if self._takes(one, topic)), None)
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""What a task is started with: everything a process elsewhere needs to know, and can be pickled."""
+"""What a task is started with. It can be pickled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ __all__ = ["ClientSettings", "ExactlyOnce", "Reports", "TaskSpec"]
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """How a source task writes exactly once: its transactional id, the topic of its offsets, and the generation of its
-    connector's tasks that it is one of."""
+    """How a source task writes exactly once: its transactional id, its offsets topic, and its generation of tasks."""
 
     transactional_id: str
     offsets_topic: str
@@ -32,11 +31,11 @@ _TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task to run. `incarnation` is new with each start: what an abandoned one still says is known as such by it."""
+    """A task to run. ``incarnation`` is new with each start: it shows reports of abandoned tasks."""
 
     id: TaskId
     tasks: int
-    """How many tasks the connector has."""
+    """The number of the connector's tasks."""
     incarnation: int
     is_sink: bool
     connector_config: Mapping[str, str] = field(repr=False)
@@ -45,23 +44,23 @@ class TaskSpec:
     exactly_once: ExactlyOnce | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The connector's own keys that all connectors have, as typed values. Raises ConfigError."""
+        """The keys that all connectors have, as typed values. Raises ConfigError."""
         return (SINK if self.is_sink else SOURCE).parse(self.connector_config)
 
 
 class Reports(Protocol):
-    """Where a task's host says what happens, and where source offsets are. Called from the threads of tasks."""
+    """Takes the events of a host's tasks, and keeps source offsets. The threads of tasks call it."""
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None: ...
 
     def topic_used(self, spec: TaskSpec, topic: str) -> None: ...
 
     def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The offsets stored for these partitions of a source."""
+        """The stored offsets of these partitions of a source."""
         ...
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        """Store offsets; they are durable when it returns. Raises ConnectError."""
+        """Store offsets. They are durable when this returns. Raises ConnectError."""
         ...
 
     def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
@@ -69,24 +68,24 @@ class Reports(Protocol):
         ...
 
     def fence(self, spec: TaskSpec) -> None:
-        """Have all older tasks of the connector fenced (KIP-618). Raises ConnectError."""
+        """Fence all older tasks of the connector (KIP-618). Raises ConnectError."""
         ...
 
     def verify(self, spec: TaskSpec) -> None:
-        """Raises ConnectError if newer tasks of the connector were committed, or the task is another worker's."""
+        """Raise ConnectError if newer tasks of the connector were committed, or if another worker has the task."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of a task's clients: Kafka's names, the connector's over the worker's, as far as they apply."""
+    """The settings of a task's clients, by Kafka's names. The connector's settings override the worker's."""
 
     given: Mapping[str, str] = field(repr=False)
     security: SecurityProperties = NO_SECURITY
 
     @classmethod
     def of(cls, kind: str, worker: WorkerConfig, connector: Mapping[str, str]) -> ClientSettings:
-        """`kind` is producer or consumer, `connector` the connector's configuration."""
+        """``kind`` is producer or consumer. ``connector`` is the connector's configuration."""
         own = with_prefix(connector, f"{kind}.override.")
         given = {**worker.with_prefix(f"{kind}."), **own}
         if own.get(_TOKEN_ENDPOINT, "") not in ("", worker.given.get(_TOKEN_ENDPOINT, "")):
@@ -104,7 +103,7 @@ class ClientSettings:
         )
 
     def integer(self, name: str, default: int) -> int:
-        """Raises ConfigError for what is no number."""
+        """An integer setting. Raises ConfigError if it is not a number."""
         text = self.given.get(name, str(default))
         if not text.strip().isdecimal():
             raise ConfigError(f"Invalid value {text} for configuration {name}: Not a number of type INT")

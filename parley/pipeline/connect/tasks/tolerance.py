@@ -1,12 +1,11 @@
-"""What becomes of a record that cannot be converted or transformed: tried again, left out, or the task's end (KIP-298).
+"""Decides about records that cannot be converted or transformed: retry, skip, or fail the task (KIP-298).
 
 Rules:
 
-1. A `RetriableError` is tried again for ``errors.retry.timeout``, with pauses that grow up to
-   ``errors.retry.delay.max.ms``.
-2. What then still fails ends the task with ``errors.tolerance=none``; with ``all`` it is left out, once it was logged
-   and sent to the dead letter topic, as far as the connector asks for that.
-3. What a connector's own `put` or `poll` raises is not tolerated.
+1. A ``RetriableError`` is retried for ``errors.retry.timeout``, with pauses that grow up to
+``errors.retry.delay.max.ms``. 2. A record that still fails ends the task with ``errors.tolerance=none``. With ``all``
+it is skipped, after it is logged and sent to the dead letter topic, if the connector's configuration says so. 3. Errors
+of a connector's own ``put`` or ``poll`` are not tolerated.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from parley.pipeline.connect.transforms import KeyOrValue
 __all__ = ["DeadLetters", "LeftOut", "Raw", "Stage", "Tolerance"]
 
 PREFIX: Final = "__connect.errors."
-"""Of the headers that say what was wrong with a record."""
+"""The prefix of the headers that describe a record's failure."""
 _EXCEPTIONS: Final[Mapping[type, str]] = {
     ConnectError: "org.apache.kafka.connect.errors.ConnectException",
     DataError: "org.apache.kafka.connect.errors.DataException",
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 
 class Stage(Enum):
-    """What was being done, by Kafka's names."""
+    """The stage of processing, by Kafka's names."""
 
     TASK_POLL = "TASK_POLL"
     TASK_PUT = "TASK_PUT"
@@ -53,7 +52,7 @@ class Stage(Enum):
 
 
 class Raw(NamedTuple):
-    """A record as it lies in its topic."""
+    """A record as it is in its topic."""
 
     topic: str
     partition: int
@@ -66,20 +65,20 @@ class Raw(NamedTuple):
 
 
 class DeadLetters(Protocol):
-    """Takes the records that are left out."""
+    """Takes the skipped records."""
 
     def send(self, raw: Raw, context: Mapping[str, str]) -> None:
-        """Put the record into the dead letter topic, with the context as headers where that is asked for."""
+        """Write the record to the dead letter topic, with the context as headers if that is configured."""
         ...
 
 
 class LeftOut(Exception):
-    """A record is left out; it has been logged and sent away as the connector asks for."""
+    """A record is skipped. It has been logged and sent to the dead letter topic as configured."""
 
 
 @dataclass(slots=True)
 class Tolerance:
-    """The rules of one task. `stopping` ends pauses."""
+    """The rules of one task. ``stopping`` ends pauses."""
 
     task: TaskId
     settings: Mapping[str, Any]
@@ -88,9 +87,9 @@ class Tolerance:
     now_ms: Callable[[], int] = field(kw_only=True)
 
     def run(self, stage: Stage, of: object, work: Callable[[], T], record: object) -> T:
-        """What the work answers. `of` is what carries it out, `record` what it is about.
+        """Run the work and return its result. ``of`` is the object that does it, ``record`` is the record.
 
-        Raises LeftOut, or ConnectError where the failure is not tolerated.
+        Raises LeftOut, or ConnectError if the failure is not tolerated.
         """
         deadline: int | None = None
         pause_ms = _FIRST_PAUSE_MS
@@ -109,7 +108,7 @@ class Tolerance:
             pause_ms *= 2
 
     def failed(self, stage: Stage, of: object, error: BaseException, record: object) -> LeftOut:
-        """Leave a record out; what to raise then. Raises ConnectError where that is not tolerated."""
+        """Skip a record, and return the exception to raise. Raises ConnectError if the failure is not tolerated."""
         self._say(stage, of, error, record)
         if self.settings["errors.tolerance"] != "all":
             raise ConnectError(
@@ -153,7 +152,7 @@ class Tolerance:
 
 
 def _class_name(one: object) -> str:
-    """The class of an object, by Kafka's name if it has one: programs that read dead letters know those."""
+    """The class of an object, by Kafka's name if it has one, which programs that read dead letters know."""
     kind = type(one)
     side = f"${one.side.value}" if isinstance(one, KeyOrValue) else ""
     return _EXCEPTIONS.get(kind) or kafkas_name(kind) + side

@@ -1,4 +1,4 @@
-"""Records of tasks into topics: what source tasks polled, and what goes to a dead letter topic."""
+"""Writes records of tasks to topics: those of source tasks, and those for a dead letter topic."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ _log = logging.getLogger(__name__)
 
 
 class TopicWriter:
-    """Writes the records of one task, idempotently. After an error it takes a new producer id: records that failed may
-    be in the topic twice."""
+    """Writes the records of one task, idempotently.
+
+    After an error it gets a new producer id, so records that failed may be in the topic twice."""
 
     def __init__(self, cluster: Cluster, settings: ClientSettings) -> None:
         self._cluster = cluster
@@ -51,7 +52,7 @@ class TopicWriter:
         self._producer: Producer | None = None
 
     def write(self, records: Sequence[Outgoing]) -> None:
-        """Write the records; they are in their topics when it returns. Raises KafkaError, or ValueError."""
+        """Write the records. They are in their topics when this returns. Raises KafkaError, or ValueError."""
         if not records:
             return
         if self._producer is None:
@@ -70,9 +71,9 @@ class TopicWriter:
 
 
 class TransactionWriter:
-    """Writes records of one task in transactions. Every method raises KafkaError; of no use after that, but to close.
+    """Writes records of one task in transactions. Every method raises KafkaError. Then it can only be closed.
 
-    A transaction begins with the first record that is written behind the one before.
+    A transaction begins with the first record after the end of the previous one.
     """
 
     def __init__(self, cluster: Cluster, settings: ClientSettings, transactional_id: str) -> None:
@@ -86,11 +87,11 @@ class TransactionWriter:
         self._is_open = False
 
     def claim(self) -> None:
-        """Fence earlier owners of the transactional id, and abort what they left open."""
+        """Fence earlier owners of the transactional id, and abort their open transactions."""
         self._producer.identity()
 
     def write(self, records: Sequence[Outgoing]) -> None:
-        """Add records to the transaction. Raises ValueError for what cannot be a record."""
+        """Add records to the transaction. Raises ValueError if one cannot be a record."""
         if records:
             self._add(_rows(records), None)
 
@@ -107,7 +108,7 @@ class TransactionWriter:
         self._producer.write(rows, topic=topic)
 
     def flush(self) -> None:
-        """Wait until all that was added is in its topics, where no reader of committed records sees it yet."""
+        """Wait until all added records are in their topics. Readers of committed records do not see them yet."""
         if self._is_open:
             self._producer.flush()
 
@@ -118,14 +119,14 @@ class TransactionWriter:
             self._is_open = False
 
     def abort(self) -> bool:
-        """Abort the transaction; False if none is open."""
+        """Abort the transaction. Returns False if none is open."""
         was_open, self._is_open = self._is_open, False
         if was_open:
             self._producer.abort()
         return was_open
 
     def close(self) -> None:
-        """Abort what is open, if that can be done: else the next owner of the id does, or the broker after a while."""
+        """Abort an open transaction if possible. Otherwise the next owner of the id does, or the broker in time."""
         try:
             self.abort()
         except (KafkaError, RuntimeError) as error:
@@ -149,7 +150,7 @@ def _compression(name: str) -> Compression:
 
 
 class DeadLetterTopic:
-    """The topic that records are sent to which a sink connector leaves out; made if it is not there."""
+    """The topic for records that a sink connector skips. It is created if it is missing."""
 
     def __init__(self, cluster: Cluster, writer: TopicWriter, settings: Mapping[str, Any]) -> None:
         self._topic: str = settings["errors.deadletterqueue.topic.name"]
@@ -168,7 +169,7 @@ class DeadLetterTopic:
 def create_topic(
     cluster: Cluster, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
 ) -> None:
-    """Make a topic unless it is there. Raises ConnectError with the broker's reason."""
+    """Create a topic if it is missing. Raises ConnectError with the broker's reason."""
     kind = CreateTopicsRequest
     settings = [kind.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     topic = kind.CreatableTopic(
