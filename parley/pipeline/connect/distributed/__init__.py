@@ -1,5 +1,5 @@
-"""Workers that share out connectors among them: the topics they keep what they know in, their group, its rebalances.
+"""Workers that share connectors: their group, its rebalances, and the topics that store their state.
 
-Formats and names are Kafka Connect's, so that a cluster of its workers can go on as one of ours, and the other way
+Formats and names are Kafka Connect's, so that Parley's workers can replace Kafka's on a cluster, and the other way
 round.
 """

@@ -1,12 +1,13 @@
-"""This worker's part of the work of its group, and, where it leads, everybody's.
+"""This worker's part of its group's work and, if it leads, the parts of all workers.
 
-`Share` is the group's `Member`. What the group has given it (`Running.allowed`) runs here (`Running.work`), but for
-what is being stopped or started. Rules:
+``Share`` is the group's ``Member``. The work that the group has assigned (``Running.allowed``) runs here
+(``Running.work``), except for work that is being stopped or started. Rules:
 
-1. Before it joins, it reads the configurations to the end and stops tasks whose connector has another number of tasks
-   by now: their partitions are shared by that number, and the workers start the others only after all have joined.
-2. What was taken away is stopped before it joins again, which it then does at once: the leader gives it to others.
-3. A worker that has not read as far as the leader reads on before it starts anything.
+1. Before it joins, it reads the configurations to the end, and stops tasks whose connector has another number of tasks
+   now: that number decides which partitions a task has. Workers start the others only after all have joined.
+2. Revoked work is stopped before the worker joins again, which it then does at once. Then the leader assigns it to
+   others.
+3. A worker that has read less than the leader reads on before it starts anything.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Share:
-    """See the module's rules. `on_leading` is called whenever it was found to lead."""
+    """See the module's rules. ``on_leading`` is called whenever this worker is the leader of a new generation."""
 
     def __init__(
         self,
@@ -51,9 +52,9 @@ class Share:
         self.leads = False
         self.version = 0
         self.joined = asyncio.Event()
-        """Set while it has a place in the group."""
+        """Set while this worker is a member of the group."""
         self.settled = asyncio.Event()
-        """Set while it has, and no rebalance runs: the leader and the assignment are known."""
+        """Set while it is a member and no rebalance runs: the leader and the assignment are known."""
         self._url = url
         self._configs = configs
         self._running = running
@@ -65,12 +66,12 @@ class Share:
         self._on_leading = on_leading
         self._sharing = Sharing(max_delay_ms)
         self._owners: dict[str, Work] = {}
-        """By URL what each worker has, where this one leads."""
+        """The work of each worker, by its URL, if this worker leads."""
         self._starting: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
     def wanted(self) -> Work:
-        """All that is to run somewhere."""
+        """All work that must run on some worker."""
         state = self._configs.state
         names = frozenset(state.connectors)
         return Work(names, frozenset(task for name in names for task in state.task_ids(name)))
@@ -140,7 +141,7 @@ class Share:
         )
         if assignment.revoked:
             await self._running.stop(assignment.revoked)
-            await self._told()  # lest it comes behind what the next to run this says
+            await self._told()  # otherwise this could arrive after a state that the next worker reports
             self._membership.rejoin()
         elif assignment.delay_ms > 0:
             self._membership.rejoin(assignment.delay_ms / 1000)
@@ -159,7 +160,7 @@ class Share:
         await self._running.stop(self._running.work)
 
     async def stop(self) -> None:
-        """End what is being started, stop everything, and start nothing again."""
+        """Cancel starts in progress, stop everything, and start nothing again."""
         self._is_stopping = True
         for one in self._starting:
             one.cancel()
@@ -169,14 +170,14 @@ class Share:
 
     def _lead(self, assignment: Assignment, member_id: str) -> None:
         if assignment.leader != member_id:
-            self._sharing = Sharing(self._max_delay_ms)  # what it remembers is out of date when it leads again
+            self._sharing = Sharing(self._max_delay_ms)  # what it remembers is outdated when it leads again
         self.leads = assignment.leader == member_id
         self.leader_url = assignment.leader_url or None
         if self.leads:
             self._on_leading()
 
     def _begin(self, work: Work) -> None:
-        """Start work without waiting for it: a slow connector must not cost the place in the group."""
+        """Start work without waiting for it: a slow connector must not cost the membership."""
         if not work or self._is_stopping:
             return
         task = asyncio.create_task(self._running.start(work))
@@ -189,7 +190,7 @@ class Share:
                 await self._telling.told()
 
     async def _read_on(self) -> bool:
-        """Read the configurations to the end; False if that took too long."""
+        """Read the configurations to the end. Returns False if that takes too long."""
         try:
             async with asyncio.timeout(self._sync_seconds):
                 await self._configs.refresh()

@@ -1,14 +1,14 @@
-"""How the leader shares out connectors and tasks among the workers of the group. Pure decisions.
+"""Assigns connectors and tasks to the workers of the group; the leader runs this. Decisions only.
 
-`share_out` is for protocol version 0: it assigns everything again, in turn. `Sharing` is for later versions (KIP-415):
-members keep what they have and the leader says what comes to it or goes:
+``share_out`` is for protocol version 0: it assigns everything again, in turn. ``Sharing`` is for later versions
+(KIP-415): members keep their work, and the leader assigns or revokes the difference:
 
 1. Deleted connectors and tasks, and those that two members have, are revoked.
-2. New connectors and tasks are given at once to the member that has least.
-3. What a member had that is gone is held back for `max_delay_ms`: a worker that is restarted gets its own back, since
-   it goes to those that came meanwhile. All join again when the time is up.
-4. When nothing is held back, members that have more than their part give up what is too much. It is given to others in
-   the rebalance that follows, when it was stopped for certain.
+2. New connectors and tasks go at once to the member with the fewest.
+3. The work of a lost member is held back for ``max_delay_ms``, and then goes to new members. So a restarted worker gets
+   its work back. All members join again when the time is up.
+4. If nothing is held back, members with more than their share give up the excess. The next rebalance assigns it to
+   others, when it has certainly stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def share_out(members: Iterable[str], wanted: Work) -> dict[str, Work]:
-    """All that is wanted, in turn: connectors first, then tasks, each by name."""
+    """Assign all work in turn: connectors first, then tasks, each by name."""
     order = sorted(members)
     shares: dict[str, tuple[set[str], set[TaskId]]] = {member: (set(), set()) for member in order}
     turn = 0
@@ -41,7 +41,7 @@ def share_out(members: Iterable[str], wanted: Work) -> dict[str, Work]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What comes to each member and what goes, and after how many ms they join again for what is held back."""
+    """The work that each member gets and loses, and after how many ms they join again for held-back work."""
 
     assigned: Mapping[str, Work]
     revoked: Mapping[str, Work]
@@ -50,22 +50,22 @@ class Decision:
 
 @dataclass(slots=True)
 class Sharing:
-    """What the leader remembers from one rebalance to the next; another leader begins with nothing to remember."""
+    """What the leader remembers between rebalances. A new leader begins without it."""
 
     max_delay_ms: int
     _given: Work = NO_WORK
-    """All that some member had, or was given, after the last rebalance."""
+    """All work that members had, or were assigned, after the last rebalance."""
     _members: frozenset[str] = frozenset()
     _held_until_ms: int | None = None
     _candidates: set[str] = field(default_factory=set)
-    """Members that came while work is held back."""
+    """Members that joined while work is held back."""
 
     def decide(self, has: Mapping[str, Work], wanted: Work, now_ms: int) -> Decision:
-        """Share out what is wanted among the members, who have what they say they have."""
+        """Assign the wanted work to the members. Each member reports what it has."""
         doubled = _doubled(has.values())
         kept = {member: (work & wanted) - doubled for member, work in has.items()}
         revoked = {member: work - kept[member] for member, work in has.items()}
-        free = wanted - Work.union(kept.values()) - doubled  # what is doubled must first be stopped by both
+        free = wanted - Work.union(kept.values()) - doubled  # work that two members have must first be stopped by both
         lost = free & self._given
         fresh = free - lost
         self._candidates |= has.keys() - self._members if self._held_until_ms is not None else set()
@@ -85,7 +85,7 @@ class Sharing:
         return Decision(given, revoked, delay)
 
     def _delay(self, lost: Work, now_ms: int) -> int:
-        """For how long what is lost is still held back; 0: it is given away now."""
+        """For how long lost work is still held back. 0 means that it is assigned now."""
         if not lost:
             self._held_until_ms = None
             self._candidates.clear()
@@ -108,7 +108,7 @@ def _doubled(parts: Iterable[Work]) -> Work:
 
 
 def _give(work: Work, among: Iterable[str], kept: Mapping[str, Work], given: dict[str, Work]) -> None:
-    """Give each connector, then each task, to the member that has least of the kind."""
+    """Assign each connector, then each task, to the member with the fewest of the kind."""
     members = list(among)
     _give_kind(sorted(work.connectors), members, kept, given, lambda one: len(one.connectors), _as_connector)
     _give_kind(sorted(work.tasks), members, kept, given, lambda one: len(one.tasks), _as_task)
@@ -138,7 +138,7 @@ def _give_kind(
 
 
 def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, Work]:
-    """What members have beyond their part of the connectors, and of the tasks."""
+    """What members have beyond their share of the connectors, and of the tasks."""
     now = {member: kept[member] | given[member] for member in kept}
     connectors = _beyond({member: len(one.connectors) for member, one in now.items()})
     tasks = _beyond({member: len(one.tasks) for member, one in now.items()})
@@ -152,7 +152,7 @@ def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, 
 
 
 def _beyond(counts: Mapping[str, int]) -> dict[str, int]:
-    """How many each member must give up, so that none has two more than another."""
+    """How many each member must give up, so that no member has two more than another."""
     if max(counts.values()) - min(counts.values()) <= 1:
         return dict.fromkeys(counts, 0)
     least, over = divmod(sum(counts.values()), len(counts))

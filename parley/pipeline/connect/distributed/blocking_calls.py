@@ -1,6 +1,6 @@
-"""Calls that block, from the loop: each in a thread of its own, that does not keep the process from ending.
+"""Runs blocking calls from the loop: each in its own thread, which does not keep the process alive.
 
-A pool would do for calls that come back. A connector's code may not: then it must cost its own thread only.
+A pool would suffice for calls that return. A connector's code may not return. Then it must cost only its own thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def in_thread(what: Callable[..., T], *arguments: object) -> T:
-    """What the call answers, or raises. Cancelled, it goes on without being waited for."""
+    """Run the call. Returns its result, or raises its exception. If cancelled, the call continues in its thread."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -28,9 +28,9 @@ async def in_thread(what: Callable[..., T], *arguments: object) -> T:
     def run() -> None:
         try:
             told = (answer.set_result, what(*arguments))
-        except BaseException as error:  # it is raised where the call is waited for
+        except BaseException as error:  # the waiting caller raises it
             told = (answer.set_exception, error)  # type: ignore[assignment]
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, *told)
 
     threading.Thread(target=run, name=f"connect-{getattr(what, '__name__', 'call')}", daemon=True).start()

@@ -1,17 +1,17 @@
-"""What a worker does because of what the configuration log says, in the order of the log.
+"""Carries out the changes in the configuration log, in their order.
 
 ======================  ==============================================================================================
 a connector is new      the leader assigns the work again
 ... is changed          its worker restarts it, and computes its tasks again
 ... is deleted          its workers stop it and its tasks; the leader assigns the work again
-tasks are committed     if their number changed, the leader assigns again; else the worker restarts those that changed
-a target state          is handed to the connector and its tasks here
-a restart is asked for  what is here and meant is restarted
+tasks are committed     if their number changed, the leader assigns again; else the worker restarts changed ones
+a target state          is passed to the connector and its tasks here
+a restart is requested  the named connector and tasks that run here are restarted
 a logger's level        is set
 ======================  ==============================================================================================
 
-A connector that has begun to run, or asks for it, has its tasks worked out; where they differ from those in the log the
-leader writes them, asked by a signed request if it is another worker. This is tried until it succeeds.
+A worker computes a connector's tasks when the connector starts, and when it requests this. If they differ from those in
+the log, the leader writes them. Another worker sends it a signed request. This is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_failed: bool) -> Work:
-    """What of a connector is restarted when that is asked for (KIP-745)."""
+    """Return what a restart request concerns of a connector (KIP-745)."""
 
     def is_meant(state: State) -> bool:
         return state is State.FAILED if only_failed else state is not State.RESTARTING
@@ -63,7 +63,7 @@ def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_
 
 
 class Following:
-    """See the module's rules. A caller that writes configurations holds `turn`."""
+    """See the module's rules. A caller that writes configurations holds ``turn``."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Following:
         self._rules = rules
         self._now_ms = now_ms
         self._counts: dict[str, int] = {}
-        """The connectors known here, with their numbers of tasks."""
+        """The known connectors, with their numbers of tasks."""
         self._worked_out: dict[str, Mapping[str, str]] = {}
-        """The configurations of connectors here for which tasks were last worked out."""
+        """The configurations of connectors for which this worker computed tasks last."""
         self._doing: set[asyncio.Task[None]] = set()
         self._client = httpx.AsyncClient(timeout=30, verify=True if tls is None else tls)
         self._running: Running
@@ -96,24 +96,24 @@ class Following:
         self._fencing: Fencing
 
     def use(self, running: Running, share: Share, fencing: Fencing) -> None:
-        """Act on this."""
+        """Set the parts that changes act on."""
         self._running, self._share, self._fencing = running, share, fencing
 
     async def start(self) -> None:
-        """Read what the log has, and follow it."""
+        """Read the log, and follow it."""
         await self._configs.start(self._on_change)
         state = self._configs.state
         self._counts = {name: len(state.tasks.get(name, ())) for name in state.connectors}
 
     async def stop(self) -> None:
-        """End what is being done."""
+        """Cancel the work in progress."""
         for one in self._doing:
             one.cancel()
         await asyncio.gather(*self._doing, return_exceptions=True)
         await self._client.aclose()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it beside what else is done; for one connector in order, since `Running` takes turns."""
+        """Do it in a task. For one connector, the order is kept, since ``Running`` takes turns."""
         task = asyncio.create_task(work)
         self._doing.add(task)
         task.add_done_callback(self._done)
@@ -123,7 +123,7 @@ class Following:
         if not task.cancelled() and task.exception() is not None:
             _log.error("a change of configuration could not be carried out", exc_info=task.exception())
 
-    # What the log says.
+    # Changes in the log.
 
     def _on_change(self, changed: Changed) -> None:
         name = changed.name
@@ -164,7 +164,7 @@ class Following:
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
     def _share_anew(self) -> None:
-        """Everybody joins again who reads this: else the others would learn of it by their next heartbeats."""
+        """Join again, as every worker does that reads this. By heartbeats, the others would learn it later."""
         if self._share.joined.is_set():
             self._membership.rejoin()
 
@@ -183,8 +183,7 @@ class Following:
     # Leading.
 
     def lead(self) -> None:
-        """This worker leads: keep earlier leaders from writing, see to the key that workers sign with, and forget
-        statuses of what is no more."""
+        """Start to lead: fence earlier leaders, renew the signing key if needed, and delete outdated statuses."""
         self._do(self._lead())
 
     async def _lead(self) -> None:
@@ -216,10 +215,10 @@ class Following:
             tasks = [task for task in self._statuses.tasks if task.connector == name and task not in wanted]
             await self._statuses.delete(name, tasks, whole=False)
 
-    # Working out tasks.
+    # Computing tasks.
 
     def reconfigure(self, name: str) -> None:
-        """Work out the tasks of a connector that runs here."""
+        """Compute the tasks of a connector that runs here."""
         self._do(self._work_out(name))
 
     async def _work_out(self, name: str) -> None:
@@ -252,7 +251,7 @@ class Following:
     # Before a task writes exactly once.
 
     async def fence(self, task: TaskId) -> None:
-        """Have the leader fence older tasks of the connector. Raises ConnectError."""
+        """Let the leader fence older tasks of the connector. Raises ConnectError."""
         give_up, pause = asyncio.get_running_loop().time() + _FENCE_S, _RETRY_FIRST_S
         while True:
             try:
@@ -273,7 +272,7 @@ class Following:
             await self._ask_leader("PUT", f"connectors/{quote(name, safe='')}/fence", b"")
 
     async def verify(self, task: TaskId, generation: int) -> None:
-        """Raises ConnectError if newer tasks of the connector were committed, or the task is another worker's."""
+        """Raise ConnectError if newer tasks of the connector were committed, or if another worker has the task."""
         try:
             await self._configs.refresh()
         except KafkaError as error:
@@ -290,7 +289,7 @@ class Following:
             )
 
     async def _submit(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """Have the leader write the tasks. Raises HerderError, KafkaError or httpx.HTTPError."""
+        """Let the leader write the tasks. Raises HerderError, KafkaError or httpx.HTTPError."""
         if self._share.leads:
             async with self._turn:
                 await self._configs.put_tasks(name, tasks)

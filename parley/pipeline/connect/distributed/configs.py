@@ -1,4 +1,4 @@
-"""What is wanted: connectors, the tasks they were divided into, their target states; kept in a log of one partition.
+"""The wanted connectors, their tasks and their target states, in a log of one partition.
 
 The records are Kafka Connect's (``config.storage.topic``), keys as text and values as JSON:
 
@@ -13,8 +13,8 @@ The records are Kafka Connect's (``config.storage.topic``), keys as text and val
 ``tasks-fencing-NAME``                ``{"task-count": n}``: no older task can write, so many may (KIP-618)
 ====================================  ==================================================================
 
-`ConfigState` is what the records say, and `ConfigState.apply` the only thing that changes it: everybody who has read
-the same records knows the same. A record that makes no sense is skipped with a line in the log.
+``ConfigState`` is the state by these records. Only ``ConfigState.apply`` changes it, so workers that have read the same
+records have the same state. An invalid record is skipped with a log line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionKey(NamedTuple):
-    """What workers sign requests among them with; created_ms since 1970."""
+    """The key with which workers sign requests to each other. ``created_ms`` is in ms since 1970."""
 
     key: bytes
     algorithm: str
@@ -53,7 +53,7 @@ class SessionKey(NamedTuple):
 
 
 class Change(StrEnum):
-    """What a record can change."""
+    """The kinds of changes by a record."""
 
     CONNECTOR = "connector"
     DELETED = "deleted"
@@ -65,7 +65,7 @@ class Change(StrEnum):
 
 
 class Changed(NamedTuple):
-    """What a record has changed: of which connector or logger, and the switches or the level that came with it."""
+    """A change by a record: the connector or logger, and the switches or the level."""
 
     what: Change
     name: str
@@ -74,12 +74,12 @@ class Changed(NamedTuple):
 
 @dataclass(slots=True)
 class ConfigState:
-    """What the records up to `offset` say."""
+    """The state by the records up to ``offset``."""
 
     offset: int = -1
     connectors: dict[str, dict[str, str]] = field(default_factory=dict)
     tasks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-    """The configurations of the tasks of each connector that was divided up."""
+    """The task configurations of each connector that has tasks."""
     targets: dict[str, TargetState] = field(default_factory=dict)
     session_key: SessionKey | None = None
     fenced_counts: dict[str, int] = field(default_factory=dict)
@@ -87,16 +87,16 @@ class ConfigState:
 
     They outlive the connector: one of the same name must fence them."""
     unfenced: set[str] = field(default_factory=set)
-    """Connectors with tasks that were committed after their last round of fencing."""
+    """Connectors whose tasks were committed after their last round of fencing."""
     generations: dict[str, int] = field(default_factory=dict)
     """How often the tasks of each connector were committed."""
     _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
-    """Task configurations whose commit has not come yet."""
+    """Task configurations without their commit so far."""
     inconsistent: set[str] = field(default_factory=set)
     """Connectors whose commit does not match the task configurations before it: the leader must compute these again."""
 
     def target(self, name: str) -> TargetState:
-        """What is wanted of a connector."""
+        """The target state of a connector."""
         return self.targets.get(name, TargetState.STARTED)
 
     def task_ids(self, name: str) -> list[TaskId]:
@@ -109,7 +109,7 @@ class ConfigState:
         return configs[task.task] if 0 <= task.task < len(configs) else None
 
     def apply(self, record: Keyed) -> Changed | None:
-        """Take a record in; what it changed."""
+        """Apply a record. Returns what it changed."""
         self.offset = record.offset + 1
         try:
             key = record.key.decode()
@@ -142,7 +142,7 @@ class ConfigState:
             return None
         self.unfenced.add(name)
         count = int(value["tasks"])
-        # What is missing before the commit may be kept from an earlier one: the log is compacted.
+        # A task configuration may be older than the previous commit, because the log is compacted.
         known = dict(enumerate(self.tasks.get(name, ())))
         found = {number: config for number, config in {**known, **deferred}.items() if number < count}
         if len(found) < count:
@@ -201,7 +201,7 @@ def _texts(properties: Any) -> dict[str, str]:
 
 
 class LeaderWrites(Protocol):
-    """How the leader writes to the log so that an earlier leader cannot any longer (KIP-618)."""
+    """The leader's writes to the log, which fence earlier leaders (KIP-618)."""
 
     async def claim(self) -> None:
         """Fence all earlier leaders. Raises KafkaError."""
@@ -215,10 +215,11 @@ class LeaderWrites(Protocol):
 
 
 class ConfigStore:
-    """The configurations, and how they are changed. Only the leader of the group may write, but for target states and
-    levels of loggers. With `leader_writes` it must have claimed that first, and no earlier leader can write then.
+    """The configurations, and their changes.
 
-    Every write comes back when it was read back: `state` then has it. Raises KafkaError where it cannot be written.
+    Only the leader of the group may write, except for target states and levels of loggers. With ``leader_writes`` it
+    must first call ``claim``. Then no earlier leader can write. Each write returns when it was read back, so ``state``
+    has it. It raises KafkaError if it fails.
     """
 
     def __init__(self, log: Log, leader_writes: LeaderWrites | None = None) -> None:
@@ -228,18 +229,18 @@ class ConfigStore:
         self._on_change: Callable[[Changed], None] | None = None
 
     async def start(self, on_change: Callable[[Changed], None]) -> None:
-        """Read what is there; only what comes later is told to `on_change`, in order."""
+        """Read the log. ``on_change`` gets only later changes, in order."""
         await self._log.start(self._take)
         self._on_change = on_change
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following the log."""
         if self._leader_writes is not None:
             await self._leader_writes.stop()
         await self._log.stop()
 
     async def claim(self) -> None:
-        """This worker leads: keep earlier leaders from writing, if workers are configured to do that (KIP-618)."""
+        """Start to lead: fence earlier leaders, if the workers are configured so (KIP-618)."""
         if self._leader_writes is not None:
             await self._leader_writes.claim()
 
@@ -249,7 +250,7 @@ class ConfigStore:
             self._on_change(changed)
 
     async def refresh(self) -> None:
-        """Read up to the end."""
+        """Read to the end of the log."""
         await self._log.read_to_end()
 
     async def put_connector(self, name: str, config: Mapping[str, str], target: TargetState | None) -> None:
@@ -258,7 +259,7 @@ class ConfigStore:
         await self._lead([*records, (_CONNECTOR + name, {"properties": dict(config)})])
 
     async def delete_connector(self, name: str) -> None:
-        """Forget a connector and its target state."""
+        """Delete a connector and its target state."""
         await self._lead([(_CONNECTOR + name, None), (_TARGET + name, None)])
 
     async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
@@ -269,11 +270,11 @@ class ConfigStore:
         await self._lead([*records, (_COMMIT + name, {"tasks": len(configs)})])
 
     async def put_fenced(self, name: str, count: int) -> None:
-        """Note that no task of a connector can write but those of the present commit, which are so many."""
+        """Note that all tasks of a connector are fenced except those of the present commit, and their number."""
         await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:
-        """Ask for another state of a connector; one that stops gives up its tasks."""
+        """Set the target state of a connector. A stopped connector gives up its tasks."""
         record = _target_record(name, target)
         if target is TargetState.STOPPED:
             await self._lead([(_COMMIT + name, {"tasks": 0}), record])
@@ -281,7 +282,7 @@ class ConfigStore:
             await self._write([record])
 
     async def put_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
-        """Ask the workers of the connector and its tasks to start them again."""
+        """Request a restart from the workers of the connector and its tasks."""
         await self._lead([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
 
     async def put_logger(self, name: str, level: str) -> None:
@@ -289,7 +290,7 @@ class ConfigStore:
         await self._write([(_LOGGER + name, {"level": level})])
 
     async def put_session_key(self, key: SessionKey) -> None:
-        """Give all workers another key to sign with."""
+        """Give all workers another signing key."""
         text = base64.b64encode(key.key).decode()
         await self._lead(
             [(_SESSION_KEY, {"key": text, "algorithm": key.algorithm, "creation-timestamp": key.created_ms})]
@@ -300,7 +301,7 @@ class ConfigStore:
         await self._log.read_to_end()
 
     async def _lead(self, records: Sequence[tuple[str, Any]]) -> None:
-        """Write what only the leader may."""
+        """Write as the leader."""
         await (self._leader_writes or self._log).send(_encoded(records))
         await self._log.read_to_end()
 

@@ -1,8 +1,8 @@
-"""Rounds of fencing: before new tasks of a source write in transactions, no older task may any longer (KIP-618).
+"""Rounds of fencing: all older tasks are fenced before new tasks of a source write in transactions (KIP-618).
 
-A task writes under the transactional id ``<group>-<connector>-<number>``. One that begins fences the earlier task of
-its own number; a connector that is divided into fewer tasks, or into others, must have all earlier ones fenced. The
-leader does that once for each commit of tasks, and notes in the log that it has (``tasks-fencing-NAME``).
+A task writes under the transactional id ``<group>-<connector>-<number>``. A new task fences the earlier task with its
+number. If a connector gets fewer tasks, or other ones, all earlier ones must be fenced. The leader does this once for
+each commit of tasks, and notes it in the log (``tasks-fencing-NAME``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 class Fencing:
     """The leader's rounds, one at a time for each connector.
 
-    A caller that writes configurations holds `turn`. `fence_tasks` fences the first so many tasks of a connector with
-    its configuration; it blocks, and raises KafkaError or ConnectError.
+    A caller that writes configurations holds ``turn``. ``fence_tasks`` fences the first tasks of a connector, up to a
+    number, with its configuration. It blocks, and raises KafkaError or ConnectError.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Fencing:
         self._rounds: dict[str, asyncio.Lock] = {}
 
     async def round(self, name: str) -> None:
-        """No task of the connector can write any longer but those of the present commit, when this returns.
+        """Fence all tasks of the connector except those of the present commit.
 
-        Raises NotFound for a connector that is deleted, Rebalancing if tasks are committed meanwhile, KafkaError, and
+        Raises NotFound if the connector is deleted, Rebalancing if tasks are committed meanwhile, KafkaError, and
         ConnectError.
         """
         async with self._rounds.setdefault(name, asyncio.Lock()):
@@ -54,7 +54,7 @@ class Fencing:
                 raise NotFound(f"Connector {name} not found")
             generation, count = state.generations.get(name, 0), len(state.tasks.get(name, ()))
             before = state.fenced_counts.get(name)
-            # A single task fences the single one before it by itself.
+            # A single task fences the single task before it by itself.
             if before is not None and (before, count) != (1, 1):
                 _log.info("fencing %d earlier tasks of %s", before, name)
                 await in_thread(self._fence_tasks, name, config, before)

@@ -1,4 +1,4 @@
-"""Writing to the topic of configurations as the leader of the workers' group, in transactions (KIP-618).
+"""Writes to the topic of configurations as the leader of the workers' group, in transactions (KIP-618).
 
 All leaders of a group share one transactional id. The leader that claims it fences earlier leaders: their
 writes fail, even if they do not know yet that another worker leads. Instances of the schema registry use it for their
@@ -22,7 +22,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 __all__ = ["TransactionalWrites", "leader_id"]
 
 _DELIVERY_MS: Final = 20_000
-"""How long a write may take, and how long the transaction of a leader that died holds up readers of the topic."""
+"""How long a write may take, and how long a dead leader's transaction may delay readers of the topic."""
 _SCHEMA: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class TransactionalWrites:
         return producer
 
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write all of the records or none. Raises KafkaError, also when a later leader has fenced this one."""
+        """Write all of the records or none. Raises KafkaError, also if a later leader has fenced this one."""
         async with self._turn:
             producer, self._producer = self._producer, None
             if producer is None:

@@ -1,12 +1,12 @@
-"""What runs in this worker: started, stopped and restarted one after the other for each connector; its states told.
+"""The connectors and tasks of this worker: starts, stops and restarts them, and reports their states.
 
 Rules:
 
-1. Calls into the worker block, so they go to threads; for one connector they never overlap. What does not stop in
-   `stop_seconds` is left to itself.
-2. What the worker says of its connectors and tasks (`WorkerEvents`, from any thread) is told (`Telling`) with the
-   generation of the group at that time.
-3. What is stopped here is told as UNASSIGNED, unless another worker has said more since or it is deleted.
+1. Calls into the worker block, so they run in threads. For one connector they never overlap. What does not stop within
+   ``stop_seconds`` is abandoned.
+2. Events of connectors and tasks (``WorkerEvents``, from any thread) are reported (``Telling``) with the group's
+   generation at that time.
+3. Stopped work is reported as UNASSIGNED, unless another worker has reported a later state or it is deleted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class Running:
-    """The connectors and tasks of this worker. Also the `WorkerEvents` that the worker is made with.
+    """The connectors and tasks of this worker. It is also the worker's ``WorkerEvents``.
 
-    `version_of` tells the version of a connector's class by the connector's configuration; `reconfigure` is called with
-    the name of a connector whose task configurations must be computed again.
+    ``version_of`` returns the version of a connector's class by its configuration. ``reconfigure`` is called with the
+    name of a connector whose task configurations must be computed again.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Running:
         stop_seconds: float,
     ) -> None:
         self.work = NO_WORK
-        """What was started here, and not stopped."""
+        """The work that was started here, and not stopped."""
         self.allowed = NO_WORK
-        """What the group has given to this worker: nothing else is started."""
+        """The work that the group has assigned to this worker: nothing else is started."""
         self.generation = 0
         self._worker_id = worker_id
         self._telling = telling
@@ -71,16 +71,16 @@ class Running:
         self._task_counts: dict[str, int] = {}
         """How many tasks the connector had when its tasks here were started."""
         self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
-        """The configurations, of the connector and its own, with which a task was started, and its generation."""
+        """The connector's and the task's configuration with which each task was started, and its generation."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.get_running_loop()
         self._worker: Worker
 
     def use(self, worker: Worker) -> None:
-        """Run on this worker, which has this object as its events."""
+        """Set the worker, which has this object as its events."""
         self._worker = worker
 
-    # What the worker says.
+    # Events of the worker.
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
         """As WorkerEvents."""
@@ -108,7 +108,7 @@ class Running:
         asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
     def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
-        """A state to be told; a connector that has begun to run has its tasks worked out."""
+        """Report a state. If a connector has started, request its tasks."""
         name = of.connector if isinstance(of, TaskId) else of
         if state is State.FAILED:
             _log.error("%s %s has failed:\n%s", "task" if isinstance(of, TaskId) else "connector", of, trace)
@@ -120,23 +120,22 @@ class Running:
     # Starting and stopping.
 
     async def start(self, work: Work) -> None:
-        """Start what is not started yet; what fails to start is told as FAILED."""
+        """Start work that does not run yet. What fails to start is reported as FAILED."""
         starting = [self._in_turn(name, self._start_connector, name) for name in work.connectors]
         starting += [self._in_turn(task.connector, self._start_task, task) for task in work.tasks]
         await asyncio.gather(*starting)
 
     async def stop(self, work: Work) -> None:
-        """Stop what runs of this; comes back when it does not run any longer."""
+        """Stop this work. Returns when it no longer runs."""
         names = work.connectors | {task.connector for task in work.tasks}
         await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
 
     async def stop_tasks_of(self, name: str) -> None:
-        """Stop the tasks of a connector that run here, and wait for those that are stopping: their last offsets are
-        committed then."""
+        """Stop a connector's tasks here, and wait until their last offsets are committed."""
         await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
 
     async def _stop_in_time(self, name: str, work: Work) -> None:
-        """Stop a connector, or leave it to itself: one that hangs must not hold up the others, nor the group."""
+        """Stop a connector, or abandon it: one that hangs must not hold up others or the group."""
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._in_turn(name, self._stop_of, name, work)
@@ -146,7 +145,7 @@ class Running:
             self._stopped(name, work & self.work)
 
     async def restart(self, work: Work) -> None:
-        """Stop, and start again with the configuration there is now."""
+        """Stop and start again, with the present configuration."""
         again = work & self.work
         await self.stop(again)
         for name in again.connectors:
@@ -156,18 +155,18 @@ class Running:
         await self.start(again)
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
-        """Pause, stop or go on with a connector and its tasks."""
+        """Pause, stop or resume a connector and its tasks."""
         if name in self.work.connectors or any(task.connector == name for task in self.work.tasks):
             await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
 
     async def task_configs(self, name: str) -> list[dict[str, str]]:
-        """What the connector wants its tasks to be. Raises whatever it raises."""
+        """Ask the connector for its tasks' configurations. Raises what it raises."""
         return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
-        """The tasks here whose connector has another number of tasks by now: they must end before others begin.
+        """The tasks here whose connector has another number of tasks now: they must end before others begin.
 
-        So must those of an older generation, if their connector writes exactly once.
+        If a connector writes exactly once, its tasks of an older generation must end, too.
         """
         state = self._state()
         changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
@@ -181,9 +180,9 @@ class Running:
         )
 
     def reconfigured(self, name: str) -> Work:
-        """The tasks of a connector that were started here with other configurations than there are now.
+        """The tasks of a connector that were started here with other configurations than the present ones.
 
-        Of a source that writes exactly once these are all: those of an older generation are fenced.
+        For a source that writes exactly once these are all tasks: those of an older generation are fenced.
         """
         state = self._state()
         connector = state.connectors.get(name)
@@ -197,7 +196,7 @@ class Running:
         )
 
     def _generation(self, name: str, connector: dict[str, str] | None) -> int:
-        """Which tasks of a connector may write now; 0 if older ones may as well."""
+        """The generation of a connector's tasks that may write now; 0 if older ones may, too."""
         try:
             counts = connector is not None and self._worker.writes_exactly_once(connector)
         except ConnectError:
@@ -205,7 +204,7 @@ class Running:
         return self._state().generations.get(name, 0) if counts else 0
 
     def failed(self, name: str, error: BaseException) -> None:
-        """A connector of this worker cannot go on."""
+        """Report that a connector of this worker cannot continue."""
         self._say(name, State.FAILED, stack_trace(error))
 
     async def _in_turn(self, name: str, what: Callable[..., Awaitable[T]], *arguments: object) -> T:
@@ -222,7 +221,7 @@ class Running:
         except Exception as error:
             self.failed(name, error)
             return
-        if name not in self.work.connectors:  # it was given up meanwhile
+        if name not in self.work.connectors:  # it was given up since
             await in_thread(self._worker.stop_connector, name)
 
     async def _start_task(self, task: TaskId) -> None:
@@ -255,7 +254,7 @@ class Running:
         self._stopped(name, Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks)))
 
     def _stopped(self, name: str, work: Work) -> None:
-        """What of a connector runs here no longer."""
+        """Forget a connector's work that no longer runs here."""
         connectors, tasks = work.connectors & {name}, frozenset(one for one in work.tasks if one.connector == name)
         self.work -= Work(connectors, tasks)
         for task in tasks:

@@ -1,14 +1,13 @@
-"""A compacted topic as a log of keyed records that every worker reads whole and then follows.
+"""A compacted topic as a log of keyed records. Every worker reads it from the start and then follows it.
 
-`Log` is what the stores of configurations, statuses and offsets are kept in; `TopicLog` is a topic, `MemoryLog` is for
-a worker that is alone. Rules:
+Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog``), or memory for a standalone worker
+(``MemoryLog``). Rules:
 
-1. Records reach `on_record` in the order of their partition, each at least once, also those that were sent from here.
-2. `start` comes back when everything was read that was there; `read_to_end` when everything was read that was there
-   when it was called: a worker that sends a record and then reads to the end has read this record.
-3. What may pass (a leader that moves, a broker that comes back) is tried again until it succeeds or the log is stopped;
-   `send` gives up after `SEND_SECONDS`.
-4. Records of aborted transactions are left out; reading to the end waits for the transactions that are open there.
+1. ``on_record`` gets the records in the order of their partition, each at least once, also those sent from here. 2.
+``start`` returns when it has read all existing records; ``read_to_end`` when it has read all that existed when it was
+called. So a worker that sends a record and then reads to the end has read this record. 3. Temporary errors (a leader
+moves, a broker returns) are retried until the log is stopped. ``send`` fails after ``SEND_SECONDS``. 4. Records of
+aborted transactions are left out. Reading to the end waits for open transactions there.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = ["Keyed", "Log", "MemoryLog", "TopicLog"]
 
 SEND_SECONDS: Final = 30.0
 _NAMES_UNTIL: Final = 12
-"""Up to this version of Produce and Fetch topics are named; later ones want their ids."""
+"""Up to this version, Produce and Fetch name topics. Later versions use their ids."""
 _FETCH_WAIT_MS: Final = 500
 _FETCH_BYTES: Final = 1 << 20
 _FIRST_PAUSE_S: Final = 0.05
@@ -49,7 +48,7 @@ OnRecord = Callable[["Keyed"], None]
 
 
 class Keyed(NamedTuple):
-    """A record of a log: its offset and what it says; without a value it takes the key's earlier ones back."""
+    """A record of a log: its offset, key and value. A record without a value deletes the key."""
 
     offset: int
     key: bytes
@@ -61,7 +60,7 @@ class Log(ABC):
 
     @abstractmethod
     async def start(self, on_record: OnRecord) -> None:
-        """Read what is there, and follow from then on."""
+        """Read all existing records, and follow from then on."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -69,15 +68,15 @@ class Log(ABC):
 
     @abstractmethod
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write pairs of key and value, in this order where they are of one partition. Raises KafkaError."""
+        """Write pairs of key and value, in this order within a partition. Raises KafkaError."""
 
     @abstractmethod
     async def read_to_end(self) -> None:
-        """Comes back when everything was read that is there now."""
+        """Wait until everything is read that exists now."""
 
 
 class MemoryLog(Log):
-    """What is sent is read at once, and forgotten with the process."""
+    """A log in memory: what is sent is read at once. It ends with the process."""
 
     def __init__(self) -> None:
         self._on_record: OnRecord | None = None
@@ -100,14 +99,14 @@ class MemoryLog(Log):
 
 
 class TopicLog(Log):
-    """A topic. `bootstrap` and `client_id` are the worker's; `now_ms` gives the time of records."""
+    """A topic as a log. ``bootstrap`` and ``client_id`` are the worker's. ``now_ms`` gives the time of records."""
 
     def __init__(
         self, bootstrap: str, plan: TopicPlan, *, client_id: str, security: ClientSecurity, now_ms: Callable[[], int]
     ) -> None:
         self._plan = plan
         self._now_ms = now_ms
-        # Apart, since a fetch that waits for records holds up what is sent behind it on the same connection.
+        # Another client: a fetch that waits for records delays later requests on the same connection.
         self._reader = Client(bootstrap, client_id=client_id, security=security)
         self._writer = Client(bootstrap, client_id=client_id, security=security)
         self._positions: dict[int, int] = {}
@@ -117,9 +116,9 @@ class TopicLog(Log):
         self._on_aborted: OnRecord | None = None
 
     async def start(self, on_record: OnRecord, on_aborted: OnRecord | None = None) -> None:
-        """As every log; `on_aborted` gets the records of aborted transactions that are still in the topic.
+        """As ``Log.start``. ``on_aborted`` gets the records of aborted transactions that are still in the topic.
 
-        Raises ConnectError where the topic cannot be made, or is not as it must be.
+        Raises ConnectError if the topic cannot be created, or is not as required.
         """
         self._on_aborted = on_aborted
         partitions = await prepare(self._writer, self._plan)
@@ -152,7 +151,7 @@ class TopicLog(Log):
         return all(self._positions.get(partition, 0) >= end for partition, end in ends.items())
 
     async def _offsets(self, timestamp: int) -> dict[int, int]:
-        """The first (-2) or the end (-1) of every partition, asked for until every one is known."""
+        """The first (-2) or the end offset (-1) of every partition. This retries until all are known."""
         found: dict[int, int] = {}
         pause = _FIRST_PAUSE_S
         while len(found) < len(self._positions):
@@ -183,7 +182,7 @@ class TopicLog(Log):
         for partition in partitions:
             node = await client.leader(self._plan.name, partition, fresh=fresh)
             by_node.setdefault(node, []).append(partition)
-            fresh = False  # it brought all of them
+            fresh = False  # it returned all of them
         return by_node
 
     async def _follow(self, on_record: OnRecord) -> None:
@@ -201,7 +200,7 @@ class TopicLog(Log):
                 await asyncio.sleep(pause)
 
     async def _fetch(self, node: int, partitions: Sequence[int], on_record: OnRecord) -> bool:
-        """Read on in partitions that the node leads; False where it leads one of them no longer."""
+        """Read on in partitions that the node leads. Returns False if it no longer leads one of them."""
         asked = [
             FetchRequest.FetchPartition(
                 partition=one, fetch_offset=self._positions[one], partition_max_bytes=_FETCH_BYTES
@@ -258,7 +257,7 @@ class TopicLog(Log):
         by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for key, value in records:
             by_partition.setdefault(partition_of(key, len(self._positions)), []).append((key, value))
-        async with self._sending:  # one after the other, so that a retry never overtakes
+        async with self._sending:  # one after the other, so that a retry never overtakes a record
             for partition, of_it in by_partition.items():
                 await self._produce(partition, of_it)
 

@@ -24,20 +24,20 @@ LEVELS: Final = {
 
 
 class Loggers:
-    """Knows which levels were changed, and when."""
+    """The loggers, and when their levels were changed."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._modified: dict[str, int] = {}
 
     def all(self) -> dict[str, LoggerLevel]:
-        """Every logger there is, with the level that counts for it."""
+        """Every logger, with its effective level."""
         return {name: LoggerLevel(_name(_logger(name)), self._modified.get(name)) for name in [ROOT, *_names()]}
 
     def set(self, name: str, level: str) -> list[str]:
-        """Set the level of a logger and of those below: the names of those that had another one.
+        """Set the level of a logger and of those below. Returns the names of those that had another one.
 
-        Raises NotFound where there is no such level.
+        Raises NotFound if there is no such level.
         """
         level, name = level.upper(), ROOT if name.lower() == ROOT else name
         if level not in LEVELS:
@@ -61,6 +61,6 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name(logger: logging.Logger) -> str:
-    """Kafka's name of the level that counts for the logger: the nearest one that is not above it."""
+    """Kafka's name of the logger's effective level: the nearest level that is not above it."""
     number = logger.getEffectiveLevel()
     return next((name for name, least in reversed(LEVELS.items()) if number >= least), "ALL")

@@ -1,13 +1,13 @@
-"""A worker's place in its group, by the broker's classic group protocol (protocol type "connect").
+"""A worker's membership in its group, by the classic group protocol (protocol type "connect").
 
-`Group` keeps the place: it joins, has the work shared out if it leads, tells the herder what it got, shows life, and
-joins again on request. `Alone` is the group of a standalone worker. Rules:
+``Group`` keeps the membership: it joins, lets the herder assign the work if it leads, passes the assignment to the
+herder, sends heartbeats, and joins again on request. ``Alone`` is the group of a standalone worker. Rules:
 
-1. The herder (`Member`) is told everything in order: `on_assigned` of one generation ends before the next join.
-2. A place that is lost (the session has ended, the broker knows the member no longer, the coordinator was silent for
-   ``session.timeout.ms``) is told by `on_lost`: others may run this work from now on.
-3. What may pass is tried again for ever, after a pause; what will not (the group is used by others, no rights) ends
-   `Group.run` with ConnectError.
+1. The herder (``Member``) is called in order: ``on_assigned`` of one generation ends before the next join.
+2. If the membership is lost (the session has expired, the broker no longer knows the member, the coordinator was silent
+   for ``session.timeout.ms``), ``on_lost`` is called: other workers may run this work from now on.
+3. Temporary errors are retried for ever, after a pause. Permanent ones (another kind of group has this name, no rights)
+   end ``Group.run`` with ConnectError.
 """
 
 from __future__ import annotations
@@ -62,43 +62,43 @@ _log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """What the group wants of the herder."""
+    """What the group calls in the herder."""
 
     def member_state(self) -> MemberState:
-        """What this worker tells the leader."""
+        """Return this worker's state for the leader."""
         ...
 
     async def before_join(self, version: int | None) -> None:
-        """It will join again; with version 0 of the protocol it must have nothing then. None: there is no work yet."""
+        """Prepare to join again. With version 0 of the protocol, all work must stop. None if there is no work yet."""
         ...
 
     def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
-        """Share out the work among all members, itself one of them: this worker leads."""
+        """Assign the work to all members, including this one, which leads."""
         ...
 
     async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
-        """The group has decided."""
+        """Take this worker's assignment."""
         ...
 
     async def on_lost(self) -> None:
-        """The place in the group is lost, and all work with it."""
+        """Note that the membership is lost, and all work with it."""
         ...
 
 
 class Membership(ABC):
-    """A place in a group."""
+    """A membership in a group."""
 
     @abstractmethod
     async def run(self, member: Member) -> None:
-        """Keep the place until cancelled; then it is given up."""
+        """Keep the membership until cancelled. Then leave the group."""
 
     @abstractmethod
     def rejoin(self, after_s: float = 0.0) -> None:
-        """Join again, which starts a rebalance; after some time if given."""
+        """Join again, which starts a rebalance; after a delay, if one is given."""
 
 
 class Alone(Membership):
-    """The group of one worker: all work is its own."""
+    """The group of a standalone worker, which has all work."""
 
     def __init__(self) -> None:
         self._wanted = asyncio.Event()
@@ -119,24 +119,24 @@ class Alone(Membership):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How the place is kept; times in ms, names as in Kafka's worker configuration."""
+    """The settings of a membership. Times are in ms, names as in Kafka's worker configuration."""
 
     group_id: str
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
     protocol: str = "sessioned"
-    """The newest protocol it takes part in: all older ones are offered too."""
+    """The newest protocol of this worker. It offers all older ones, too."""
 
     @property
     def protocols(self) -> list[str]:
-        """The protocols offered, the newest first."""
+        """The offered protocols, the newest first."""
         return [name for name, version in reversed(PROTOCOLS.items()) if version <= PROTOCOLS[self.protocol]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where it stands after a join."""
+    """The membership after a join."""
 
     coordinator: int
     member_id: str
@@ -145,7 +145,7 @@ class _Place:
 
 
 class Group(Membership):
-    """A place in a group of the cluster."""
+    """A membership in a group of the cluster."""
 
     def __init__(self, bootstrap: str, settings: GroupSettings, *, client_id: str, security: ClientSecurity) -> None:
         self._settings = settings
@@ -158,7 +158,7 @@ class Group(Membership):
         _after(after_s, self._rejoin)
 
     async def run(self, member: Member) -> None:
-        """As every membership. Raises ConnectError where no other try will help."""
+        """As ``Membership.run``. Raises ConnectError after a permanent error."""
         try:
             await self._keep(member)
         finally:
@@ -173,7 +173,7 @@ class Group(Membership):
         while True:
             try:
                 await member.before_join(None if self._place is None else self._place.version)
-                self._rejoin.clear()  # by now it has read whatever it was wanted for
+                self._rejoin.clear()  # by now it has read what the caller needs
                 place, assignment = await self._join(member)
                 self._place, pause = place, _PAUSE_S
                 await self._live(member, place, assignment)
@@ -264,7 +264,7 @@ class Group(Membership):
     # Living.
 
     async def _live(self, member: Member, place: _Place, assignment: Assignment) -> None:
-        """Show life until it must join again. Raises KafkaError where the place may be lost."""
+        """Send heartbeats until it must join again. Raises KafkaError if the membership may be lost."""
         beating = asyncio.create_task(self._beat(place))
         try:
             await member.on_assigned(assignment, place.member_id, place.generation, place.version)
@@ -281,7 +281,7 @@ class Group(Membership):
                 await beating
 
     async def _beat(self, place: _Place) -> None:
-        """Returns when a rebalance has begun. Raises KafkaError."""
+        """Send heartbeats until a rebalance begins. Raises KafkaError."""
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:

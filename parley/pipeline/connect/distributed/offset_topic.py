@@ -1,8 +1,8 @@
-"""The offsets of source connectors in a compacted topic (``offset.storage.topic``), as Kafka Connect keeps them.
+"""The offsets of source connectors in a compacted topic (``offset.storage.topic``), in Kafka Connect's format.
 
-A key is ``["connector",{partition of the source}]``, a value the offset in it; without a value the partition is
-forgotten. Two keys are the same when their JSON is, whatever the order in it; a partition's records all have the key
-that its first one had, byte for byte, or the topic would keep two.
+A key is ``["connector",{partition of the source}]``, and its value is the offset. A record without a value deletes the
+partition. Two keys are equal if their JSON is, in any order. All records of a partition use the bytes of its first key:
+otherwise compaction would keep two.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from parley.protocol.errors import KafkaError
 __all__ = ["TopicOffsetStore"]
 
 _STORE_SECONDS: Final = 120.0
-"""Longer than a transaction in the topic stays open if its task has died."""
+"""Longer than a dead task's transaction stays open in the topic."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class TopicOffsetStore:
-    """Offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) over a log that lives in `loop`.
+    """Offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) over a log that belongs to ``loop``.
 
-    Its calls block and may come from any thread but the loop's own. `open_log` opens the log of another topic, by the
-    connection to its cluster and its name.
+    Its calls block. Any thread may make them, except the loop's own. ``open_log`` opens the log of another topic, by
+    the connection to its cluster and its name.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TopicOffsetStore:
         self._keys: dict[str, bytes] = {}
 
     def start(self) -> None:
-        """As OffsetStore: read what is there."""
+        """As OffsetStore: read the stored offsets."""
         self._run(lambda: self._log.start(self._take))
 
     def stop(self) -> None:
@@ -78,19 +78,19 @@ class TopicOffsetStore:
             return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """As OffsetStore; also knows what other workers have stored."""
+        """As OffsetStore, with what other workers have stored."""
         self._run(self._log.read_to_end)
         with self._lock:
             return self._offsets.get(connector, partitions)
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """As OffsetStore; also knows what other workers have stored."""
+        """As OffsetStore, with what other workers have stored."""
         self._run(self._log.read_to_end)
         with self._lock:
             return self._offsets.all(connector)
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """As OffsetStore: comes back when all in-sync replicas have them."""
+        """As OffsetStore: returns when all in-sync replicas have them."""
         records = self.encoded(connector, offsets)
         if records:
             self._run(lambda: self._log.send(records))
@@ -131,9 +131,9 @@ class TopicOffsetStore:
 
 
 class _OwnTopic:
-    """The offsets of connectors with a topic of their own, over those of the worker's topic.
+    """The offsets of connectors with their own topic, on top of those in the worker's topic.
 
-    Only what is forgotten is written to the worker's topic, too: else it would be found there again.
+    Deletions are also written to the worker's topic: otherwise old offsets would be found there again.
     """
 
     def __init__(self, own: TopicOffsetStore, workers: TopicOffsetStore) -> None:

@@ -1,8 +1,8 @@
-"""What workers tell each other through their group: Kafka's ConnectProtocol, versions 0 to 2.
+"""The messages of workers in their group's metadata and assignments: Kafka's ConnectProtocol, versions 0 to 2.
 
-Version 0 ("default") assigns everything again in each rebalance; from version 1 on ("compatible", KIP-415) members
-say what they have, and only what changes is given or taken; version 2 ("sessioned", KIP-507) is the same and says that
-the member signs its requests to the leader.
+Version 0 ("default") assigns everything again in each rebalance. From version 1 on ("compatible", KIP-415), members
+report what they have, and only the difference is assigned or revoked. Version 2 ("sessioned", KIP-507) is the same, and
+shows that the member signs its requests to the leader.
 
 ======================  ========================================================================================
 metadata                version int16, url string, config offset int64, from v1: allocation (an assignment or null)
@@ -12,7 +12,8 @@ assigned, revoked       array of connector string and array of int32: task numbe
                         v1 it may be null, which Kafka's workers read and then fail at: we write empty ones
 ======================  ========================================================================================
 
-Strings have their length as int16 before them, arrays their count as int32, bytes their length as int32; -1 is null.
+A string begins with its length as int16, an array with its count as int32, bytes with their length as int32; -1 is
+null.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _THE_CONNECTOR: Final = -1
 
 
 class MalformedAssignment(ValueError):
-    """Bytes of another member that cannot be read."""
+    """The bytes of another member cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Connectors and tasks, to be run, given or taken."""
+    """Connectors and tasks, to be run, assigned or revoked."""
 
     connectors: frozenset[str] = frozenset()
     tasks: frozenset[TaskId] = frozenset()
@@ -74,7 +75,7 @@ class Work:
 
     @classmethod
     def union(cls, parts: Iterable[Work]) -> Work:
-        """All of them together."""
+        """Join several into one."""
         whole = NO_WORK
         for part in parts:
             whole |= part
@@ -86,7 +87,7 @@ NO_WORK: Final = Work()
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader tells a member. `assigned` comes to what it has; with version 0 it is all that it has."""
+    """The leader's assignment for a member. ``assigned`` is added to what it has; with version 0 it replaces it."""
 
     leader: str = ""
     leader_url: str = ""
@@ -94,13 +95,13 @@ class Assignment:
     assigned: Work = NO_WORK
     revoked: Work = NO_WORK
     delay_ms: int = 0
-    """After this time the members join again: work whose worker is gone is held back until then."""
+    """After this time the members join again: the work of a lost worker is held back until then."""
     error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What a member tells the leader: where its REST API is, how far it has read, and what it has."""
+    """A member's state for the leader: its REST API's address, the offset up to which it has read, and its work."""
 
     url: str
     config_offset: int
@@ -158,7 +159,7 @@ def decode_member(data: bytes) -> MemberState:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """An assignment; nothing for empty bytes. Raises MalformedAssignment."""
+    """Decode an assignment. Empty bytes are an empty assignment. Raises MalformedAssignment."""
     if not data:
         return Assignment()
     reader = _Reader(data)

@@ -1,4 +1,4 @@
-"""A worker as a process: its herder and its REST API, from a configuration, until it is told to stop."""
+"""Runs a worker as a process: its herder and its REST API, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from parley.protocol.errors import KafkaError
 __all__ = ["distributed", "standalone"]
 
 _STOP_EXTRA_MS: Final = 5_000
-"""How long a connector may take to stop besides what its tasks may."""
+"""How long a connector may take to stop, in addition to its tasks' time."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What distributed and standalone workers differ in."""
+    """The parts in which distributed and standalone workers differ."""
 
     configs: ConfigStore
     statuses: Log
@@ -60,9 +60,9 @@ class _Parts:
 
 @asynccontextmanager
 async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """A worker of a group: its herder, and the URL of its REST API, which others are told.
+    """A worker of a group: its herder, and the URL of its REST API, which it advertises.
 
-    Raises ConnectError if it cannot start. A worker that cannot go on cancels the body of ``with``, and raises then.
+    Raises ConnectError if it cannot start. If the worker cannot continue, it cancels the body of ``with`` and raises.
     """
     client_id = config["client.id"] or f"connect-{config['group.id']}"
     security = config.security.read()
@@ -99,7 +99,7 @@ async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncI
 
 @asynccontextmanager
 async def standalone(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """As `distributed`, for a worker that is alone: offsets are kept in a file, all else in memory."""
+    """As ``distributed``, for a standalone worker: offsets are kept in a file, all else in memory."""
     offsets = FileOffsetStore(config["offset.storage.file.filename"])
     parts = _Parts(ConfigStore(MemoryLog()), MemoryLog(), offsets, Alone())
     async with _serving(config, parts, now_ms) as serving:
@@ -182,7 +182,7 @@ def _settings(config: WorkerConfig, url: str, cluster_id: str, parts: _Parts, re
 
 
 async def _cluster_id(config: WorkerConfig) -> str:
-    """The id of the cluster. Raises ConnectError where none of the brokers answers."""
+    """The id of the cluster. Raises ConnectError if no broker responds."""
     try:
         async with Client(config.bootstrap, security=config.security.read()) as client:
             return (await client.metadata([])).cluster_id or ""

@@ -1,4 +1,4 @@
-"""What a distributed worker can be told, with Kafka's names and defaults, beside what every worker can."""
+"""The settings of a distributed worker besides those of every worker, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def has_transactional_leader(config: WorkerConfig) -> bool:
 
 
 def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
-    """A topic, with what the configuration says of it otherwise (``config.storage.min.insync.replicas``)."""
+    """The plan of a topic, with its other settings (such as ``config.storage.min.insync.replicas``)."""
     prefix = f"{what}.storage."
     own = {"topic", "partitions", "replication.factor", "cleanup.policy", "file.filename"}
     more = {key: value for key, value in config.with_prefix(prefix).items() if key not in own}
@@ -203,7 +203,7 @@ def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
 
 
 def group_settings(config: WorkerConfig) -> GroupSettings:
-    """How the worker keeps its place in its group."""
+    """The settings of the worker's membership in its group."""
     protocol = config["connect.protocol"]
     return GroupSettings(
         config["group.id"],

@@ -1,4 +1,4 @@
-"""Requests among workers, signed with a key that only readers of the configuration log know (KIP-507)."""
+"""Signs requests between workers, with a key that only readers of the configuration log know (KIP-507)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 SIGNATURE: Final = "X-Connect-Authorization"
 ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"
 KEY_TTL_MS: Final = 3_600_000
-"""After so long the leader makes another key (``inter.worker.key.ttl.ms``)."""
+"""After this time the leader makes another key (``inter.worker.key.ttl.ms``)."""
 KEY_BITS_MIN: Final = 128
 _HASHES: Final = {"HmacSHA256": "sha256", "HmacSHA384": "sha384", "HmacSHA512": "sha512"}
 ALGORITHMS: Final = tuple(_HASHES)
@@ -58,13 +58,13 @@ def new_key(now_ms: int, rules: SigningRules = DEFAULT_RULES) -> SessionKey:
 
 
 def sign(key: SessionKey, body: bytes, rules: SigningRules = DEFAULT_RULES) -> dict[str, str]:
-    """The headers that show who has sent the body."""
+    """Return the headers with the signature of the body."""
     digest = base64.b64encode(_digest(key, body, rules.algorithm)).decode()
     return {SIGNATURE: digest, ALGORITHM: rules.algorithm}
 
 
 def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str], rules: SigningRules = DEFAULT_RULES) -> None:
-    """Raises BadRequest without a signature that can be looked at, Forbidden where it is not that of the body."""
+    """Raise BadRequest if there is no readable signature, and Forbidden if it is not that of the body."""
     signature, algorithm = headers.get(SIGNATURE), headers.get(ALGORITHM)
     if signature is None or algorithm is None:
         raise BadRequest("Internal request missing required signature")

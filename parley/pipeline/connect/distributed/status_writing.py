@@ -1,7 +1,7 @@
-"""What connectors and tasks do, on its way into the status log: the latest of each, until it is written.
+"""Writes the states of connectors and tasks to the status log. Until it is written, the latest state of each waits.
 
-A broker that is away holds up what is said, and loses none of it; what is said again meanwhile takes the place of what
-was said before, so that no more waits than there are connectors, tasks and topics.
+If a broker is away, states wait and are not lost. A newer state replaces the waiting one, so no more wait than there
+are connectors, tasks and topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Write = Callable[[], Awaitable[None]]
 
 
 class Telling:
-    """See the module. All calls are the loop's."""
+    """See the module. Only the loop calls it."""
 
     def __init__(self, statuses: StatusStore) -> None:
         self._statuses = statuses
@@ -34,19 +34,19 @@ class Telling:
         self._told.set()
 
     def state(self, of: str | TaskId, status: Status, *, unless_newer: bool) -> None:
-        """Tell what a connector (by name) or a task does."""
+        """Report the state of a connector (by name) or a task."""
         self._say(of, lambda: self._statuses.put(of, status, unless_newer=unless_newer))
 
     def topic(self, task: TaskId, topic: str, now_ms: int) -> None:
-        """Tell that a task uses a topic."""
+        """Report that a task uses a topic."""
         self._say((task.connector, topic, "topic"), lambda: self._statuses.put_topic(task, topic, now_ms))
 
     async def told(self) -> None:
-        """Comes back when all that was said is written."""
+        """Wait until all reports are written."""
         await self._told.wait()
 
     async def run(self) -> None:
-        """Write what is said, until cancelled."""
+        """Write the reports, until cancelled."""
         while True:
             await self._said.wait()
             of, write = next(iter(self._waiting.items()))

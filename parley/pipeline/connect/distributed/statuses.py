@@ -1,4 +1,4 @@
-"""What connectors and tasks do, and the topics they use, as their workers say; kept in a log.
+"""The states of connectors and tasks, and the topics that they use, as their workers report them; kept in a log.
 
 The records are Kafka Connect's (``status.storage.topic``):
 
@@ -31,25 +31,25 @@ Record = tuple[bytes, bytes | None]
 
 
 class StatusStore:
-    """The statuses as last read, and how they are changed. Writes raise KafkaError."""
+    """The statuses as last read, and their changes. Writes raise KafkaError."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.connectors: dict[str, Status] = {}
         self.tasks: dict[TaskId, Status] = {}
         self.topics: dict[str, dict[str, TaskId]] = {}
-        """By connector the topics it uses, each with the task that was seen to use it first."""
+        """By connector, the topics that it uses, each with the first task that used it."""
 
     async def start(self) -> None:
-        """Read what is there, and follow."""
+        """Read the log, and follow it."""
         await self._log.start(self._take)
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following the log."""
         await self._log.stop()
 
     async def refresh(self) -> None:
-        """Read up to the end."""
+        """Read to the end of the log."""
         await self._log.read_to_end()
 
     # Reading.
@@ -80,10 +80,10 @@ class StatusStore:
     # Writing.
 
     async def put(self, of: str | TaskId, status: Status, *, unless_newer: bool = False) -> None:
-        """Say what a connector (by name) or a task does.
+        """Write the state of a connector (by name) or a task.
 
-        With `unless_newer` nothing is said where another worker has said something in a newer generation: what ends
-        here may run there already.
+        With ``unless_newer``, nothing is written if another worker has written in a newer generation: what ends here
+        may run there already.
         """
         if unless_newer:
             now = self.tasks.get(of) if isinstance(of, TaskId) else self.connectors.get(of)
@@ -92,7 +92,7 @@ class StatusStore:
         await self._log.send([(_key(of), _value(status))])
 
     async def delete(self, name: str, tasks: Sequence[TaskId], *, whole: bool) -> None:
-        """Forget what tasks do; with `whole` also what the connector does, and the topics it uses."""
+        """Delete the states of tasks; with ``whole`` also the connector's state and topics."""
         gone: list[str | TaskId] = [*tasks, *([name] if whole else [])]
         records: list[Record] = [(_key(one), None) for one in gone]
         if whole:
@@ -101,7 +101,7 @@ class StatusStore:
             await self._log.send(records)
 
     async def put_topic(self, task: TaskId, topic: str, now_ms: int) -> None:
-        """Say that a task uses a topic."""
+        """Write that a task uses a topic."""
         seen = {"name": topic, "connector": task.connector, "task": task.task, "discoverTimestamp": now_ms}
         await self._log.send([(_topic_key(topic, task.connector), _json({"topic": seen}))])
 

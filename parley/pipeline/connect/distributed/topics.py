@@ -1,4 +1,4 @@
-"""The topics that workers keep what they know in: made if they are not there, looked at if they are."""
+"""The topics with the workers' state: creates missing ones, and checks existing ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """The topic of a log, and how it is made if it is not there. `key` is the worker's setting that names it."""
+    """The topic of a log, and how it is created. ``key`` is the worker's setting that names it."""
 
     name: str
     key: str
@@ -33,11 +33,11 @@ class TopicPlan:
     replication_factor: int
     configs: Mapping[str, str]
     contents: str = "connector configurations"
-    """What would be inconsistent if a topic of one partition had several."""
+    """What would be inconsistent if a topic with one partition had several."""
 
 
 async def prepare(client: Client, plan: TopicPlan) -> int:
-    """Its partitions, after making it where it is not there. Raises ConnectError."""
+    """Return the topic's partitions. A missing topic is created. Raises ConnectError."""
     try:
         count = await _partitions(client, plan)
         if count is None:
@@ -57,7 +57,7 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
 
 
 def _cannot(plan: TopicPlan, error: KafkaError) -> str:
-    """What is wrong, and what to do."""
+    """The error: what is wrong, and what to do."""
     text = f"topic '{plan.name}' ({plan.key}) cannot be made ready: {str(error).rstrip('.')}. "
     if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
         settings = ", ".join(f"{kind}.storage.replication.factor=1" for kind in ("config", "offset", "status"))
@@ -102,7 +102,7 @@ async def _create(client: Client, plan: TopicPlan) -> None:
 
 
 async def _check_policy(client: Client, plan: TopicPlan) -> None:
-    """Raises ConnectError where the topic forgets by time: what the workers know would be lost."""
+    """Raise ConnectError if the topic deletes records by time: the workers' state would be lost."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=_TOPIC_RESOURCE, resource_name=plan.name, configuration_keys=["cleanup.policy"]
     )

@@ -2,15 +2,13 @@
 
 Rules:
 
-1. Only the leader writes configurations: they are checked against what it has read, one request after another. Asked
-   for one, another worker raises `NotLeader`. (Each worker writes the requests to pause and to resume itself.)
-2. What a request changes happens when it is read back from the log
-   (:mod:`parley.pipeline.connect.distributed.config_following`).
+1. Only the leader writes configurations: it checks them against what it has read, one request after another. Other
+   workers raise ``NotLeader``. (Each worker itself writes the requests to pause and to resume.)
+2. A change takes effect when it is read back from the log (``config_following``).
+3. Every request is a coroutine of the loop that the herder was started in, and may raise ``HerderError``. After
+   ``NotLeader`` the caller sends the request to the URL in it.
 
-3. Every request is a coroutine of the loop that the herder was started in, and may raise `HerderError`. After
-   `NotLeader` the caller sends the request on to the URL in it.
-
-A worker that is alone (standalone) is the same over logs in memory and a group of one.
+A standalone worker is the same, over logs in memory and a group of one.
 """
 
 from __future__ import annotations
@@ -80,24 +78,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HerderSettings:
-    """What a herder is told; times in ms."""
+    """The settings of a herder. Times are in ms."""
 
     url: str
-    """Where other workers reach its REST API, with a slash at the end."""
+    """The URL at which other workers reach its REST API, with a slash at the end."""
     cluster_id: str
     group_id: str = ""
-    """Empty for a worker that is alone."""
+    """Empty for a standalone worker."""
     settle_ms: int = 10_000
     """How long a request waits for a rebalance to end before it is refused."""
     max_delay_ms: int = 300_000
     sync_timeout_ms: int = 3_000
     stop_timeout_ms: int = 10_000
-    """How long a connector and its tasks have to stop, whatever they do."""
+    """How long a connector and its tasks may take to stop."""
     signatures: signing.SigningRules = signing.DEFAULT_RULES
     requires_signatures: bool = False
-    """True: requests among workers need a signature even if the group's protocol is too old for it."""
+    """True if requests between workers need a signature even though the group's protocol is too old for it."""
     tls: ssl.SSLContext | None = None
-    """What verifies other workers' certificates; None means the authorities of the system."""
+    """The context that verifies other workers' certificates. None means the authorities of the system."""
     tracks_topics: bool = True
     allows_topic_reset: bool = True
 
@@ -108,7 +106,7 @@ class HerderSettings:
 
 
 class Herder:
-    """See the module's rules. `make_worker` makes the worker whose events go where it is told."""
+    """See the module's rules. ``make_worker`` makes the worker, with the receiver of its events."""
 
     def __init__(
         self,
@@ -169,9 +167,9 @@ class Herder:
         self._is_ready = False
 
     async def run(self) -> None:
-        """Look after connectors until cancelled; then stop what runs here and leave the group.
+        """Run connectors until cancelled. Then stop them and leave the group.
 
-        Raises ConnectError where it cannot start or cannot stay in its group.
+        Raises ConnectError if it cannot start or cannot stay in its group.
         """
         telling = asyncio.create_task(self._telling.run())
         membership: asyncio.Task[None] | None = None
@@ -184,14 +182,14 @@ class Herder:
             await asyncio.wait({membership, joined}, return_when=asyncio.FIRST_COMPLETED)
             self._is_ready = joined.done()
             joined.cancel()
-            await asyncio.wait({membership})  # unlike the task itself this can be cancelled alone
+            await asyncio.wait({membership})  # unlike the task itself, this can be cancelled alone
             membership.result()
         finally:
             self._is_ready = False
             await self._stop(telling, membership)
 
     async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
-        """Leave the group only when nothing runs here any longer: others begin with it at once."""
+        """Stop everything, and only then leave the group, because others start the work at once."""
         await self._following.stop()
         await self._share.stop()
         if membership is not None:
@@ -412,7 +410,7 @@ class Herder:
             await self._fence(name)
         async with self._turn:
             info = await self._stopped(name)
-            await self._running.stop_tasks_of(name)  # the last offsets that they commit must not come afterwards
+            await self._running.stop_tasks_of(name)  # the last offsets that they commit must not arrive afterwards
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     async def _stopped(self, name: str) -> ConnectorInfo:
@@ -468,14 +466,14 @@ class Herder:
             raise NotFound(f"invalid log level '{level}'.")
         await self._done(self._configs.put_logger(name, level.upper()))
 
-    # What requests have in common.
+    # Common to all requests.
 
     def _must_lead(self, purpose: str) -> None:
         if not self._share.leads:
             raise NotLeader(f"Only the leader can {purpose}.", self._share.leader_url)
 
     async def _settled(self) -> None:
-        """Wait, not for long, until the group has shared out its work: before, who leads may be out of date.
+        """Wait for a while until the group has assigned its work: before, the known leader may be outdated.
 
         Raises Rebalancing.
         """
@@ -486,7 +484,7 @@ class Herder:
             raise Rebalancing(_STALE) from None
 
     def _check_signature(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Whether another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
+        """Check that another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
         if self._settings.requires_signatures or self._share.version >= PROTOCOLS["sessioned"]:
             signing.check(self._configs.state.session_key, body, headers, self._settings.signatures)
 
@@ -495,7 +493,7 @@ class Herder:
             raise NotFound(f"Unknown connector: {name}")
 
     def _must_have(self, of: str | TaskId) -> None:
-        """Raises NotLeader with the URL of the worker to be asked, unless it runs here."""
+        """Raise NotLeader, with the URL of the worker to ask, unless it runs here."""
         work = self._running.work
         if of in work.tasks or of in work.connectors:
             return
@@ -515,13 +513,13 @@ class Herder:
             raise BadRequest(str(error)) from error
 
     async def _caught_up(self) -> None:
-        """Read the statuses to the end, if that can be done soon: what is known is better than no answer."""
+        """Read the statuses to the end, if that is possible soon: old statuses are better than no response."""
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
                 await self._statuses.refresh()
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for a write. Raises HerderError where the log cannot be written."""
+        """Wait for a write. Raises HerderError if the log cannot be written."""
         try:
             await work
         except KafkaError as error:
