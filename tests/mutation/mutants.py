@@ -43,6 +43,7 @@ EQUIVALENT = [
     (r"(latest|known\.log_offset) < log_offset:", "_Lt_LtE", "no two batches of a log have the same last offset"),
     (r"list\(_group_prefix\(group\), limit=1000", "Number", "all pages are read, however many there are"),
     (r"def entries\(.* page: int = 1000\)", "Number", "all pages are read, however many there are"),
+    (r"\.type is ResourceType\.TOPIC", "_Is_LtE", "no other resource with a configuration is below TOPIC"),
     (r"if new is not None and revision is not None", "AndWithOr", "a put has a revision, a deletion has none"),
 ]
 """Mutants that are the same program and do not count: a pattern for "line before -> line after", a part of the

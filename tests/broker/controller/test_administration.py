@@ -17,6 +17,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.configs import ConfigChange
 from parley.broker.controller.topics import NewTopic
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType
+from parley.protocol.errors import ErrorCode
 from tests.broker.controller.clusters import TOPIC, DirectController, balanced, image_with
 
 TIERED = {"remote.storage.enable": "true"}
@@ -85,6 +86,23 @@ async def test_a_topic_that_is_given_a_setting_without_effect(
     other = ConfigChange(resource, changes=[EntryChange("retention.ms", Operation.SET, "1000")])
     await administration.alter_configs([other])
     assert len(warnings(caplog)) == 1, "the warning comes with the setting, not with every later one"
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "key", "code"),
+    [
+        (ResourceType.TOPIC, TOPIC, "retention.ms", ErrorCode.INVALID_CONFIG),
+        (ResourceType.GROUP, "g", "consumer.session.timeout.ms", ErrorCode.INVALID_CONFIG),
+        (ResourceType.BROKER, "1", "log.cleaner.threads", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_a_wrong_setting_is_refused_with_the_code_of_its_resource(
+    administration: Administration, type_: ResourceType, name: str, key: str, code: ErrorCode
+) -> None:
+    change = ConfigChange(ConfigResource(type_, name), changes=[EntryChange(key, Operation.SET, "soon")])
+    (outcome,) = await administration.alter_configs([change])
+    assert outcome.error is not None
+    assert outcome.error.code is code
 
 
 async def test_new_topics_with_equal_entries_are_checked_once(

@@ -191,6 +191,29 @@ def test_a_topic_deleted_without_a_coordinator_is_forgotten() -> None:
     run(scenario())
 
 
+def test_a_loaded_group_checks_its_topics_and_keeps_its_epoch_if_they_are_the_same() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        await bench.begin()
+        epoch = JOIN
+        for _ in range(3):  # the partition is initialized by the first, and assigned by the second
+            epoch = await bench.heartbeat(epoch)
+            await asyncio.sleep(2)  # longer than group.share.assignment.interval.ms
+        runtime = bench.coordinated.groups.runtime
+        runtime.on_resigned(0)
+        runtime.on_elected(0, 2)
+        await runtime.until_loaded(1)
+        group = runtime.state_of(0).share_group("g")
+        assert group is not None
+        assert not group.metadata_checked
+        assert await bench.heartbeat(epoch) == epoch
+        assert group.metadata_checked
+        assert group.epoch == epoch
+        assert group.target_epoch == epoch
+
+    run(scenario())
+
+
 def test_a_deleted_topic_does_not_wait_for_a_member() -> None:
     group = ShareGroup("g", stored=WITH_DELETED, targets={"one": {T: frozenset({0})}})
     group.put_member("one", None, "", "", ("t",))

@@ -41,6 +41,7 @@ def test_patterns_match_as_pythons_do(pattern: str, texts: list[str]) -> None:
         (r"\w+\s\S", ["ab_1 x"], ["ab"]),
         ("(a{0})", [""], ["a"]),
         ("ü[ä-ö]", ["üö"], ["u"]),
+        (r"[\d_]", ["1", "_"], ["d", "\\"]),
     ],
 )
 def test_a_pattern_matches_whole_ids(pattern: str, matching: list[str], other: list[str]) -> None:

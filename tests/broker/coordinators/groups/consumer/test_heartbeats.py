@@ -134,6 +134,23 @@ def test_unknown_groups_and_members() -> None:
         refused(ErrorCode.UNKNOWN_MEMBER_ID, group.heartbeat, "x", epoch, instance_id="i")
 
 
+def test_a_member_that_leaves_is_told_no_interval() -> None:
+    group = bench()
+    group.join("m", "a")
+    left = group.heartbeat("m", -1)
+    assert (left.member_epoch, left.heartbeat_interval_ms) == (-1, 0)
+
+
+def test_topics_are_checked_once_until_they_change() -> None:
+    group = bench()
+    epoch = group.join("m", "a").member_epoch
+    assert group.group.metadata_checked
+    group.reload()
+    assert not group.group.metadata_checked  # they may have changed while another broker coordinated the group
+    assert group.heartbeat("m", epoch).member_epoch == epoch
+    assert group.group.metadata_checked
+
+
 def test_a_group_has_a_maximum_size() -> None:
     group = bench(group_consumer_max_size="1")
     group.join("m", "a")
