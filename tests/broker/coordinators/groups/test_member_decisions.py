@@ -521,6 +521,16 @@ async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
 
 
 @virtual
+async def test_a_static_member_that_returns_during_a_rebalance_joins_the_next_generation() -> None:
+    bench = await Bench.begin()
+    joined = await bench.join(instance="i1", version=5)
+    assert bench.group.state is GroupState.COMPLETING_REBALANCE
+    back = await bench.join(instance="i1", version=9)
+    assert back.generation_id == joined.generation_id + 1
+    assert not back.skip_assignment
+
+
+@virtual
 @pytest.mark.parametrize("version", [8, 9])
 async def test_only_a_client_that_can_skip_the_assignment_learns_that_it_leads(version: int) -> None:
     bench = await Bench.begin()

@@ -82,7 +82,9 @@ def test_a_member_that_leaves_or_is_silent_frees_its_tasks() -> None:
     group = plain()
     group.join("m")
     group.join("n")
-    assert group.leave("m").member_epoch == -1
+    left = group.leave("m")
+    assert left.member_epoch == -1
+    assert (left.heartbeat_interval_ms, left.task_offset_interval_ms, left.acceptable_recovery_lag) == (0, 0, 0)
     assert said(group.heartbeat("n", 3).active_tasks) == {"0": [0, 1, 2, 3]}
     group.fire(("streams-session", GROUP, "n"))
     assert group.group.state() is StreamsGroupState.EMPTY

@@ -1,0 +1,20 @@
+"""The assignor of share groups: how partitions are shared out."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.broker.coordinators.groups.share.simple_assignor import assign
+
+A, B = UUID(int=1), UUID(int=2)
+ONE = frozenset({0})
+
+
+def test_topics_of_members_that_subscribe_to_the_same_are_shared_out_together() -> None:
+    subscriptions = dict.fromkeys(("m", "n"), frozenset({A, B}))
+    assert assign(subscriptions, {A: [0], B: [0]}, {}) == {"m": {A: ONE}, "n": {B: ONE}}
+
+
+def test_each_topic_goes_to_the_members_that_subscribe_to_it() -> None:
+    subscriptions = {"m": frozenset({A}), "n": frozenset({A, B})}
+    assert assign(subscriptions, {A: [0], B: [0]}, {}) == {"m": {A: ONE}, "n": {A: ONE, B: ONE}}
