@@ -1,11 +1,11 @@
-"""What a connector, converter or transform can be told: keys with types, defaults, checks, and their JSON.
+"""The configuration keys of connectors, converters and transforms: types, defaults, checks, and their JSON.
 
-`ConfigDef().define(...)` lists the keys. `parse` makes typed values of texts and raises on the first bad one;
-`validate` finds everything that is wrong, key by key, as ``PUT /connector-plugins/{name}/config/validate`` shows it.
-Names, types and the JSON are Kafka's (``ConfigDef``, ``ConfigInfos``).
+``ConfigDef().define(...)`` lists the keys. ``parse`` converts texts to typed values and raises at the first bad one.
+``validate`` finds all problems of every key, as ``PUT /connector-plugins/{name}/config/validate`` shows them. Names,
+types and the JSON are Kafka's (``ConfigDef``, ``ConfigInfos``).
 
 Types in Python: BOOLEAN ``bool``; SHORT, INT, LONG ``int``; DOUBLE ``float``; STRING, CLASS ``str``; LIST
-``list[str]``; PASSWORD :class:`Password`, which hides itself in texts.
+``list[str]``; PASSWORD ``Password``, which hides itself in texts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Width(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A secret; `value` is the text, which no other way shows."""
+    """A secret. Only ``value`` shows the text."""
 
     value: str = field(repr=False)
 
@@ -89,12 +89,12 @@ NO_DEFAULT: Final = _NoDefault()
 Validator = Callable[[str, Any], None]
 """Called with the key's name and a typed value; raises ConfigError if the value is not allowed."""
 Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
-"""Called with the key's name and all values; answers the values to choose from, empty where any goes."""
+"""Called with the key's name and all values. Returns the values to choose from; empty if any is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key. `is_visible` says, from all values, whether it matters beside them."""
+    """One key. ``is_visible`` tells from all values whether the key matters."""
 
     name: str
     type: ConfigType
@@ -120,18 +120,18 @@ class ConfigKey:
         return self.display_name or self.name
 
     def parse(self, given: Any) -> Any:
-        """The typed value of what was given. Raises ConfigError."""
+        """Return the typed value of a text. Raises ConfigError."""
         return None if given is None else _PARSERS[self.type](self.name, given)
 
     def check(self, value: Any) -> None:
-        """Raises ConfigError unless the typed value is allowed."""
+        """Raise ConfigError unless the typed value is allowed."""
         if self.validator is not None:
             self.validator(self.name, value)
 
 
 @dataclass(slots=True)
 class ConfigValue:
-    """What was given for a key, and what is wrong with it."""
+    """The given value of a key, and its errors."""
 
     name: str
     value: Any = None
@@ -142,7 +142,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfo:
-    """A key and its value; `definition` is None for a value that no key stands for but that is wrong."""
+    """A key and its value. ``definition`` is None for an invalid value without a key."""
 
     definition: ConfigKey | None
     value: ConfigValue
@@ -150,7 +150,7 @@ class ConfigInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfos:
-    """A validated configuration, as ``PUT /connector-plugins/{name}/config/validate`` answers it."""
+    """A validated configuration, as ``PUT /connector-plugins/{name}/config/validate`` returns it."""
 
     name: str
     groups: tuple[str, ...]
@@ -161,12 +161,12 @@ class ConfigInfos:
         return sum(len(one.value.errors) > 0 for one in self.configs)
 
     def problems(self) -> list[str]:
-        """All that is wrong, a line each."""
+        """All errors, one per line."""
         return [error for one in self.configs for error in one.value.errors]
 
 
 class ConfigDef:
-    """An ordered set of keys. Made once, beside the class that it configures."""
+    """An ordered set of keys. It is made once, beside the class that it configures."""
 
     def __init__(self, keys: Iterable[ConfigKey] = ()) -> None:
         self.keys: dict[str, ConfigKey] = {one.name: one for one in keys}
@@ -180,7 +180,7 @@ class ConfigDef:
         doc: str = "",
         **more: Any,
     ) -> Self:
-        """Add a key; `more` are further fields of :class:`ConfigKey`. Raises ConfigError if there is one already."""
+        """Add a key. ``more`` are further fields of ``ConfigKey``. Raises ConfigError if the key exists."""
         key = ConfigKey(name=name, type=type, default=default, importance=importance, doc=doc, **more)
         if name in self.keys:
             raise ConfigError(f"Configuration {name} is defined twice.")
@@ -192,7 +192,7 @@ class ConfigDef:
         return self
 
     def __add__(self, other: ConfigDef) -> ConfigDef:
-        """The keys of both; the other's count where both have one of a name."""
+        """The keys of both. If both have a key, the other's wins."""
         return ConfigDef([*self.keys.values(), *other.keys.values()])
 
     @property
@@ -200,7 +200,7 @@ class ConfigDef:
         return tuple(dict.fromkeys(key.group for key in self.keys.values() if key.group is not None))
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The typed values of all keys. Raises ConfigError for the first that is missing or not allowed."""
+        """Return the typed values of all keys. Raises ConfigError for the first missing or invalid one."""
         values = {}
         for name, key in self.keys.items():
             if name not in given and key.required:
@@ -210,7 +210,7 @@ class ConfigDef:
         return values
 
     def validate(self, given: Mapping[str, Any]) -> list[ConfigValue]:
-        """Every key with its value and all that is wrong with it."""
+        """Return every key with its value and its errors."""
         found = {name: self._judge(key, given) for name, key in self.keys.items()}
         values = {name: one.value for name, one in found.items()}
         for name, key in self.keys.items():
@@ -233,7 +233,7 @@ class ConfigDef:
         return judged
 
     def infos(self, name: str, values: Iterable[ConfigValue]) -> ConfigInfos:
-        """What `validate` found (and a connector may have added to), as it is shown."""
+        """Return what ``validate`` found (a connector may have added to it), in the form of the response."""
         return ConfigInfos(name, self.groups, tuple(ConfigInfo(self.keys.get(one.name), one) for one in values))
 
 
@@ -241,7 +241,7 @@ class ConfigDef:
 
 
 def as_text(value: Any) -> str | None:
-    """A typed value as it would stand in a properties file; a secret stays hidden."""
+    """Return a typed value as in a properties file. A secret stays hidden."""
     match value:
         case None:
             return None
@@ -326,12 +326,12 @@ _PARSERS: Final[Mapping[ConfigType, Callable[[str, Any], Any]]] = {
 
 
 def at_least(low: float) -> Validator:
-    """A number that is not smaller."""
+    """Accept numbers that are not smaller."""
     return between(low, None)
 
 
 def between(low: float, high: float | None) -> Validator:
-    """A number in a range, its ends included."""
+    """Accept numbers in a range, including its ends."""
 
     def check(name: str, value: Any) -> None:
         if value is None:
@@ -345,7 +345,7 @@ def between(low: float, high: float | None) -> Validator:
 
 
 def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
-    """One of these values; of a list each of its elements."""
+    """Accept these values, or lists of them."""
     folded = {str(one).lower() for one in allowed}
     choices = ", ".join(str(one) for one in allowed)
     must = f"one of (case insensitive): {choices.upper()}" if ignore_case else f"one of: {choices}"
@@ -359,7 +359,7 @@ def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
 
 
 def non_empty(name: str, value: Any) -> None:
-    """A text, or a list, that has something in it."""
+    """Accept texts and lists that are not empty."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {as_text(value)} for configuration {name}: {_kind(value)} must be non-empty")
 
@@ -369,7 +369,7 @@ def _kind(value: Any) -> str:
 
 
 def printable(name: str, value: Any) -> None:
-    """A text that has something in it, and no control characters."""
+    """Accept texts that are not empty and have no control characters."""
     if value is not None and not value:
         raise ConfigError(f"Invalid value {value} for configuration {name}: String may not be empty")
     control = [str(ord(one)) for one in value or "" if ord(one) < 32 or ord(one) == 127]
@@ -381,7 +381,7 @@ def printable(name: str, value: Any) -> None:
 
 
 def distinct(name: str, value: Any) -> None:
-    """A list whose elements are not empty, and none there twice."""
+    """Accept lists of distinct elements that are not empty."""
     if any(not one for one in value):
         raise ConfigError(f"Configuration '{name}' values must not be empty.")
     if len(set(value)) != len(value):

@@ -1,7 +1,7 @@
 """Values that a connector's configuration only names: ``${provider:path:key}`` (KIP-297).
 
-Secrets then are in a file or in the environment, and neither in topics nor in responses of the REST API: names are
-resolved each time a connector or a task starts. The worker's configuration declares the providers, as
+So secrets are in a file or in the environment, and not in topics or responses of the REST API. Each start of a
+connector or a task resolves the names. The worker's configuration declares the providers, as
 ``parley.configuration.providers`` describes.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Providers"]
 
 
 class Providers:
-    """The providers of a worker. Raises ConfigError for a class that is not known."""
+    """The providers of a worker. Raises ConfigError if a class is unknown."""
 
     def __init__(self, worker: Mapping[str, str]) -> None:
         try:
@@ -25,7 +25,7 @@ class Providers:
             raise ConfigError(str(error)) from error
 
     def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The configuration with the values that it names. Raises ConfigError if one cannot be had."""
+        """Return the configuration with the named values. Raises ConfigError if one is unavailable."""
         try:
             return self._providers.resolve(config)
         except UnresolvedValue as error:

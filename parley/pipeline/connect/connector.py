@@ -1,17 +1,15 @@
-"""What a connector is made of: a `Connector` that says which tasks there are, and the `Task` that does the work.
+"""The parts of a connector: a ``Connector``, which decides about its tasks, and the ``Task``, which does the work.
 
 Rules:
 
-1. A connector's object and the objects of its tasks live in workers, each task in a thread of its own beside other
-   connectors' tasks, perhaps in another worker. A task is found by its class's module and name: both are top-level
-   classes. Tasks of a worker share the interpreter: they must not change what is global.
-2. A task's methods are called by one thread, never two at a time: ``initialize``, ``start``, then for a source ``poll``
-   and ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may
-   be stopped at any moment between two calls and started elsewhere: all it knows beyond its configuration is lost,
-   except offsets.
-3. A call should return within a few seconds: ``poll`` answers None when there is nothing. One that takes longer holds
-   up only its own task.
-4. An exception fails the task (:class:`~parley.pipeline.connect.errors.RetriableError`: the call is made again later).
+1. A connector's object and the objects of its tasks live in workers: each task in its own thread, beside tasks of other
+connectors, perhaps in another worker. The runtime finds a task's class by its module and name: both must be top-level
+classes. Tasks of a worker share the interpreter, so they must not change global state. 2. One thread calls a task's
+methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and ``commit_record``/``commit``,
+for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be stopped between any two calls and
+started elsewhere. Then it loses its state, except for offsets. 3. A call should return within a few seconds: ``poll``
+returns None if there is nothing. A longer call delays only its own task. 4. An exception fails the task. After
+``RetriableError``, the call is repeated later.
 
 The smallest connector is a task and two lines::
 
@@ -24,7 +22,7 @@ The smallest connector is a task and two lines::
         task_class = PrintTask
         config_def = ConfigDef()
 
-The model is Kafka Connect's (KIP-26, KIP-875), its methods named as Python does.
+The model is Kafka Connect's (KIP-26, KIP-875), with Python's form of its names.
 """
 
 from __future__ import annotations
@@ -59,23 +57,23 @@ class OffsetReader(Protocol):
     """The stored offsets of a connector's source partitions."""
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The last offset stored for the partition; None if there is none."""
+        """The last stored offset of the partition; None if there is none."""
         ...
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The same for several partitions, in their order."""
+        """The last stored offsets of several partitions, in their order."""
         ...
 
 
 class ConnectorContext(Protocol):
-    """What the runtime does for a connector. May be used from any thread."""
+    """The runtime's services for a connector. Any thread may use them."""
 
     def request_task_reconfiguration(self) -> None:
-        """Ask for new task configurations: `task_configs` is called, and tasks whose configurations changed restart."""
+        """Request new task configurations: the runtime calls ``task_configs``, and restarts changed tasks."""
         ...
 
     def raise_error(self, error: BaseException) -> None:
-        """Fail the connector, from a thread of its own."""
+        """Fail the connector, from one of its own threads."""
         ...
 
     @property
@@ -85,20 +83,20 @@ class ConnectorContext(Protocol):
 
 
 class Task(ABC):
-    """The part of a connector's work that runs in one place."""
+    """A part of a connector's work, which runs in one place."""
 
     version: ClassVar[str] = "0"
 
     @abstractmethod
     def start(self, props: Mapping[str, str]) -> None:
-        """Start the task with one of the configurations that the connector's `task_configs` returned."""
+        """Start the task with one of the configurations that the connector's ``task_configs`` returned."""
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds. Called once, also after a failure."""
+        """Release the task's resources. Called once, also after a failure."""
 
 
 class Connector(ABC):
-    """Says which tasks there are, and watches whether that changes."""
+    """Decides about the tasks, and notices when they must change."""
 
     task_class: ClassVar[type[Task]]
     config_def: ClassVar[ConfigDef]
@@ -111,58 +109,58 @@ class Connector(ABC):
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
-        """Begin, with the connector's configuration. What goes on longer belongs into a thread of its own."""
+        """Start with the connector's configuration. Longer work belongs into a thread of its own."""
         self.props = dict(props)
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+        """Release the connector's resources."""
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """The configurations of its tasks, at most so many."""
+        """Return the configurations of its tasks, at most ``max_tasks``."""
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
-        """Every key with its value and what is wrong with it; override for what several keys say together."""
+        """Return every key with its value and its errors. Override it to check several keys together."""
         return self.config_def.validate(props)
 
 
 class SourceConnector(Connector):
-    """A connector that fills topics. One task with the connector's own configuration, unless it says otherwise."""
+    """A connector that fills topics. By default it has one task with the connector's own configuration."""
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         return [self.props]
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
-        """Whether each record reaches its topic once if the runtime stores offsets with the records (KIP-618).
+        """True if each record reaches its topic once when the runtime stores offsets with the records (KIP-618).
 
-        That is so if the source can be read again from any stored offset, and gives the same records behind it. None:
-        the connector does not say.
+        It is so if the source can be read again from any stored offset, with the same records behind it. None if the
+        connector does not say.
         """
         return None
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
-        """Whether its tasks end their transactions themselves (``transaction.boundary=connector``, KIP-618)."""
+        """True if its tasks can end their transactions themselves (``transaction.boundary=connector``, KIP-618)."""
         return False
 
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
-        """Called before stored offsets are changed from outside (KIP-875); ConnectError refuses.
+        """Check offsets before a user changes the stored ones (KIP-875). Raise ConnectError to refuse them.
 
-        `offsets`: any name -> (source partition, new offset or None to forget it). Answers whether the offsets were
-        looked at: False says that they may be of no use.
+        ``offsets``: any name -> (source partition, new offset, or None to delete it). Returns False if the offsets were
+        not checked and may be useless.
         """
         return False
 
 
 class SinkConnector(Connector):
-    """A connector that empties topics. `tasks.max` like tasks share the partitions, unless it says otherwise."""
+    """A connector that reads topics. By default, ``tasks.max`` equal tasks share the partitions."""
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         return [self.props] * max_tasks
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """As :meth:`SourceConnector.alter_offsets`, for partitions of topics."""
+        """As ``SourceConnector.alter_offsets``, for partitions of topics."""
         return False
 
 
@@ -170,26 +168,26 @@ class SinkConnector(Connector):
 
 
 class TransactionContext(Protocol):
-    """Ends the transactions that a source task's records are written in (``transaction.boundary=connector``).
+    """Ends the transactions of a source task's records (``transaction.boundary=connector``).
 
-    Offsets behind the records of an aborted transaction are stored all the same: to have them read again, raise.
+    The offsets of an aborted transaction's records are stored all the same. To read them again, raise an exception.
     """
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
-        """Commit behind this record, which a `poll` is about to return; without one, behind the next batch."""
+        """Commit after this record, which ``poll`` is about to return. By default, commit after the next batch."""
         ...
 
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """Abort behind this record, which a `poll` is about to return; without one, behind the next batch."""
+        """Abort after this record, which ``poll`` is about to return. By default, abort after the next batch."""
         ...
 
 
 class SourceTaskContext(Protocol):
-    """What the runtime does for a source task."""
+    """The runtime's services for a source task."""
 
     @property
     def transactions(self) -> TransactionContext | None:
-        """None unless the task is to end its transactions itself."""
+        """None unless the task ends its transactions itself."""
         ...
 
     @property
@@ -212,13 +210,13 @@ class SourceTask(Task):
 
     @abstractmethod
     def poll(self) -> Sequence[SourceRecord] | None:
-        """The next records; None or nothing where there is none at this moment."""
+        """Return the next records; None or an empty list if there are none now."""
 
     def commit_record(self, record: SourceRecord) -> None:
-        """The record is in its topic, or was dropped on the way (by a filter, or as a tolerated error)."""
+        """Note that the record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
 
     def commit(self) -> None:
-        """All that was polled is in its topics, and the offsets are stored."""
+        """Note that all polled records are in their topics, and that the offsets are stored."""
 
 
 # ---- sinks ----------------------------------------------------------------------------------------------------------
@@ -226,7 +224,7 @@ class SourceTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition, `end` not among them. Not every one has a record: a compacted topic has holes."""
+    """Offsets of a partition, without ``end``. Not every offset has a record: a compacted topic has gaps."""
 
     topic: str
     partition: int
@@ -242,15 +240,15 @@ class OffsetRange:
 
 
 class ErrantRecordReporter(Protocol):
-    """Takes records that a sink task cannot write: as `errors.tolerance` says, to the dead letter topic (KIP-610)."""
+    """Takes records that a sink task cannot write: for the dead letter topic, by ``errors.tolerance`` (KIP-610)."""
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
-        """Raises ConnectError where errors are not tolerated."""
+        """Report a record. Raises ConnectError if errors are not tolerated."""
         ...
 
 
 class SinkTaskContext(Protocol):
-    """What the runtime does for a sink task."""
+    """The runtime's services for a sink task."""
 
     @property
     def configs(self) -> Mapping[str, str]:
@@ -259,37 +257,37 @@ class SinkTaskContext(Protocol):
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions the task has now."""
+        """The task's present partitions."""
         ...
 
     @property
     def errant_records(self) -> ErrantRecordReporter | None:
-        """None where the connector's configuration has no place for such records."""
+        """None if the connector's configuration has no place for such records."""
         ...
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on from these offsets after the present call."""
+        """Continue from these offsets after the present call."""
         ...
 
     def timeout(self, ms: int) -> None:
-        """After a :class:`RetriableError`: call again after so many milliseconds (else ``errors``' own pause)."""
+        """Set the pause in ms before the next call after a ``RetriableError`` (by default, that of ``errors.*``)."""
         ...
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Take no more records of these partitions."""
+        """Stop delivering records of these partitions."""
         ...
 
     def resume(self, *partitions: TopicPartition) -> None: ...
 
     def request_commit(self) -> None:
-        """Commit offsets as soon as the present call is done, whatever the interval."""
+        """Commit offsets right after the present call, whatever the interval."""
         ...
 
 
 class SinkTask(Task):
     """Writes records of some partitions to a target, each at least once.
 
-    Offsets are committed after `pre_commit`, whose answer says how far the target is certain to have them.
+    Offsets are committed after ``pre_commit``, which returns the offsets that the target certainly has.
     """
 
     context: SinkTaskContext
@@ -299,53 +297,53 @@ class SinkTask(Task):
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
-        """Start the task with one of the configurations that the connector's `task_configs` returned."""
+        """Start the task with one of the configurations that the connector's ``task_configs`` returned."""
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are added; their records come next."""
+        """Note new partitions. Their records come next."""
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Write the records, or keep them for `flush`. Also called with none, so that a task can do what is due."""
+        """Write the records, or keep them for ``flush``. Also called without records, for work that is due."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See that everything put before these offsets is in the target."""
+        """Ensure that everything before these offsets is in the target."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """The offsets that may be committed: by default all, after a `flush`."""
+        """Return the offsets to commit: by default all, after a ``flush``."""
         self.flush(offsets)
         return offsets
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are taken away; no more of their records come."""
+        """Note revoked partitions. No more of their records come."""
 
 
 class ExactlyOnceSinkTask(SinkTask):
-    """Writes each record once: the target itself knows how far it has come.
+    """Writes each record once: the target itself stores the offsets.
 
-    The runtime asks `committed` whenever partitions are opened and goes on from there, whatever the consumer group
-    says; and it hands over whole ranges of offsets, one partition at a time, each beginning where the last has ended.
-    `put_range` must make the records and the range's end visible together, or neither: a transaction with a row for the
-    partition, a file named by the range, a table's commit that carries it.
+    The runtime calls ``committed`` whenever partitions are opened, and continues from there, whatever the consumer
+    group has. It passes whole ranges of offsets, one partition at a time, each from the end of the last. ``put_range``
+    must make the records and the range's end visible together, or neither: by a transaction with a row for the
+    partition, a file named after the range, or a table's commit with the range.
     """
 
     range_records: int = 10_000
-    """After so many records a range is handed over; a task may set it in `start`."""
+    """The number of records that completes a range. A task may set it in ``start``."""
     range_bytes: int = 16 * 1024 * 1024
-    """After so many bytes, as they lie in the topic, too: what a partition may hold in memory."""
+    """The number of bytes, as in the topic, that completes a range: the bound of a partition's memory."""
     range_ms: int = 0
-    """How long records are gathered for a range that has fewer, in ms; 0: what is there is handed over."""
+    """How long to wait for a range to fill, in ms. 0 means that available records are passed at once."""
 
     @abstractmethod
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The end of the last range the target has, by partition; partitions it has nothing of are left out."""
+        """Return the end of the target's last range by partition. Partitions without data are left out."""
 
     @abstractmethod
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         """Write the records of the range.
 
-        There may be none of them, all dropped by a filter: then it may do nothing, and `committed` may still say the
-        end of the range before. Ranges may come that begin behind what it has.
+        There may be no records if a filter has dropped all. Then it may do nothing, and ``committed`` may return the
+        end of the range before. A range may begin behind what the target has.
         """
 
     def put(self, records: Sequence[SinkRecord]) -> None:

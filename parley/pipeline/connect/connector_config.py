@@ -1,4 +1,4 @@
-"""What every connector can be told beside its own keys, with Kafka's names and defaults."""
+"""The keys of every connector besides its own, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ANY_DELAY: Final = -1
 
 
 def _aliases(name: str, value: Any) -> None:
-    """A list of names, none there twice."""
+    """A list of distinct names."""
     if len(set(value)) != len(value):
         raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: Duplicate alias provided.")
 
@@ -317,12 +317,12 @@ def is_sink(connector: type[Connector]) -> bool:
 
 
 def keys_of_all(connector: type[Connector]) -> Collection[ConfigKey]:
-    """The keys that all sinks have, or all sources."""
+    """The keys of all sinks, or of all sources."""
     return (SINK if is_sink(connector) else SOURCE).keys.values()
 
 
 def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
-    """The topics that a sink reads: their names, or a pattern of them. Raises ConfigError unless it is one of both."""
+    """The topics that a sink reads: names, or a pattern. Raises ConfigError unless exactly one is given."""
     values = SINK.parse(
         {key: value for key, value in config.items() if key.startswith("topics")}
         | {"name": "-", "connector.class": "-"}
@@ -336,7 +336,7 @@ def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
 
 
 def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
-    """The names listed under ``transforms`` or ``predicates``. Raises ConfigError if one is there twice."""
+    """The names under ``transforms`` or ``predicates``. Raises ConfigError if one occurs twice."""
     given = config.get(key) or ""
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
     _aliases(key, names)
@@ -344,8 +344,9 @@ def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
 
 
 def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins: Plugins) -> ConfigDef:
-    """The keys of a connector of this class, with those of the converters, transforms and predicates that its
-    configuration names. A class that is not there has no keys; the key that names it is where that is found.
+    """The keys of a connector, with those of its configured converters, transforms and predicates.
+
+    An unknown class has no keys: the key that names it reports the error.
     """
     made = SINK if is_sink(connector) else SOURCE
     for key, base in _CONVERTERS.items():
@@ -358,7 +359,7 @@ def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins
 
 
 def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
-    """The keys of one transform or predicate, each behind the prefix."""
+    """The keys of one transform or predicate, each after the prefix."""
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
     keys = ConfigDef().define(
         prefix + "type",
@@ -386,7 +387,7 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
 
 
 def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group: str | None) -> ConfigDef:
-    """The keys of a class that is named, each behind the prefix; none where there is no such class."""
+    """The keys of a named class, each after the prefix; none if there is no such class."""
     if not given:
         return ConfigDef()
     try:
@@ -399,7 +400,7 @@ def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group
 
 
 def class_of(plugins: Plugins, base: Any) -> Validator:
-    """The name of a class that is there, and of the kind wanted."""
+    """Accept the name of an existing class of the wanted kind."""
 
     def check(name: str, value: Any) -> None:
         if value:

@@ -1,18 +1,18 @@
 """Connect's data: schemas, structs and logical types, with Kafka's names (KIP-26).
 
-A value without a schema is any of Python's JSON-like values. With one it is, by the schema's type:
+A value without a schema is any JSON-like value of Python. With a schema, its type decides:
 
 ======================  ================================================================================
 INT8 .. INT64           ``int`` in the type's range
-FLOAT32, FLOAT64        ``float`` (an ``int`` is taken too)
-BOOLEAN, STRING, BYTES  ``bool``, ``str``, ``bytes`` (``bytearray`` and ``memoryview`` are taken too)
+FLOAT32, FLOAT64        ``float`` (``int`` is accepted, too)
+BOOLEAN, STRING, BYTES  ``bool``, ``str``, ``bytes`` (``bytearray`` and ``memoryview`` are accepted, too)
 ARRAY, MAP              ``list``, ``dict``
 STRUCT                  :class:`Struct`
 ======================  ================================================================================
 
 A logical type is a primitive one with a name: Decimal (BYTES, ``decimal.Decimal``), Date (INT32, ``datetime.date``),
 Time (INT32, ``datetime.time``) and Timestamp (INT64, ``datetime.datetime`` in UTC). ``None`` is a value of every
-optional schema. Schemas never change; a struct is filled field by field and checks each.
+optional schema. Schemas never change. A struct is filled field by field, and checks each field.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 
 
 class SchemaType(Enum):
-    """A schema's type; the value is its name in JSON."""
+    """A schema's type. The value is its name in JSON."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -84,7 +84,7 @@ class SchemaType(Enum):
 
 
 class LogicalType:
-    """The names of the logical types, as they are in schemas; and the parameter with a decimal's scale."""
+    """The names of the logical types in schemas, and the parameter with a decimal's scale."""
 
     DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
     DATE: Final = "org.apache.kafka.connect.data.Date"
@@ -104,10 +104,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """The shape of a value. Made by the constants and functions of this module, or by hand.
+    """The shape of a value. Use the constants and functions of this module, or the constructor.
 
-    ``fields`` are a struct's, ``value_schema`` that of the elements of an array or the values of a map, ``key_schema``
-    that of a map's keys. Equal schemas have equal parts; raises DataError where the parts do not go together.
+    ``fields`` belong to a struct. ``value_schema`` is that of an array's elements or a map's values, ``key_schema``
+    that of a map's keys. Schemas with equal parts are equal. Raises DataError if the parts contradict each other.
     """
 
     type: SchemaType
@@ -165,15 +165,15 @@ class Schema:
         )
 
     def field(self, name: str) -> Field | None:
-        """The field of that name; None if there is none."""
+        """The field with this name; None if there is none."""
         return self._by_name.get(name)
 
     def as_optional(self, default: Any = None) -> Schema:
-        """This schema, but its values may be missing."""
+        """This schema, with optional values."""
         return replace(self, optional=True, default=default)
 
     def named(self, name: str, version: int | None = None, doc: str | None = None) -> Schema:
-        """This schema with a name, and a version of it."""
+        """This schema with a name and a version."""
         return replace(self, name=name, version=version, doc=doc)
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaAndValue:
-    """A value and its schema; None where the value has none."""
+    """A value and its schema, which is None if the value has none."""
 
     schema: Schema | None
     value: Any
@@ -213,7 +213,7 @@ TIMESTAMP: Final = Schema(SchemaType.INT64, name=LogicalType.TIMESTAMP, version=
 
 
 def decimal(scale: int) -> Schema:
-    """The schema of decimals with that many digits behind the point."""
+    """The schema of decimals with this many digits after the point."""
     parameters = {LogicalType.SCALE: str(scale)}
     return Schema(SchemaType.BYTES, name=LogicalType.DECIMAL, version=1, parameters=parameters)
 
@@ -225,25 +225,25 @@ def struct(fields: Mapping[str, Schema], *, name: str | None = None, version: in
 
 
 def array(of: Schema) -> Schema:
-    """The schema of lists of such values."""
+    """The schema of lists of these values."""
     return Schema(SchemaType.ARRAY, value_schema=of)
 
 
 def map_of(keys: Schema, values: Schema) -> Schema:
-    """The schema of maps from such keys to such values."""
+    """The schema of maps from these keys to these values."""
     return Schema(SchemaType.MAP, key_schema=keys, value_schema=values)
 
 
 class Struct:
     """A record with the fields of its schema. ``struct["name"] = value`` checks the value against the field's schema.
 
-    A field that was never set reads as its schema's default, or None. Equal structs have equal schemas and values.
+    A field that was never set has its schema's default, or None. Structs with equal schemas and values are equal.
     """
 
     __slots__ = ("schema", "values")
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Raises DataError if a value does not fit, or the schema is no struct's."""
+        """Raises DataError if a value does not fit, or if it is not the schema of a struct."""
         if schema.type is not SchemaType.STRUCT:
             raise DataError(f"A struct needs the schema of a struct, not {schema!r}.")
         self.schema = schema
@@ -261,20 +261,20 @@ class Struct:
         self.values[name] = value
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """The field's value; `otherwise` where the schema has no such field."""
+        """The field's value; ``otherwise`` if the schema has no such field."""
         return self[name] if self.schema.field(name) else otherwise
 
     def without_default(self, name: str) -> Any:
-        """The field's value as it was set, None where it was not."""
+        """The field's value as it was set; None if it was not."""
         self._field(name)
         return self.values.get(name)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """The fields' names and values, in the schema's order, defaults filled in."""
+        """The fields' names and values in the schema's order, with defaults."""
         return ((one.name, self[one.name]) for one in self.schema.fields)
 
     def validate(self) -> None:
-        """Raises DataError if a field that must be there is not."""
+        """Raise DataError if a required field is missing."""
         for one in self.schema.fields:
             check_value(one.schema, self.values.get(one.name), one.name)
 
@@ -325,7 +325,7 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def check_value(schema: Schema, value: Any, name: str = "") -> None:
-    """Raises DataError unless the value is one of the schema's; `name` is said in the text."""
+    """Raise DataError unless the value fits the schema. ``name`` is for the message."""
     if value is None:
         if schema.optional or schema.default is not None:
             return
@@ -360,5 +360,5 @@ def _check_inside(schema: Schema, value: Any, name: str) -> None:
 
 
 def _same_fields(one: Schema, other: Schema) -> bool:
-    """Whether a struct of one can stand for a struct of the other: whether it may be missing does not matter."""
+    """True if a struct of one schema can replace one of the other. It does not matter if they are optional."""
     return one == other or replace(one, optional=other.optional, default=other.default) == other

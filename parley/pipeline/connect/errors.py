@@ -1,8 +1,8 @@
-"""What goes wrong in Connect, by what the runtime does about it.
+"""The errors of Connect, by the runtime's reaction.
 
-A connector raises `RetriableError` for what may succeed by itself a little later (the runtime calls again with the same
-records, after a pause) and anything else for what will not: its task then fails, until the operator restarts it.
-`DataError` and `ConfigError` are special cases. The names follow Kafka Connect's exceptions.
+A connector raises ``RetriableError`` if the call may succeed later: after a pause, the runtime calls again with the
+same records. Any other exception fails the task until the operator restarts it. ``DataError`` and ``ConfigError`` are
+special cases. The names follow Kafka Connect's exceptions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ConnectError(ServiceError):
 
 
 class RetriableError(ConnectError):
-    """A call failed that may succeed later, without anything being changed by hand."""
+    """A failed call that may succeed later without any change."""
 
 
 class DataError(ConnectError):
@@ -27,7 +27,7 @@ class DataError(ConnectError):
 
 
 class ConfigError(ConnectError):
-    """A configuration is not usable. `messages` are all problems of one key, or of the whole."""
+    """An invalid configuration. ``messages`` are all problems of one key, or of the whole."""
 
     def __init__(self, *messages: str) -> None:
         super().__init__("; ".join(messages))

@@ -1,7 +1,8 @@
-"""The consumer group that a sink connector's offsets are kept in (``connect-<name>``): read, committed, forgotten.
+"""Reads, commits and deletes the offsets of a sink connector in its consumer group (``connect-<name>``).
 
-The group has no members: tasks share out partitions by their numbers, so offsets are committed as for a group without
-members. Calls block and raise KafkaError; what may pass is retried as :mod:`parley.pipeline.client.cluster` says.
+The group has no members: tasks share partitions by their numbers, so offsets are committed as for a group without
+members. Calls block and raise KafkaError. Temporary errors are retried by the rules of
+``parley.pipeline.client.cluster``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ __all__ = ["commit", "committed", "forget", "group_of"]
 
 
 def group_of(connector: str, config: Mapping[str, str]) -> str:
-    """The group of a sink connector; it may be given another (``consumer.override.group.id``)."""
+    """The group of a sink connector. ``consumer.override.group.id`` names another."""
     return config.get("consumer.override.group.id") or f"connect-{connector}"
 
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """All offsets that were committed for the group."""
+    """All committed offsets of the group."""
     found = cluster.retry(lambda client: asked.committed(client, group))
     return {place: one.offset for place, one in found.items()}
 
@@ -35,7 +36,7 @@ def commit(
 ) -> None:
     """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) if the group has members.
 
-    ``check`` is called before each attempt, in a thread of the cluster's; what it raises ends them.
+    ``check`` is called before each attempt, in a thread of the cluster. If it raises, there is no further attempt.
     """
     wanted = {place: asked.Committed(offset) for place, offset in offsets.items()}
 
@@ -50,7 +51,7 @@ def commit(
 
 
 def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
-    """Delete the group's offsets of these partitions; those that have none are left out."""
+    """Delete the group's offsets of these partitions. Partitions without offsets are ignored."""
     kind = OffsetDeleteRequest
     topics: dict[str, Any] = {}
     for name, index in partitions:

@@ -1,4 +1,4 @@
-"""Java's forms: regular expressions, their replacements, patterns of dates, and values as Java prints them."""
+"""Java's forms: regular expressions and replacements, date patterns, and values as Java prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.
 
 
 def java_pattern(text: str, key: str) -> re.Pattern[str]:
-    """The expression as Python has it. Raises ConfigError, naming the key it was given for."""
+    """Return the expression in Python's form. Raises ConfigError, which names the key."""
     try:
         with warnings.catch_warnings(action="error", category=FutureWarning):  # [a-z&&[^b]] means something else here
             return re.compile(_NAMED_GROUP.sub("(?P<", text))
@@ -28,12 +28,12 @@ def java_pattern(text: str, key: str) -> re.Pattern[str]:
 
 
 def java_regex(name: str, value: Any) -> None:
-    """A text that is a regular expression of Java's: a validator of keys."""
+    """Accept regular expressions of Java: a validator of keys."""
     java_pattern(value, name)
 
 
 def java_replacement(text: str) -> str:
-    """A replacement with ``$1`` and ``${name}`` as one with ``\\g<1>`` and ``\\g<name>``."""
+    """Turn a replacement with ``$1`` and ``${name}`` into one with ``\\g<1>`` and ``\\g<name>``."""
     made = []
     for escaped, number, name, plain, odd in _REPLACEMENT.findall(text):
         if number or name:
@@ -54,9 +54,9 @@ _ZONE: Final = re.compile(r"Z|UTC|GMT|([+-])(\d{2}):?(\d{2})?")
 
 
 class JavaDateFormat:
-    """A pattern of Java's ``SimpleDateFormat``, English names, UTC unless the text says otherwise.
+    """A pattern of Java's ``SimpleDateFormat``, with English names, in UTC unless the text has a zone.
 
-    Raises ConfigError for letters it does not know (weeks, eras).
+    Raises ConfigError for unsupported letters (weeks, eras).
     """
 
     def __init__(self, pattern: str) -> None:
@@ -75,12 +75,12 @@ class JavaDateFormat:
         self.pattern = pattern
 
     def format(self, moment: dt.datetime) -> str:
-        """The moment, in UTC, as text."""
+        """Return a moment in UTC as text."""
         utc = moment.astimezone(dt.UTC)
         return "".join(_shown(letter, run, utc) if letter else run for letter, run in self._pieces)
 
     def parse(self, text: str) -> dt.datetime:
-        """The moment that a text stands for. Raises DataError."""
+        """Parse a text to a moment. Raises DataError."""
         found = self._reading.match(text)
         if found is None:
             raise DataError(f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})")
@@ -124,7 +124,7 @@ def _shown(letter: str, run: str, utc: dt.datetime) -> str:
 
 
 def _reading(letter: str, run: str, at: int) -> str:
-    """The expression that reads a piece."""
+    """Return the expression that matches a piece."""
     if not letter:
         return re.escape(run)
     if letter == "E" or (letter == "M" and len(run) >= 3):
@@ -137,7 +137,7 @@ def _reading(letter: str, run: str, at: int) -> str:
 
 
 def _moment(parts: dict[str, str]) -> dt.datetime:
-    """The moment of the parts that were read. Raises ValueError."""
+    """Return the moment with these parts. Raises ValueError."""
     year = parts.get("y") or parts.get("u") or "1970"
     hour = int(parts.get("H") or parts.get("k") or parts.get("h") or parts.get("K") or 0)
     if parts.keys() & {"h", "K"}:
@@ -177,7 +177,7 @@ def _offset(zone: str) -> dt.timedelta:
 
 
 def java_text(value: Any) -> str:
-    """A value as Java prints it (``{a=1, b=[x, null]}``, ``Struct{a=1}``); bytes as the text in them."""
+    """A value as Java prints it (``{a=1, b=[x, null]}``, ``Struct{a=1}``). Bytes are decoded as text."""
     match value:
         case None:
             return "null"

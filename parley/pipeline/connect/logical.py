@@ -1,4 +1,4 @@
-"""Logical types as the primitive values they stand for: unscaled bytes, days, milliseconds (KIP-26)."""
+"""Converts logical types to primitive values and back: unscaled bytes, days, milliseconds (KIP-26)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DAY_MS: Final = 86_400_000
 
 
 def millis_of(moment: dt.datetime) -> int:
-    """Milliseconds since 1970 of a moment; one without a time zone is taken for UTC."""
+    """Milliseconds since 1970 of a moment. Without a time zone, it is UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MS
 
 
 def from_millis(ms: int) -> dt.datetime:
-    """The moment so many milliseconds after 1970. Raises DataError beyond the years 1 to 9999."""
+    """The moment at these milliseconds since 1970. Raises DataError outside of the years 1 to 9999."""
     try:
         return _EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:
@@ -74,7 +74,7 @@ FROM_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.TIME: _time_ms,
     LogicalType.TIMESTAMP: lambda schema, value: millis_of(value),
 }
-"""By the schema's name: the primitive value of a logical one."""
+"""By the schema's name, the function from a logical value to the primitive one."""
 
 TO_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.DECIMAL: _scaled,
@@ -82,4 +82,4 @@ TO_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.TIME: _time,
     LogicalType.TIMESTAMP: lambda schema, value: from_millis(value),
 }
-"""By the schema's name: the logical value of a primitive one."""
+"""By the schema's name, the function from a primitive value to the logical one."""

@@ -1,7 +1,7 @@
-"""Where source connectors have come to: an offset for each partition of a source, both JSON objects.
+"""Stores of source connectors' offsets: an offset for each partition of a source, both JSON objects.
 
-A worker has one store. Standalone it is a file (:class:`FileOffsetStore`), distributed a compacted topic. Calls block,
-and may come from several threads.
+A worker has one store: a file if it is standalone (``FileOffsetStore``), or a compacted topic. Calls block. Several
+threads may make them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from parley.pipeline.connect.errors import ConnectError
 __all__ = ["FileOffsetStore", "OffsetStore", "SourceOffset", "StoredOffsets", "TopicOffsets", "key_of"]
 
 SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
-"""A partition of a source and the offset in it; None: forget the partition."""
+"""A partition of a source and its offset. None deletes the partition."""
 
 
 class OffsetStore(Protocol):
     """Offsets by connector and partition of the source."""
 
     def start(self) -> None:
-        """Begin; what is stored can be read afterwards. Raises ConnectError."""
+        """Load the stored offsets. Raises ConnectError."""
         ...
 
     def stop(self) -> None: ...
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The offsets of these partitions, in their order; None where there is none. Includes what was just stored."""
+        """The offsets of these partitions, in their order, or None. Includes what was just stored."""
         ...
 
     def all(self, connector: str) -> list[SourceOffset]:
@@ -40,7 +40,7 @@ class OffsetStore(Protocol):
         ...
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """Keep the offsets: they outlive this process once the call returns. Raises ConnectError if they may not."""
+        """Store offsets. They are durable when this returns. Raises ConnectError if they may not be."""
         ...
 
 
@@ -48,24 +48,25 @@ class TopicOffsets(OffsetStore, Protocol):
     """An offset store in a topic."""
 
     def at(self, connection: Connection, topic: str) -> TopicOffsets:
-        """The offsets in another topic, which is made unless it is there; what it does not have is looked for here.
+        """The offsets in another topic, which is created if it is missing. Offsets that it lacks are read from this
+        one.
 
         Raises ConnectError.
         """
         ...
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """The offsets as records of the topic, by key and value."""
+        """The offsets as records of the topic: keys and values."""
         ...
 
 
 def key_of(connector: str, partition: Mapping[str, Any]) -> str:
-    """The text that stands for a partition of a connector: ``["connector",{...}]``, as in Kafka's offset topics."""
+    """The key of a connector's partition: ``["connector",{...}]``, as in Kafka's offset topics."""
     return json.dumps([connector, partition], separators=(",", ":"), sort_keys=True)
 
 
 class StoredOffsets:
-    """The offsets in memory: what every store is made of. Not for several threads."""
+    """The offsets in memory, which every store uses. Only for one thread at a time."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
@@ -90,7 +91,7 @@ class StoredOffsets:
 
 
 class FileOffsetStore:
-    """Offsets in a JSON file (``offset.storage.file.filename``), which is replaced as a whole by each store."""
+    """Offsets in a JSON file (``offset.storage.file.filename``). Each ``store`` replaces the whole file."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

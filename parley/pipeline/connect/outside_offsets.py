@@ -1,4 +1,4 @@
-"""Offsets looked at and changed from outside, through the REST API (KIP-875)."""
+"""Reads and changes offsets for the REST API (KIP-875)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 1}
 
 
 def sink_offsets(cluster: Cluster, connector: str, config: Mapping[str, str]) -> list[SourceOffset]:
-    """The offsets of a sink's group. Raises ConnectError where the cluster does not tell."""
+    """The offsets of a sink's group. Raises ConnectError if the cluster does not respond."""
     try:
         found = groups.committed(cluster, groups.group_of(connector, config))
     except KafkaError as error:
@@ -38,7 +38,7 @@ def alter_sink_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Commit, or forget, offsets of a sink's group. Raises BadRequest, HerderError."""
+    """Commit or delete offsets of a sink's group. Raises BadRequest, HerderError."""
     group = groups.group_of(name, config)
     try:
         known = groups.committed(cluster, group)
@@ -60,7 +60,7 @@ def alter_source_offsets(
     config: Mapping[str, str],
     offsets: Sequence[SourceOffset] | None,
 ) -> str:
-    """Store, or forget, offsets of a source. Raises BadRequest, HerderError."""
+    """Store or delete offsets of a source. Raises BadRequest, HerderError."""
     wanted = [(partition, None) for partition, _ in store.all(name)] if offsets is None else list(offsets)
     was_looked_at = _ask(connector, name, config, {str(at): one for at, one in enumerate(wanted)})
     try:
@@ -90,7 +90,7 @@ def _said(what: str, was_looked_at: bool) -> str:
 
 
 def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[TopicPartition, int | None]:
-    """What JSON says of a partition of a topic. Raises BadRequest."""
+    """Read a topic's partition and offset from JSON. Raises BadRequest."""
     if not isinstance(partition, Mapping) or TOPIC not in partition or PARTITION not in partition:
         raise BadRequest(f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'")
     topic = partition[TOPIC]
@@ -107,7 +107,7 @@ def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None)
 
 
 def _integer(given: Any, what: str) -> int:
-    """A number that is given as one, or as text. Raises BadRequest."""
+    """An integer, from a number or a text. Raises BadRequest."""
     try:
         if isinstance(given, bool | float):
             raise ValueError

@@ -1,13 +1,13 @@
-"""Which classes a configuration may name, and how: connectors, converters, transforms, predicates.
+"""The classes that a configuration may name: connectors, converters, transforms, predicates.
 
 A class is found by
 
-* Kafka's name of it (``org.apache.kafka.connect.json.JsonConverter``), whole or its last part, with or without the
-  ending that says what it is (``FileStreamSource`` for ``FileStreamSourceConnector``);
-* the name it is installed under as an entry point of the group ``parley.connect``;
-* where it is: ``package.module:Class`` or ``package.module.Class``, also in a folder of ``plugin.path``.
+* its name in Kafka (``org.apache.kafka.connect.json.JsonConverter``), whole or the last part, with or without the
+  ending for its kind (``FileStreamSource`` for ``FileStreamSourceConnector``);
+* its name as an entry point of the group ``parley.connect``;
+* its place: ``package.module:Class`` or ``package.module.Class``, also in a folder of ``plugin.path``.
 
-``$Key`` and ``$Value`` behind the name of a transform say which part of a record it works on.
+``$Key`` or ``$Value`` after the name of a transform is the part of a record that it changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "transformation": Transform,
     "predicate": Predicate,
 }
-"""What Kafka calls each kind, and the class that all of the kind have in common."""
+"""Kafka's name of each kind, and the base class of the kind."""
 _ENDINGS: Final = ("Connector", "Converter", "HeaderConverter", "Transformation", "Predicate")
 
 _CONNECT: Final = "org.apache.kafka.connect"
@@ -93,14 +93,14 @@ SHIPPED: Final[Mapping[str, str]] = {
     },
     **{f"{_CONNECTORS}.{place.replace(':', '.')}": f"{_CONNECTORS}.{place}" for place in _OURS},
 }
-"""Kafka's name -> where the class is."""
+"""Kafka's name of each class, and its place."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A class that can be named; `kinds` are Kafka's words for what it can be used as."""
+    """A class that can be named. ``kinds`` are Kafka's names of its uses."""
 
     name: str
     target: str
@@ -109,7 +109,7 @@ class Plugin:
 
 
 class Plugins:
-    """The classes there are. `path` are further folders with modules; what cannot be imported is left out of lists."""
+    """The known classes. ``path`` are further folders with modules. Modules that cannot be imported are not listed."""
 
     def __init__(self, path: Sequence[str] = ()) -> None:
         for folder in path:
@@ -122,7 +122,7 @@ class Plugins:
                 self._by_alias.setdefault(alias, name)
 
     def all(self) -> Iterator[Plugin]:
-        """Every class known by a name, those alike once, ordered by their names."""
+        """Every class with a name, each once, sorted by name."""
         for name, target in sorted(self._targets.items()):
             try:
                 found = _located(target)[0]
@@ -132,14 +132,14 @@ class Plugins:
             yield Plugin(name, target, kinds, str(getattr(found, "version", "0")))
 
     def load(self, name: str, base: type[T]) -> type[T]:
-        """The class of that name. Raises ConfigError unless there is one and it is a `base`."""
+        """The class with this name. Raises ConfigError unless there is one and it is a ``base``."""
         found = _located(self._target(name))[0]
         if not issubclass(found, base):
             raise ConfigError(f"{name} is not a {base.__name__}.")
         return found
 
     def make(self, name: str, base: type[T]) -> T:
-        """An object of that class, made without arguments but for the side a transform works on."""
+        """Make an object of this class, without arguments except for the part that a transform changes."""
         found, side = _located(self._target(name))
         if not issubclass(found, base):
             raise ConfigError(f"{name} is not a {base.__name__}.")
@@ -155,7 +155,7 @@ class Plugins:
 
 
 def kafkas_name(kind: type) -> str:
-    """The name that a class has in Kafka, without the side that a transform works on; else where it is."""
+    """A class's name in Kafka, without the part that a transform changes; its place if it has no such name."""
     return _KAFKAS.get((kind.__module__, kind.__qualname__)) or f"{kind.__module__}.{kind.__qualname__}"
 
 

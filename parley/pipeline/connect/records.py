@@ -1,7 +1,7 @@
-"""The records that connectors make and take, and their headers (KIP-26, KIP-145, KIP-793).
+"""The records of source and sink connectors, and their headers (KIP-26, KIP-145, KIP-793).
 
-A source task makes :class:`SourceRecord`, a sink task takes :class:`SinkRecord`. Records never change: a transform
-makes another one (:func:`dataclasses.replace`). Timestamps are milliseconds since 1970, None where there is none.
+A source task makes ``SourceRecord``, a sink task takes ``SinkRecord``. Records never change: a transform makes another
+one (``dataclasses.replace``). Timestamps are milliseconds since 1970, or None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ConnectRecord", "Header", "SinkRecord", "SourceRecord", "TimestampTy
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp says, as numbered in Spark's Kafka schema."""
+    """The meaning of a record's timestamp, as numbered in Spark's Kafka schema."""
 
     NONE = -1
     CREATE_TIME = 0
@@ -27,7 +27,7 @@ class TimestampType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header: its name, its value, and the value's schema where it has one."""
+    """A header: its name, its value, and the value's schema or None."""
 
     key: str
     value: Any
@@ -36,11 +36,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectRecord:
-    """What records of sources and of sinks have in common."""
+    """Base class of the records of sources and sinks."""
 
     topic: str
     kafka_partition: int | None = None
-    """For a source's record None lets the key decide."""
+    """In a source's record, None means that the key decides."""
     key_schema: Schema | None = None
     key: Any = None
     value_schema: Schema | None = None
@@ -49,16 +49,16 @@ class ConnectRecord:
     headers: tuple[Header, ...] = ()
 
     def header(self, key: str) -> Header | None:
-        """The last header of that name, which is the one that counts; None if there is none."""
+        """The last header with this name, which is the valid one; None if there is none."""
         return next((one for one in reversed(self.headers) if one.key == key), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord(ConnectRecord):
-    """A record on its way into a topic.
+    """A record for a topic.
 
-    ``source_partition`` says which part of the source it came from, ``source_offset`` where to go on behind it: both
-    are JSON objects. After a crash the task is handed the last offset stored for the partition.
+    ``source_partition`` is its part of the source, ``source_offset`` the position behind it: both are JSON objects.
+    After a crash the task gets the last stored offset of the partition.
     """
 
     source_partition: Mapping[str, Any] = field(default_factory=dict)
@@ -67,10 +67,10 @@ class SourceRecord(ConnectRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRecord(ConnectRecord):
-    """A record that came from a topic.
+    """A record from a topic.
 
-    ``original_*`` are where it lies in Kafka whatever a transform made of its topic (KIP-793); they are set by the
-    runtime and are what offsets are counted by.
+    ``original_*`` are its place in Kafka, whatever a transform makes of its topic (KIP-793). The runtime sets them, and
+    uses them for offsets.
     """
 
     kafka_offset: int
