@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, TypeVar
 
-from parley.protocol.decoding import Decoder, compile_decoder
+from parley.protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Decoder, compile_decoder
 from parley.protocol.encoding import EncodedArray, Encoder, compile_element_encoder, compile_encoder, fault
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.headers import RequestHeader
@@ -36,7 +36,7 @@ D = TypeVar("D", bound=Data)
 
 _COPIED_BYTES_MAX: Final = 16 * 1024  # a message up to this size is decoded from bytes, which is faster than a view
 
-_decoders: dict[tuple[type[Message], int], tuple[Decoder, bool]] = {}
+_decoders: dict[tuple[type[Message], int], tuple[Decoder, bool, int]] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _element_encoders: dict[tuple[type[Message], int, type[Struct]], Encoder] = {}
 
@@ -57,18 +57,21 @@ def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
     return message
 
 
-def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
-    """Decode the message that begins at ``pos``; return it and the position after it (see ``decode``)."""
+def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max: int = ELEMENTS_MAX) -> tuple[M, int]:
+    """Decode the message that begins at ``pos``; return it and the position after it (see ``decode``).
+
+    Raises TooManyElements if its arrays have more than ``elements_max`` elements, or more than they may have.
+    """
     try:
-        decoder, by_reference = _decoders[cls, version]
+        decoder, by_reference, most = _decoders[cls, version]
     except KeyError:
-        decoder, by_reference = _decoder(cls, version)
+        decoder, by_reference, most = _decoder(cls, version)
     if by_reference:
         if type(data) is not memoryview:
             data = memoryview(data)
     elif type(data) is not bytes and len(data) <= _COPIED_BYTES_MAX:
         data = bytes(data)
-    return decoder(data, pos)
+    return decoder(data, pos, most if most < elements_max else elements_max)
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -174,9 +177,10 @@ def _refusal(this: Struct, version: int, flexible: bool, error: Exception) -> Va
     return ValueError(f"{type(this).__name__} v{version}: {fault(this, version, flexible) or error}")
 
 
-def _decoder(cls: type[Message], version: int) -> tuple[Decoder, bool]:
+def _decoder(cls: type[Message], version: int) -> tuple[Decoder, bool, int]:
     _check_version(cls, version)
-    made = compile_decoder(cls, version), _has_records(cls)
+    most = REQUEST_ELEMENTS_MAX if issubclass(cls, Request) else ELEMENTS_MAX
+    made = compile_decoder(cls, version), _has_records(cls), most
     _decoders[cls, version] = made
     return made
 

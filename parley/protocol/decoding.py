@@ -17,11 +17,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeAlias
 
-from parley.protocol.errors import MalformedMessage
+from parley.protocol.errors import MalformedMessage, TooManyElements
 from parley.protocol.primitives import UUIDS, read_tag, read_tags, rest_of_uvarint
-from parley.protocol.schema import Buffer, Field, FieldType, Message, Request, Struct
+from parley.protocol.schema import Buffer, Field, FieldType, Message, Struct
 
-Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 
 # Kind of a fixed-width field -> its letter for `struct`, and its width in bytes.
 FIXED: Final[dict[str, tuple[str, int]]] = {
@@ -120,7 +120,7 @@ class _DecoderWriter:
         self._cls = cls
         self._version = version
         self._flexible = cls.is_flexible(version)
-        self._source = Source("def run(buf, pos):")
+        self._source = Source("def run(buf, pos, left):")
         self._run: list[tuple[str, int, str]] = []  # letter, width, target: read together at the next flush
         self._after: list[str] = []  # lines that need what the run reads
 
@@ -128,7 +128,6 @@ class _DecoderWriter:
         source = self._source
         title = f"{self._cls.__name__} v{self._version}"
         source.line("end = len(buf)")
-        source.line(f"left = {REQUEST_ELEMENTS_MAX if issubclass(self._cls, Request) else ELEMENTS_MAX}")
         source.open("try:")
         message = self._struct(self._cls)
         source.line(f"return {message}, pos")
@@ -276,7 +275,8 @@ class _DecoderWriter:
         source = self._source
         least = smallest(element, self._version, self._flexible)
         source.line(f"left -= {length}")
-        source.line(f"if {length} * {least} > end - pos or left < 0: refuse_length({name!r}, {length})")
+        source.line(f"if {length} * {least} > end - pos: refuse_length({name!r}, {length})")
+        source.line(f"if left < 0: refuse_elements({name!r})")
         if element.kind in FIXED and element.kind != "uuid":
             letter, width = FIXED[element.kind]
             source.line(f"{target} = list(unpack_from(f'>{{{length}}}{letter}', buf, pos))")
@@ -308,7 +308,7 @@ class _DecoderWriter:
         source.open(f"if {count}:")
         source.line(f"if {count} > 127: {count}, pos = rest_of_uvarint(buf, pos, {count})")
         source.line(f"left -= {count}")
-        source.line(f"if left < 0: refuse_length('the tagged section', {count})")
+        source.line("if left < 0: refuse_elements('the tagged section')")
         if known:
             self._known_tags(known, this, count)
         else:
@@ -342,6 +342,10 @@ def _refuse_length(name: str, length: int) -> NoReturn:
     raise MalformedMessage(f"{name} claims a length of {length}, more than it may have or the message holds")
 
 
+def _refuse_elements(name: str) -> NoReturn:
+    raise TooManyElements(f"the message has more elements than it may have up to {name}")
+
+
 def _refuse_tag(tag: int) -> NoReturn:
     raise MalformedMessage(f"tagged field {tag} is not as long as it says")
 
@@ -351,6 +355,7 @@ _SCOPE: Final[dict[str, Any]] = {
     "new": object.__new__,
     "read_tag": read_tag,
     "read_tags": read_tags,
+    "refuse_elements": _refuse_elements,
     "refuse_length": _refuse_length,
     "refuse_tag": _refuse_tag,
     "rest_of_uvarint": rest_of_uvarint,

@@ -219,3 +219,7 @@ class KafkaError(Exception):
 
 class MalformedMessage(Exception):
     """Bytes that cannot be decoded as the expected message; the connection that carried them must be closed."""
+
+
+class TooManyElements(MalformedMessage):
+    """A message with more elements in its arrays than it may have, or than the caller decodes at once."""

@@ -25,7 +25,7 @@ from parley.protocol.codec import (
 )
 from parley.protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, STRING_BYTES_MAX
 from parley.protocol.encoding import ERROR_TEXT_CUT
-from parley.protocol.errors import MalformedMessage
+from parley.protocol.errors import MalformedMessage, TooManyElements
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.headers import RequestHeader, ResponseHeader
@@ -117,8 +117,10 @@ def test_compact_counts_beyond_the_message_are_refused() -> None:
 def test_elements_of_a_message_are_limited() -> None:
     """All bytes are there, but the objects would be many times as large."""
     topics = REQUEST_ELEMENTS_MAX + 1
-    with pytest.raises(MalformedMessage, match="topics"):
+    with pytest.raises(TooManyElements, match="topics"):
         decode(MetadataRequest, 1, struct.pack(">i", topics) + bytes(2 * topics))
+    with pytest.raises(TooManyElements, match="topics"):
+        decode_from(MetadataRequest, 1, struct.pack(">i", 3) + bytes(6), 0, 2)
     half = ELEMENTS_MAX // 2
     numbers = struct.pack(">i", half) + bytes(4 * half)
     assert len(decode(Example, 0, b"\0\0" + numbers).numbers) == half

@@ -506,7 +506,10 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(response, Disconnect):
                 raise response
             now = dispatcher.monotonic()
-            pending.parts = dispatcher.encode(pending.context, response, now)
+            if isinstance(response, list):
+                pending.parts = response
+            else:
+                pending.parts = dispatcher.encode(pending.context, response, now)
         except Disconnect as disconnect:
             self._send_last(pending, disconnect)
             self._end(disconnect)

@@ -7,26 +7,30 @@ Rules of this module:
   UNSUPPORTED_VERSION and the supported versions (KIP-511).
 * If a handler raises, the error goes into the response's own error field, and the connection stays. A response without
   such a field ends the connection.
-* Nothing here waits or creates tasks, and a request that succeeds logs nothing.
+* A request with very many elements in its arrays is decoded in a thread, and its response is encoded in one: the event
+  loop serves other clients meanwhile. Such a request is work in progress, as if its handler were a coroutine.
+* Nothing here creates tasks, and a request that succeeds logs nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
 from parley.broker.network.sending import Part
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
 from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.login import Login, LoginState
 from parley.broker.security.session import ClientSession
 from parley.protocol.codec import decode_from, response_frame
 from parley.protocol.connection import RequestHeader, parse_request_header
-from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
@@ -34,6 +38,10 @@ from parley.protocol.schema import Request, Response
 from parley.storage.shortage import MEMORY, reserve_for
 
 _log = logging.getLogger(__name__)
+
+ON_LOOP_ELEMENTS_MAX: Final = 1000
+"""Elements in the arrays of a request that is decoded on the event loop, which takes a few milliseconds."""
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -71,6 +79,9 @@ class RequestContext:
     size_bytes: int = 0
     busy_s: float = 0.0
     """How long the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
+
+    has_many_elements: bool = False
+    """True if the request was decoded in a thread, and its response is to be encoded in one."""
 
     is_from_follower: bool = False
     """True for a fetch of a replica; its handler says so."""
@@ -189,9 +200,15 @@ class Dispatcher:
     """The table of routes, and the decoding and encoding around each handler."""
 
     def __init__(
-        self, routes: Mapping[int, Handler], *, monotonic: Callable[[], float], throttling: Throttling = UNLIMITED
+        self,
+        routes: Mapping[int, Handler],
+        *,
+        monotonic: Callable[[], float],
+        throttling: Throttling = UNLIMITED,
+        threads: Threads = LOOP_THREADS,
     ) -> None:
         self.routes = {api_key: Route(api_key, handler) for api_key, handler in sorted(routes.items())}
+        self._threads = threads
         self.monotonic = monotonic
         self._throttling = throttling
         self.only: tuple[bytes, ...] | None = None
@@ -230,27 +247,23 @@ class Dispatcher:
                 check_login(login, route, received_at)
             # Bytes after the request are ignored, as in Kafka: librdkafka 2.16 asks for all topics (Metadata v13) with
             # an array count of the old form, which reads as a request for all topics and three more bytes.
-            request, _ = decode_from(route.request, version, frame, header.body_offset)
-        except MalformedMessage as malformed:
-            raise Disconnect(f"malformed request: {malformed}") from malformed
+            context = RequestContext(
+                header.api_key,
+                version,
+                header.correlation_id,
+                header.client_id,
+                client,
+                received_at,
+                len(frame),
+            )
+            try:
+                request, _ = decode_from(route.request, version, frame, header.body_offset, ON_LOOP_ELEMENTS_MAX)
+            except TooManyElements:
+                return context, self._handle_many(context, route, frame, header.body_offset)
         except Disconnect:
             raise
-        except MemoryError as error:  # nothing has been done yet
-            MEMORY.make_room()
-            raise Disconnect("no memory for the request") from error
         except Exception as error:
-            self._failures.report("a request cannot be read", error, received_at, peer=client.client_host)
-            raise Disconnect("the request could not be read") from error
-        size = len(frame)
-        context = RequestContext(
-            header.api_key,
-            version,
-            header.correlation_id,
-            header.client_id,
-            client,
-            received_at,
-            size,
-        )
+            raise self._unreadable(client, received_at, error) from error
         began = self.monotonic()
         try:
             response = route.handler(context, request)
@@ -259,7 +272,7 @@ class Dispatcher:
         ended = self.monotonic()
         metrics = route.metrics
         metrics.requests += 1
-        metrics.request_bytes += size
+        metrics.request_bytes += context.size_bytes
         metrics.queue_seconds += began - received_at
         metrics.local_seconds += ended - began
         context.busy_s = ended - began
@@ -269,32 +282,84 @@ class Dispatcher:
             self._received(context, ended)
         return context, response
 
-    async def work(self, context: RequestContext, work: Awaitable[MaybeResponse]) -> MaybeResponse | Disconnect:
+    def _unreadable(self, client: ConnectedClient, received_at: float, error: Exception) -> Disconnect:
+        """Return the end of a connection whose request cannot be decoded."""
+        if isinstance(error, MalformedMessage):
+            return Disconnect(f"malformed request: {error}")
+        if isinstance(error, MemoryError):  # nothing has been done yet
+            MEMORY.make_room()
+            return Disconnect("no memory for the request")
+        self._failures.report("a request cannot be read", error, received_at, peer=client.client_host)
+        return Disconnect("the request could not be read")
+
+    async def _handle_many(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
+        """Decode a request with very many elements in a thread, and call its handler."""
+        context.has_many_elements = True
+        began = self.monotonic()
+        try:
+            request, _ = await self._in_thread(
+                context, lambda: decode_from(route.request, context.api_version, frame, body_offset)
+            )
+        except Exception as error:
+            raise self._unreadable(context.client, context.received_at, error) from error
+        metrics = route.metrics
+        metrics.requests += 1
+        metrics.request_bytes += len(frame)
+        metrics.queue_seconds += began - context.received_at
+        response = route.handler(context, request)
+        metrics.local_seconds += self.monotonic() - began
+        return await response if asyncio.iscoroutine(response) else response
+
+    async def _in_thread(self, context: RequestContext, call: Callable[[], R]) -> R:
+        """Call in a thread, and count the time for the client's quotas. One thread serves all of these requests."""
+
+        def timed() -> R:
+            began = self.monotonic()
+            try:
+                return call()
+            finally:
+                context.spent(self.monotonic() - began)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads.messages, timed)
+
+    async def work(
+        self, context: RequestContext, work: Awaitable[MaybeResponse]
+    ) -> MaybeResponse | list[Part] | Disconnect:
         """Await a handler that is a coroutine. Returns an error response if it raises, or the ``Disconnect`` that it
-        raised."""
+        raised; the frame of the response if that has been encoded in a thread."""
         if self._throttling.is_active:
             work = TimedSteps(work, self.monotonic, context.spent)
         try:
             try:
-                return await work
+                response = await work
             except Exception as error:
                 return self.failure(context, error)
+            if context.has_many_elements and isinstance(response, Response):
+                response = self._ended(context, response, self.monotonic())
+                return await self._in_thread(context, lambda: self._framed(context, response))
         except Disconnect as disconnect:
             return disconnect
+        return response
 
     def encode(self, context: RequestContext, response: MaybeResponse, now: float) -> list[Part]:
         """Return the frame of a response, in parts to be sent one after another.
 
         Raises Disconnect if the response cannot be encoded, nor an error in its place.
         """
+        return self._framed(context, self._ended(context, response, now))
+
+    def _ended(self, context: RequestContext, response: MaybeResponse, now: float) -> MaybeResponse:
+        """Count a request that is done, for the metrics and the client's quotas. Returns its response."""
         metrics = self.routes[context.api_key].metrics
         metrics.total_time.observe(int((now - context.received_at) * 1e6))
-        if self._throttling.is_active:
-            response = self._charge(context, response, now)
+        return self._charge(context, response, now) if self._throttling.is_active else response
+
+    def _framed(self, context: RequestContext, response: MaybeResponse) -> list[Part]:
         if response is None:
             return []
         if context.api_version == RAW:
             return _raw_frame(response)
+        metrics = self.routes[context.api_key].metrics
         try:
             parts = response_frame(response, context.api_version, context.correlation_id)
         except Exception as error:  # this version cannot express the handler's response

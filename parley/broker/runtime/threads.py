@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-READS, RECORDS, UPKEEP, GROUPS, COMPACTION = 8, 4, 4, 1, 16
+READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
 HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left to the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 
@@ -29,6 +29,8 @@ class Threads:
     """TLS handshakes, which use the CPU."""
     groups: Executor | None = None
     """Slow work of the group coordinator: assignments, and regular expressions, whose cost clients decide."""
+    messages: Executor | None = None
+    """Decoding and encoding of messages with very many elements. One thread: it takes turns with the event loop."""
     compaction: Executor | None = None
     """The workers of the log cleaner. Each occupies a thread for as long as the compaction of a log takes."""
 
@@ -41,13 +43,13 @@ class Threads:
             upkeep=ThreadPoolExecutor(max(UPKEEP, recovering), "upkeep"),
             handshakes=ThreadPoolExecutor(HANDSHAKES, "handshakes"),
             groups=ThreadPoolExecutor(GROUPS, "groups"),
+            messages=ThreadPoolExecutor(MESSAGES, "messages"),
             compaction=ThreadPoolExecutor(COMPACTION, "compaction"),
         )
 
     async def close(self) -> None:
         """Wait for the work in progress, and end the threads."""
-        every = (self.reads, self.records, self.upkeep, self.handshakes, self.groups, self.compaction)
-        executors = [each for each in every if each is not None]
+        executors = [each for field in fields(self) if (each := getattr(self, field.name)) is not None]
 
         def shut_down() -> None:
             for executor in executors:

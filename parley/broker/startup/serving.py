@@ -68,7 +68,9 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
     for each in security.values():
         environment.undo.callback(each.close)
     handlers = routes(environment, parts, tuple(security.values()))
-    dispatcher = Dispatcher(handlers, monotonic=environment.clock.monotonic, throttling=parts.quotas)
+    dispatcher = Dispatcher(
+        handlers, monotonic=environment.clock.monotonic, throttling=parts.quotas, threads=environment.threads
+    )
     dispatcher.serve_only(SERVED_FIRST)
     reload = SecurityReload(tuple(security.values()), parts.config, environment.threads.upkeep)
     environment.tasks.start(reload.run(), name="reload of listeners' security")

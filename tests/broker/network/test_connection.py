@@ -11,6 +11,7 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Awaitable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,17 +20,18 @@ from parley.broker.network import acceptor
 from parley.broker.network.configured_limits import Limits, ListenerLimits
 from parley.broker.network.connection import TURN_S, UNSENT_MAX, Connection, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
-from parley.broker.network.dispatch import Disconnect, RequestContext
+from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX, Disconnect, RequestContext
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
 from parley.broker.network.load import ONLY_URGENT_S, SHARE_S, Turns
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
 from parley.protocol.connection import FrameReader
+from parley.protocol.decoding import REQUEST_ELEMENTS_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
-from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+from parley.protocol.messages.groups import LeaveGroupRequest, SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
@@ -171,6 +173,53 @@ async def test_an_error_in_one_turn_does_not_hold_up_the_others() -> None:
     turns.wait(begun.set)
     await begun.wait()
     assert [type(error) for error in errors] == [ValueError]
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts what is done in threads."""
+
+    calls = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return super().submit(*args, **kwargs)
+
+
+def topics_asked(count: int) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=f"t{each}") for each in range(count)])
+
+
+async def test_a_request_with_very_many_elements_is_decoded_and_its_response_encoded_in_a_thread() -> None:
+    asked: list[int] = []
+
+    async def answer(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        asked.append(len(request.topics or ()))
+        return MetadataResponse(brokers=[], topics=[])
+
+    executor = Counting(1)
+    asyncio.get_running_loop().set_default_executor(executor)
+    async with serving({3: answer}) as listener:
+        client = await RawClient.connect(listener)
+        await client.ask(topics_asked(ON_LOOP_ELEMENTS_MAX), 1)
+        assert (asked, executor.calls) == ([1000], 0)
+        await client.ask(topics_asked(ON_LOOP_ELEMENTS_MAX + 1), 1)
+        assert (asked, executor.calls) == ([1000, 1001], 2)
+        await client.send(topics_asked(REQUEST_ELEMENTS_MAX + 1), 1)
+        assert await client.is_closed()
+        assert executor.calls == 3
+        await client.close()
+
+
+async def test_an_error_of_a_request_with_very_many_elements_is_in_its_response() -> None:
+    def refuse(context: RequestContext, request: LeaveGroupRequest) -> Any:
+        raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+    members = [LeaveGroupRequest.MemberIdentity(member_id=f"m{each}") for each in range(ON_LOOP_ELEMENTS_MAX + 1)]
+    async with serving({LeaveGroupRequest.API_KEY: refuse}) as listener:
+        client = await RawClient.connect(listener)
+        response = await client.ask(LeaveGroupRequest(group_id="g", members=members), 3)
+        assert response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        await client.close()
 
 
 async def test_unsupported_api_versions_is_answered_in_version_0() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,6 +20,11 @@ from parley.protocol.messages import APIS
 from parley.protocol.schema import Response
 
 E = TypeVar("E")
+R = TypeVar("R")
+Steps = Generator[None, None, R]
+"""Work on a request's elements, which yields after each of them and ends in a value. See ``in_turns``."""
+STEPS_PER_TURN = 500
+"""Elements that are checked or refused before the event loop serves other clients, which takes one to three ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +49,79 @@ class Checks:
         type: ResourceType,
         elements: Iterable[E],
         name_of: Callable[[E], str | None],
-    ) -> tuple[list[E], list[E]]:
+    ) -> Steps[tuple[list[E], list[E]]]:
         """Divide elements into those that the client has the right to, and the others.
 
         An element without a name is among the others: by the time that the handler looks for its name it may have one.
         """
         named = [(each, name_of(each)) for each in elements]
-        allowed = self.authorization.allowed(context, operation, type, {name for _, name in named if name is not None})
+        names = {name for _, name in named if name is not None}
+        allowed = yield from self.allowed(context, operation, type, names)
         kept = [each for each, name in named if name in allowed]
         refused = [each for each, name in named if name not in allowed]
         return kept, refused
+
+    def allowed(
+        self,
+        context: RequestContext,
+        operation: Operation,
+        type: ResourceType,
+        names: Iterable[str],
+        *,
+        is_probe: bool = False,
+    ) -> Steps[set[str]]:
+        """Return those of ``names`` that the client may perform the operation on. A probe is not in the audit log."""
+        asked = (context, operation, type)
+        may = self.authorization.probe(*asked) if is_probe else partial(self.authorization.may, *asked)
+        allowed = set()
+        for name in names:
+            if may(name):
+                allowed.add(name)
+            yield
+        return allowed
 
     def code_of(self, topic: Any) -> ErrorCode:
         """Return the error for a topic that a client has no right to, or whose id is unknown."""
         is_unknown = self.name_of(topic) is None
         return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def listed(elements: Iterable[E]) -> Steps[list[E]]:
+    """Return a list of elements, which are made one after another."""
+    made: list[E] = []
+    for element in elements:
+        made.append(element)
+        yield
+    return made
+
+
+def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[R]]:
+    """Return what ``make`` makes of each element, for elements with lists of their own."""
+    made: list[R] = []
+    for element in elements:
+        made.append((yield from make(element)))
+        yield
+    return made
+
+
+def in_turns(steps: Steps[Any]) -> Any:
+    """Do the work, and return what it ends in; if it takes more than a turn, a coroutine that returns that."""
+    try:
+        for _ in range(STEPS_PER_TURN):
+            next(steps)
+    except StopIteration as ended:
+        return ended.value
+    return _in_turns(steps)
+
+
+async def _in_turns(steps: Steps[Any]) -> Any:
+    while True:
+        await asyncio.sleep(0)
+        try:
+            for _ in range(STEPS_PER_TURN):
+                next(steps)
+        except StopIteration as ended:
+            return await ended.value if asyncio.iscoroutine(ended.value) else ended.value
 
 
 def refusal(context: RequestContext, operation: Operation, type: ResourceType, name: str = "") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, refusal, with_refused
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from parley.broker.coordinators.groups.responses import join_error
@@ -65,18 +65,18 @@ def _member(checks: Checks, handler: Handler, context: RequestContext, request: 
 
 def _consumer_member(
     checks: Checks, handler: Handler, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> Any:
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
     names = set(request.subscribed_topic_names or ())
-    if names and checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names) != names:
+    if names and (yield from checks.allowed(context, Operation.DESCRIBE, _TOPIC, names)) != names:
         raise KafkaError(_TOPIC_REFUSED)
     return handler(context, request)
 
 
 def _find_coordinator(
     checks: Checks, handler: Handler, context: RequestContext, request: FindCoordinatorRequest
-) -> Any:
+) -> Steps[Any]:
     if request.key_type == _SHARE_KEY and not checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     kinds = {
@@ -94,9 +94,11 @@ def _find_coordinator(
         return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
     if not request.coordinator_keys:  # the handler would create the internal topic
         return FindCoordinatorResponse(coordinators=[])
-    kept, refused = checks.divide(context, Operation.DESCRIBE, type, request.coordinator_keys, lambda key: key)
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, type, request.coordinator_keys, lambda key: key
+    )
     make = FindCoordinatorResponse.Coordinator
-    results = [
+    results = yield from listed(
         make(
             key=key,
             node_id=-1,
@@ -106,21 +108,23 @@ def _find_coordinator(
             error_message=refusal(context, Operation.DESCRIBE, type, key),
         )
         for key in dict.fromkeys(refused)
-    ]
+    )
     return with_refused(handler, context, request, "coordinator_keys", kept, results, "coordinators")
 
 
 # --- Administration ---
 
 
-def _describe_groups(checks: Checks, handler: Handler, context: RequestContext, request: DescribeGroupsRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group)
-    results = [
+def _describe_groups(
+    checks: Checks, handler: Handler, context: RequestContext, request: DescribeGroupsRequest
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group)
+    results = yield from listed(
         DescribeGroupsResponse.DescribedGroup(
             error_code=_GROUP_REFUSED, group_id=group, group_state="", protocol_type="", protocol_data="", members=[]
         )
         for group in dict.fromkeys(refused)
-    ]
+    )
     result = with_refused(handler, context, request, "groups", kept, results, "groups")
     return (
         after(result, partial(_limit_operations, checks, context)) if request.include_authorized_operations else result
@@ -129,9 +133,11 @@ def _describe_groups(checks: Checks, handler: Handler, context: RequestContext, 
 
 def _describe_consumer_groups(
     checks: Checks, handler: Handler, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group)
-    results = [undescribed_consumer_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused)]
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
+    )
+    results = yield from listed(undescribed_consumer_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
     result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
     return after(result, partial(_limit_consumer_groups, checks, context, request.include_authorized_operations))
 
@@ -166,10 +172,14 @@ def _limit_operations(
     return response
 
 
-def _delete_groups(checks: Checks, handler: Handler, context: RequestContext, request: DeleteGroupsRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DELETE, _GROUP, request.groups_names, lambda group: group)
+def _delete_groups(
+    checks: Checks, handler: Handler, context: RequestContext, request: DeleteGroupsRequest
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DELETE, _GROUP, request.groups_names, lambda group: group
+    )
     make = DeleteGroupsResponse.DeletableGroupResult
-    results = [make(group_id=group, error_code=_GROUP_REFUSED) for group in dict.fromkeys(refused)]
+    results = yield from listed(make(group_id=group, error_code=_GROUP_REFUSED) for group in dict.fromkeys(refused))
     return with_refused(handler, context, request, "groups_names", kept, results, "results")
 
 
@@ -189,36 +199,41 @@ def _list_groups(checks: Checks, handler: Handler, context: RequestContext, requ
 # --- Offsets ---
 
 
-def _commit(checks: Checks, handler: Handler, context: RequestContext, request: OffsetCommitRequest) -> Any:
+def _commit(checks: Checks, handler: Handler, context: RequestContext, request: OffsetCommitRequest) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
-        return OffsetCommitResponse(topics=[_uncommitted(topic, _GROUP_REFUSED) for topic in request.topics])
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, checks.name_of)
-    results = [_uncommitted(topic, checks.code_of(topic)) for topic in refused]
+        refused = yield from made_of(request.topics, lambda topic: _uncommitted(topic, _GROUP_REFUSED))
+        return OffsetCommitResponse(topics=refused)
+    kept, unreadable = yield from checks.divide(context, Operation.READ, _TOPIC, request.topics, checks.name_of)
+    results = yield from made_of(unreadable, lambda topic: _uncommitted(topic, checks.code_of(topic)))
     return with_refused(handler, context, request, "topics", kept, results, "topics")
 
 
 def _uncommitted(
     topic: OffsetCommitRequest.OffsetCommitRequestTopic, code: ErrorCode
-) -> OffsetCommitResponse.OffsetCommitResponseTopic:
+) -> Steps[OffsetCommitResponse.OffsetCommitResponseTopic]:
     make = OffsetCommitResponse.OffsetCommitResponsePartition
+    partitions = yield from listed(
+        make(partition_index=each.partition_index, error_code=code) for each in topic.partitions
+    )
     return OffsetCommitResponse.OffsetCommitResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[make(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
 
 
-def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Any:
+def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Steps[Any]:
     if context.api_version >= _OF_GROUPS:
-        return _fetch_groups(checks, handler, context, request)
+        return (yield from _fetch_groups(checks, handler, context, request))
     if not checks.authorization.may(context, Operation.DESCRIBE, _GROUP, request.group_id):
         if context.api_version >= _WITH_ERROR_CODE:
             return OffsetFetchResponse(error_code=_GROUP_REFUSED, topics=[])
-        return OffsetFetchResponse(topics=[_unfetched(topic, _GROUP_REFUSED) for topic in request.topics or ()])
+        refused = yield from made_of(request.topics or (), lambda topic: _unfetched(topic, _GROUP_REFUSED))
+        return OffsetFetchResponse(topics=refused)
     if request.topics is None:
         return after(handler(context, request), partial(_visible_topics, checks, context))
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _TOPIC, request.topics, lambda topic: topic.name)
-    results = [_unfetched(topic, _TOPIC_REFUSED) for topic in refused]
+    kept, unseen = yield from checks.divide(
+        context, Operation.DESCRIBE, _TOPIC, request.topics, lambda topic: topic.name
+    )
+    results = yield from made_of(unseen, lambda topic: _unfetched(topic, _TOPIC_REFUSED))
     return with_refused(handler, context, request, "topics", kept, results, "topics")
 
 
@@ -232,45 +247,44 @@ def _visible_topics(checks: Checks, context: RequestContext, answer: Any) -> Any
 
 def _unfetched(
     topic: OffsetFetchRequest.OffsetFetchRequestTopic, code: ErrorCode
-) -> OffsetFetchResponse.OffsetFetchResponseTopic:
-    return OffsetFetchResponse.OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponse.OffsetFetchResponsePartition(
-                partition_index=index,
-                committed_offset=NO_OFFSET,
-                committed_leader_epoch=NO_EPOCH,
-                metadata="",
-                error_code=code,
-            )
-            for index in topic.partition_indexes
-        ],
+) -> Steps[OffsetFetchResponse.OffsetFetchResponseTopic]:
+    partitions = yield from listed(
+        OffsetFetchResponse.OffsetFetchResponsePartition(
+            partition_index=index,
+            committed_offset=NO_OFFSET,
+            committed_leader_epoch=NO_EPOCH,
+            metadata="",
+            error_code=code,
+        )
+        for index in topic.partition_indexes
     )
+    return OffsetFetchResponse.OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
 
 
-def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id)
+def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id
+    )
     make = OffsetFetchResponse.OffsetFetchResponseGroup
-    results = [
+    results = yield from listed(
         make(group_id=group, topics=[], error_code=_GROUP_REFUSED)
         for group in dict.fromkeys(each.group_id for each in refused)
-    ]
+    )
     hidden: dict[str, list[OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
     about_all: set[str] = set()
     for group in kept:
         if group.topics is None:
             about_all.add(group.group_id)
             continue
-        group.topics, unseen = checks.divide(
+        group.topics, unseen = yield from checks.divide(
             context,
             Operation.DESCRIBE,
             _TOPIC,
             group.topics,
             lambda topic: checks.topic_name(topic.name, topic.topic_id),
         )
-        hidden.setdefault(group.group_id, []).extend(
-            _unfetched_of_group(topic, checks.code_of(topic)) for topic in unseen
-        )
+        results_of_group = yield from made_of(unseen, lambda topic: _unfetched_of_group(topic, checks.code_of(topic)))
+        hidden.setdefault(group.group_id, []).extend(results_of_group)
 
     def complete(response: OffsetFetchResponse) -> OffsetFetchResponse:
         for group in response.groups:
@@ -289,35 +303,39 @@ def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, req
 
 def _unfetched_of_group(
     topic: OffsetFetchRequest.OffsetFetchRequestTopics, code: ErrorCode
-) -> OffsetFetchResponse.OffsetFetchResponseTopics:
+) -> Steps[OffsetFetchResponse.OffsetFetchResponseTopics]:
+    partitions = yield from listed(
+        OffsetFetchResponse.OffsetFetchResponsePartitions(
+            partition_index=index,
+            committed_offset=NO_OFFSET,
+            committed_leader_epoch=NO_EPOCH,
+            metadata="",
+            error_code=code,
+        )
+        for index in topic.partition_indexes
+    )
     return OffsetFetchResponse.OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponse.OffsetFetchResponsePartitions(
-                partition_index=index,
-                committed_offset=NO_OFFSET,
-                committed_leader_epoch=NO_EPOCH,
-                metadata="",
-                error_code=code,
-            )
-            for index in topic.partition_indexes
-        ],
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
 
 
-def _delete_offsets(checks: Checks, handler: Handler, context: RequestContext, request: OffsetDeleteRequest) -> Any:
+def _delete_offsets(
+    checks: Checks, handler: Handler, context: RequestContext, request: OffsetDeleteRequest
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.DELETE, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name)
+    kept, refused = yield from checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name)
     make = OffsetDeleteResponse.OffsetDeleteResponsePartition
-    results = [
-        OffsetDeleteResponse.OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[make(partition_index=p.partition_index, error_code=_TOPIC_REFUSED) for p in topic.partitions],
+
+    def undeleted(
+        topic: OffsetDeleteRequest.OffsetDeleteRequestTopic,
+    ) -> Steps[OffsetDeleteResponse.OffsetDeleteResponseTopic]:
+        partitions = yield from listed(
+            make(partition_index=each.partition_index, error_code=_TOPIC_REFUSED) for each in topic.partitions
         )
-        for topic in refused
-    ]
+        return OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
+
+    results = yield from made_of(refused, undeleted)
     request.topics = kept
 
     def add(response: OffsetDeleteResponse) -> OffsetDeleteResponse:

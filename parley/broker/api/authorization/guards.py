@@ -13,12 +13,12 @@ create a topic that a client has named, to list offsets) needs ClusterAction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 from functools import partial
 from typing import Any, Final
 
 from parley.broker.api.authorization import groups, records, share_groups, streams_groups, topics, transactions
-from parley.broker.api.authorization.elements import Checks, refusal
+from parley.broker.api.authorization.elements import Checks, in_turns, refusal
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -31,7 +31,7 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.fetch import FetchRequest
 
 Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
-"""Checks a request, and calls the handler with what is left of it."""
+"""Checks a request, and calls the handler with what is left of it. It may do so in steps (``elements.Steps``)."""
 
 _KEYS: Final = {api.name: key for key, api in APIS.items()}
 
@@ -136,11 +136,16 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
         return handler
     guard = GUARDS.get(api_key)
     if guard is not None:
-        return partial(guard, checks, handler)
+        return partial(_checked, guard, checks, handler)
     row = WHOLE_CLUSTER.get(api_key)
     if row is not None:
         return partial(_on_cluster, row, checks, handler)
     return _refuse_unknown
+
+
+def _checked(guard: Guard, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
+    result = guard(checks, handler, context, request)
+    return in_turns(result) if isinstance(result, Generator) else result
 
 
 def _on_cluster(row: Requirement, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:

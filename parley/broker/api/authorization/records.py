@@ -9,7 +9,7 @@ from inspect import isawaitable
 from operator import attrgetter
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, listed, made_of, refusal, with_refused
 from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -31,17 +31,18 @@ _MAGIC_AT, _ATTRIBUTES_AT, _TRANSACTIONAL = 16, 22, 0x10
 """Places in a batch of format 2: its magic byte, and the byte of its attributes with the transactional bit."""
 
 
-def _produce(checks: Checks, handler: Handler, context: RequestContext, request: ProduceRequest) -> Any:
+def _produce(checks: Checks, handler: Handler, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
     may = checks.authorization.may
     if _is_transactional(request):
         name = request.transactional_id
         if name is None or not may(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return _without_records(request, [_refused_topic(topic, code) for topic in request.topic_data])
-    kept, refused = checks.divide(context, Operation.WRITE, _TOPIC, request.topic_data, checks.name_of)
-    if not refused:
+            refused = yield from made_of(request.topic_data, lambda topic: _refused_topic(topic, code))
+            return _without_records(request, refused)
+    kept, without = yield from checks.divide(context, Operation.WRITE, _TOPIC, request.topic_data, checks.name_of)
+    if not without:
         return handler(context, request)
-    results = [_refused_topic(topic, checks.code_of(topic)) for topic in refused]
+    results = yield from made_of(without, lambda topic: _refused_topic(topic, checks.code_of(topic)))
     if not kept:
         return _without_records(request, results)
     if request.acks == 0:
@@ -75,14 +76,15 @@ def _without_records(request: ProduceRequest, results: list[ProduceResponse.Topi
     return ProduceResponse(responses=results)
 
 
-def _refused_topic(topic: ProduceRequest.TopicProduceData, code: ErrorCode) -> ProduceResponse.TopicProduceResponse:
+def _refused_topic(
+    topic: ProduceRequest.TopicProduceData, code: ErrorCode
+) -> Steps[ProduceResponse.TopicProduceResponse]:
+    partitions = yield from listed(
+        ProduceResponse.PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+        for data in topic.partition_data
+    )
     return ProduceResponse.TopicProduceResponse(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_responses=[
-            ProduceResponse.PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
-            for data in topic.partition_data
-        ],
+        name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
     )
 
 
@@ -123,12 +125,13 @@ def _by_topic(
     context: RequestContext,
     request: Any,
     operation: Operation,
-    refused_topic: Callable[[Any], Any],
+    refused_topic: Callable[[Any], Steps[Any]],
     name_of: Callable[[Any], str] = attrgetter("name"),
-) -> Any:
+) -> Steps[Any]:
     """Refuse the topics that the client may not perform the operation on; ``refused_topic`` returns their results."""
-    kept, refused = checks.divide(context, operation, _TOPIC, request.topics, name_of)
-    return with_refused(handler, context, request, "topics", kept, list(map(refused_topic, refused)), "topics")
+    kept, refused = yield from checks.divide(context, operation, _TOPIC, request.topics, name_of)
+    results = yield from made_of(refused, refused_topic)
+    return with_refused(handler, context, request, "topics", kept, results, "topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +156,10 @@ class _TopicsOfPartitions:
             return handler(context, request)
         return _by_topic(checks, handler, context, request, self.operation, self._refused, attrgetter(self.name))
 
-    def _refused(self, topic: Any) -> Any:
-        partitions = [
+    def _refused(self, topic: Any) -> Steps[Any]:
+        partitions = yield from listed(
             self.partition(**{self.index: getattr(each, self.index)}, error_code=_REFUSED) for each in topic.partitions
-        ]
+        )
         return self.topic(**{self.name: getattr(topic, self.name)}, partitions=partitions)
 
 
@@ -183,11 +186,11 @@ _delete_records = _TopicsOfPartitions(
 def _producers(checks: Checks, handler: Handler, context: RequestContext, request: DescribeProducersRequest) -> Any:
     make = partial(DescribeProducersResponse.PartitionResponse, error_code=_REFUSED)
 
-    def refused_topic(topic: DescribeProducersRequest.TopicRequest) -> DescribeProducersResponse.TopicResponse:
+    def refused_topic(topic: DescribeProducersRequest.TopicRequest) -> Steps[DescribeProducersResponse.TopicResponse]:
         text = refusal(context, Operation.READ, _TOPIC, topic.name)
-        partitions = [
+        partitions = yield from listed(
             make(partition_index=index, error_message=text, active_producers=[]) for index in topic.partition_indexes
-        ]
+        )
         return DescribeProducersResponse.TopicResponse(name=topic.name, partitions=partitions)
 
     return _by_topic(checks, handler, context, request, Operation.READ, refused_topic)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, with_refused
 from parley.broker.api.share_groups import check_member_id, undescribed_share_group
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import Operation
@@ -29,19 +29,25 @@ _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 _TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def _heartbeat(checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupHeartbeatRequest) -> Any:
+def _heartbeat(
+    checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupHeartbeatRequest
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
     check_member_id(request)  # before the topics, as Kafka does
     names = set(request.subscribed_topic_names or ())
-    if names and checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names) != names:
+    if names and (yield from checks.allowed(context, Operation.DESCRIBE, _TOPIC, names)) != names:
         raise KafkaError(_TOPIC_REFUSED)
     return handler(context, request)
 
 
-def _describe(checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupDescribeRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group)
-    results = [undescribed_share_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused)]
+def _describe(
+    checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupDescribeRequest
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
+    )
+    results = yield from listed(undescribed_share_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
     result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
     return after(result, partial(_limit, checks, context, request.include_authorized_operations))
 
@@ -64,18 +70,22 @@ def _limit(
 
 def _describe_offsets(
     checks: Checks, handler: Handler, context: RequestContext, request: DescribeShareGroupOffsetsRequest
-) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id)
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _GROUP, request.groups, lambda group: group.group_id
+    )
     make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-    results = [make(group_id=group.group_id, topics=[], error_code=_GROUP_REFUSED) for group in refused]
+    results = yield from listed(
+        make(group_id=group.group_id, topics=[], error_code=_GROUP_REFUSED) for group in refused
+    )
     about_all = {group.group_id for group in kept if group.topics is None}
     hidden: dict[str, list[Any]] = {}
     for group in kept:
         if group.topics is not None:
-            group.topics, unseen = checks.divide(
+            group.topics, unseen = yield from checks.divide(
                 context, Operation.DESCRIBE, _TOPIC, group.topics, lambda topic: topic.topic_name
             )
-            hidden.setdefault(group.group_id, []).extend(_undescribed(topic) for topic in unseen)
+            hidden.setdefault(group.group_id, []).extend((yield from made_of(unseen, _undescribed)))
 
     def complete(response: DescribeShareGroupOffsetsResponse) -> DescribeShareGroupOffsetsResponse:
         for group in response.groups:
@@ -97,57 +107,58 @@ def _describe_offsets(
 
 def _undescribed(
     topic: DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic,
-) -> DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic:
+) -> Steps[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]:
     make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
+    partitions = yield from listed(
+        make(
+            partition_index=index,
+            start_offset=-1,
+            leader_epoch=0,
+            error_code=_TOPIC_REFUSED,
+            error_message=_TOPIC_REFUSED.message,
+        )
+        for index in topic.partitions
+    )
     return DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name,
-        topic_id=ZERO_UUID,
-        partitions=[
-            make(
-                partition_index=index,
-                start_offset=-1,
-                leader_epoch=0,
-                error_code=_TOPIC_REFUSED,
-                error_message=_TOPIC_REFUSED.message,
-            )
-            for index in topic.partitions
-        ],
+        topic_name=topic.topic_name, topic_id=ZERO_UUID, partitions=partitions
     )
 
 
 def _alter_offsets(
     checks: Checks, handler: Handler, context: RequestContext, request: AlterShareGroupOffsetsRequest
-) -> Any:
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name)
+    kept, refused = yield from checks.divide(
+        context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name
+    )
     make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
-    results = [
-        AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
-            topic_name=topic.topic_name,
-            topic_id=ZERO_UUID,
-            partitions=[
-                make(
-                    partition_index=each.partition_index,
-                    error_code=_TOPIC_REFUSED,
-                    error_message=_TOPIC_REFUSED.message,
-                )
-                for each in topic.partitions
-            ],
+
+    def unaltered(
+        topic: AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic,
+    ) -> Steps[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic]:
+        partitions = yield from listed(
+            make(partition_index=each.partition_index, error_code=_TOPIC_REFUSED, error_message=_TOPIC_REFUSED.message)
+            for each in topic.partitions
         )
-        for topic in refused
-    ]
+        return AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name, topic_id=ZERO_UUID, partitions=partitions
+        )
+
+    results = yield from made_of(refused, unaltered)
     return _with_results(handler, context, request, kept, results)
 
 
 def _delete_offsets(
     checks: Checks, handler: Handler, context: RequestContext, request: DeleteShareGroupOffsetsRequest
-) -> Any:
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.DELETE, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name)
+    kept, refused = yield from checks.divide(
+        context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.topic_name
+    )
     make = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
-    results = [
+    results = yield from listed(
         make(
             topic_name=topic.topic_name,
             topic_id=ZERO_UUID,
@@ -155,7 +166,7 @@ def _delete_offsets(
             error_message=_TOPIC_REFUSED.message,
         )
         for topic in refused
-    ]
+    )
     return _with_results(handler, context, request, kept, results)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, after, listed, with_refused
 from parley.broker.api.streams_groups import check_topic_names, topics_of, undescribed_streams_group
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import Operation
@@ -22,19 +22,25 @@ _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 _TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def _heartbeat(checks: Checks, handler: Handler, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> Any:
+def _heartbeat(
+    checks: Checks, handler: Handler, context: RequestContext, request: StreamsGroupHeartbeatRequest
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
     check_topic_names(request)  # before the rights to them, as Kafka does
     names = set(topics_of(request))
-    if names and checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names) != names:
+    if names and (yield from checks.allowed(context, Operation.DESCRIBE, _TOPIC, names)) != names:
         raise KafkaError(_TOPIC_REFUSED)
     return handler(context, request)
 
 
-def _describe(checks: Checks, handler: Handler, context: RequestContext, request: StreamsGroupDescribeRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group)
-    results = [undescribed_streams_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused)]
+def _describe(
+    checks: Checks, handler: Handler, context: RequestContext, request: StreamsGroupDescribeRequest
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
+    )
+    results = yield from listed(undescribed_streams_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
     result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
     return after(result, partial(_limit, checks, context, request.include_authorized_operations))
 

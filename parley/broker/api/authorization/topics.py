@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from parley.broker.api.authorization.elements import Checks, after, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, after, listed, refusal, with_refused
 from parley.broker.api.requested_names import in_slices
 from parley.broker.metadata.types import ResourceType as ConfiguredType
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -41,21 +41,25 @@ _TOPIC = ResourceType.TOPIC
 # --- Topics ---
 
 
-def _create_topics(checks: Checks, handler: Handler, context: RequestContext, request: CreateTopicsRequest) -> Any:
+def _create_topics(
+    checks: Checks, handler: Handler, context: RequestContext, request: CreateTopicsRequest
+) -> Steps[Any]:
     may = checks.authorization
     names = {topic.name for topic in request.topics}
     refused: list[CreateTopicsRequest.CreatableTopic] = []
     if may.may_on_cluster(context, Operation.CREATE, is_probe=True):
         kept = request.topics
     else:
-        kept, refused = checks.divide(context, Operation.CREATE, _TOPIC, request.topics, lambda topic: topic.name)
+        kept, refused = yield from checks.divide(
+            context, Operation.CREATE, _TOPIC, request.topics, lambda topic: topic.name
+        )
     make = CreateTopicsResponse.CreatableTopicResult
-    results = [
+    results = yield from listed(
         make(name=name, error_code=_REFUSED, error_message=refusal(context, Operation.CREATE, _TOPIC, name))
         for name in dict.fromkeys(topic.name for topic in refused)
-    ]
+    )
+    visible = yield from checks.allowed(context, Operation.DESCRIBE_CONFIGS, _TOPIC, names, is_probe=True)
     result = with_refused(handler, context, request, "topics", kept, results, "topics")
-    visible = may.allowed(context, Operation.DESCRIBE_CONFIGS, _TOPIC, names, is_probe=True)
     if visible == names:
         return result
     return after(result, partial(_hide_configs, visible))
@@ -130,14 +134,14 @@ def _refused_deletion(
 
 def _create_partitions(
     checks: Checks, handler: Handler, context: RequestContext, request: CreatePartitionsRequest
-) -> Any:
-    kept, refused = checks.divide(context, Operation.ALTER, _TOPIC, request.topics, lambda topic: topic.name)
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(context, Operation.ALTER, _TOPIC, request.topics, lambda topic: topic.name)
     make = CreatePartitionsResponse.CreatePartitionsTopicResult
     names = dict.fromkeys(topic.name for topic in refused)
-    results = [
+    results = yield from listed(
         make(name=name, error_code=_REFUSED, error_message=refusal(context, Operation.ALTER, _TOPIC, name))
         for name in names
-    ]
+    )
     return with_refused(handler, context, request, "topics", kept, results, "results")
 
 
@@ -166,9 +170,10 @@ def _configs(
     handler: Handler,
     context: RequestContext,
     request: Any,
-) -> Any:
+) -> Steps[Any]:
     kept, results = [], []
     for asked in request.resources:
+        yield
         kind = _RESOURCES.get(asked.resource_type)
         name = CLUSTER_NAME if kind is ResourceType.CLUSTER else asked.resource_name
         if kind is None or checks.authorization.may(context, operation, kind, name):

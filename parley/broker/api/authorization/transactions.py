@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, with_refused
+from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, with_refused
 from parley.broker.api.transactions import BATCHED
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -60,7 +60,7 @@ def _init_refusal(checks: Checks, context: RequestContext, request: InitProducer
 
 def _add_partitions(
     checks: Checks, handler: Handler, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> Any:
+) -> Steps[Any]:
     """Brokers send the newer versions. In a client's request one topic without the right stops all others."""
     may = checks.authorization
     if context.api_version >= BATCHED:
@@ -69,9 +69,9 @@ def _add_partitions(
         return handler(context, request)
     topics = request.v3_and_below_topics
     if not may.may(context, Operation.WRITE, _ID, request.v3_and_below_transactional_id):
-        return _added(request, lambda topic, index: _ID_REFUSED)
+        return (yield from _added(request, lambda topic, index: _ID_REFUSED))
     names = {topic.name for topic in topics if topic.name not in INTERNAL_TOPICS}
-    allowed = may.allowed(context, Operation.WRITE, _TOPIC, names)
+    allowed = yield from checks.allowed(context, Operation.WRITE, _TOPIC, names)
     if allowed == {topic.name for topic in topics}:
         return handler(context, request)
     image = checks.metadata.image
@@ -82,25 +82,26 @@ def _add_partitions(
         known = image.partition(topic, index) is not None
         return ErrorCode.OPERATION_NOT_ATTEMPTED if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    return _added(request, code)
+    return (yield from _added(request, code))
 
 
-def _added(request: AddPartitionsToTxnRequest, code: Callable[[str, int], ErrorCode]) -> AddPartitionsToTxnResponse:
+def _added(
+    request: AddPartitionsToTxnRequest, code: Callable[[str, int], ErrorCode]
+) -> Steps[AddPartitionsToTxnResponse]:
     response = AddPartitionsToTxnResponse
-    return response(
-        results_by_topic_v3_and_below=[
-            response.AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    response.AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=code(topic.name, index)
-                    )
-                    for index in topic.partitions
-                ],
+
+    def added(
+        topic: AddPartitionsToTxnRequest.AddPartitionsToTxnTopic,
+    ) -> Steps[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+        partitions = yield from listed(
+            response.AddPartitionsToTxnPartitionResult(
+                partition_index=index, partition_error_code=code(topic.name, index)
             )
-            for topic in request.v3_and_below_topics
-        ]
-    )
+            for index in topic.partitions
+        )
+        return response.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=partitions)
+
+    return response(results_by_topic_v3_and_below=(yield from made_of(request.v3_and_below_topics, added)))
 
 
 def _add_offsets(checks: Checks, handler: Handler, context: RequestContext, request: AddOffsetsToTxnRequest) -> Any:
@@ -117,24 +118,30 @@ def _end(checks: Checks, handler: Handler, context: RequestContext, request: End
     return handler(context, request)
 
 
-def _commit_offsets(checks: Checks, handler: Handler, context: RequestContext, request: TxnOffsetCommitRequest) -> Any:
+def _commit_offsets(
+    checks: Checks, handler: Handler, context: RequestContext, request: TxnOffsetCommitRequest
+) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.WRITE, _ID, request.transactional_id):
-        return TxnOffsetCommitResponse(topics=[_uncommitted(topic, _ID_REFUSED) for topic in request.topics])
+        refused = yield from made_of(request.topics, lambda topic: _uncommitted(topic, _ID_REFUSED))
+        return TxnOffsetCommitResponse(topics=refused)
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
-        return TxnOffsetCommitResponse(topics=[_uncommitted(topic, _GROUP_REFUSED) for topic in request.topics])
-    kept, refused = checks.divide(context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name)
-    results = [_uncommitted(topic, _TOPIC_REFUSED) for topic in refused]
+        refused = yield from made_of(request.topics, lambda topic: _uncommitted(topic, _GROUP_REFUSED))
+        return TxnOffsetCommitResponse(topics=refused)
+    kept, unreadable = yield from checks.divide(
+        context, Operation.READ, _TOPIC, request.topics, lambda topic: topic.name
+    )
+    results = yield from made_of(unreadable, lambda topic: _uncommitted(topic, _TOPIC_REFUSED))
     return with_refused(handler, context, request, "topics", kept, results, "topics")
 
 
 def _uncommitted(
     topic: TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic, code: ErrorCode
-) -> TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic:
+) -> Steps[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic]:
     make = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
-    return TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        partitions=[make(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+    partitions = yield from listed(
+        make(partition_index=each.partition_index, error_code=code) for each in topic.partitions
     )
+    return TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)
 
 
 def _write_markers(checks: Checks, handler: Handler, context: RequestContext, request: WriteTxnMarkersRequest) -> Any:
@@ -163,10 +170,14 @@ def _write_markers(checks: Checks, handler: Handler, context: RequestContext, re
     )
 
 
-def _describe(checks: Checks, handler: Handler, context: RequestContext, request: DescribeTransactionsRequest) -> Any:
-    kept, refused = checks.divide(context, Operation.DESCRIBE, _ID, request.transactional_ids, lambda name: name)
+def _describe(
+    checks: Checks, handler: Handler, context: RequestContext, request: DescribeTransactionsRequest
+) -> Steps[Any]:
+    kept, refused = yield from checks.divide(
+        context, Operation.DESCRIBE, _ID, request.transactional_ids, lambda name: name
+    )
     make = DescribeTransactionsResponse.TransactionState
-    results = [
+    results = yield from listed(
         make(
             error_code=_ID_REFUSED,
             transactional_id=name,
@@ -178,7 +189,7 @@ def _describe(checks: Checks, handler: Handler, context: RequestContext, request
             topics=[],
         )
         for name in dict.fromkeys(refused)
-    ]
+    )
     result = with_refused(handler, context, request, "transactional_ids", kept, results, "transaction_states")
     return after(result, partial(_visible_topics, checks, context))
 

@@ -9,9 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from parley.broker.api.authorization.elements import after
+from parley.broker.api.authorization.elements import STEPS_PER_TURN, after
 from parley.broker.api.authorization.guards import CHECKED_BY_HANDLERS, GUARDS, between_brokers, guarded
-from parley.broker.api.requested_names import SLICE
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -39,6 +38,8 @@ from parley.protocol.messages.consumer_groups import ConsumerGroupDescribeRespon
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchResponse
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.share_groups import DescribeShareGroupOffsetsResponse, ShareGroupDescribeResponse
 from parley.protocol.messages.streams_groups import StreamsGroupDescribeResponse, StreamsGroupHeartbeatRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
@@ -490,7 +491,32 @@ def test_a_check_that_is_not_in_the_table_raises() -> None:
         authorization.may(context_of(3, 12), Operation.DELETE, ResourceType.TOPIC, "t")
 
 
-async def test_the_loop_goes_on_while_very_many_topics_are_refused() -> None:
+MANY = 10 * STEPS_PER_TURN
+PRODUCED = ProduceRequest.TopicProduceData
+LISTED = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+DATA = ProduceRequest.PartitionProduceData(index=0, records=None)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DeleteTopicsRequest(topic_names=[f"t{number}" for number in range(MANY)], timeout_ms=0),
+        ProduceRequest(
+            acks=1,
+            timeout_ms=0,
+            topic_data=[PRODUCED(name=f"t{number}", partition_data=[DATA]) for number in range(MANY)],
+        ),
+        ProduceRequest(acks=1, timeout_ms=0, topic_data=[PRODUCED(name="t", partition_data=[DATA] * MANY)]),
+        ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(name=f"t{number}", partitions=[LISTED]) for number in range(MANY)
+            ],
+        ),
+    ],
+    ids=["names", "topics", "partitions", "topics of ListOffsets"],
+)
+async def test_the_loop_goes_on_while_very_many_topics_are_refused(request_: Any) -> None:
     turns = 0
 
     async def others() -> None:
@@ -499,14 +525,17 @@ async def test_the_loop_goes_on_while_very_many_topics_are_refused() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    request = DeleteTopicsRequest(topic_names=[f"t{number}" for number in range(10 * SLICE)], timeout_ms=0)
-    denied = AllBut((ResourceType.TOPIC, Operation.DELETE), (ResourceType.CLUSTER, Operation.DELETE))
+    denied = AllBut(
+        *((ResourceType.TOPIC, each) for each in (Operation.DELETE, Operation.WRITE, Operation.DESCRIBE)),
+        (ResourceType.CLUSTER, Operation.DELETE),
+    )
     authorization = Authorization(denied, AuditLog(lambda: 0.0), broker_listeners=("PLAINTEXT",))
-    checks = guarded({DeleteTopicsRequest.API_KEY: handler}, authorization, metadata())
+    key = request_.API_KEY
+    checks = guarded({key: handler}, authorization, metadata())
     other = asyncio.ensure_future(others())
-    response = await checks[DeleteTopicsRequest.API_KEY](context_of(DeleteTopicsRequest.API_KEY, 5), request)
+    response = await checks[key](context_of(key, 5), request_)
     other.cancel()
-    assert len(response.responses) == 10 * SLICE
+    assert str(response).count("error_code=") >= MANY
     assert turns >= 10
 
 
