@@ -131,21 +131,32 @@ class MetadataApi:
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Describe the requested topics, or all; first create missing ones if the client and the broker allow it."""
-        if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(request):
+        if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(context, request):
             return self._when_settled(context, request)
         return self._described(context, request, frozenset(), 0)
 
-    def _creates_topics(self, request: MetadataRequest) -> bool:
+    def _creates_topics(self, context: RequestContext, request: MetadataRequest) -> bool:
+        """Return True if the request may create topics, which the client may describe.
+
+        Rights come first: a client without them must not learn from the time of a response whether a topic exists.
+        """
         if not (request.topics and request.allow_auto_topic_creation and self._creation.automatic):
             return False
-        topics = self._metadata.image.topics
-        return any(topic.name is not None and topic.name not in topics for topic in request.topics)
+        if len(request.topics) > SLICE:
+            return True
+        topics, may_describe = self._metadata.image.topics, self._test_of_description(context)
+        return any(
+            topic.name is not None and may_describe(topic.name) and topic.name not in topics for topic in request.topics
+        )
+
+    def _test_of_description(self, context: RequestContext) -> Callable[[str], bool]:
+        return self._authorization.probe(context, Operation.DESCRIBE, ResourceType.TOPIC)
 
     async def _when_settled(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Wait for all that a response may have to wait for, and describe the topics."""
         uncreatable: Set[str] = frozenset()
         throttle_ms = 0
-        if self._creates_topics(request):
+        if self._creates_topics(context, request):
             names = (topic.name for topic in request.topics or () if topic.name is not None)
             uncreatable, throttle_ms = await self._create_absent(context, names)
         await self._outages.settled()
@@ -200,14 +211,18 @@ class MetadataApi:
         Returns those it may not create, and for how many milliseconds the client is throttled for the others.
         """
         image, may = self._metadata.image, self._authorization
-        absent = [name for name in dict.fromkeys(names) if name not in image.topics and is_legal_topic_name(name)]
+        may_describe = self._test_of_description(context)
+
+        def is_absent(name: str) -> bool:
+            return may_describe(name) and name not in image.topics and is_legal_topic_name(name)
+
+        absent = await _filtered(is_absent, dict.fromkeys(names))
         if not absent:
             return set(), 0
-        visible = may.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, absent, is_probe=True)
-        absent = [name for name in absent if name in visible]
         uncreatable: set[str] = set()
         if not may.may_on_cluster(context, Operation.CREATE, is_probe=True):
-            uncreatable = set(absent) - may.allowed(context, Operation.CREATE, ResourceType.TOPIC, absent)
+            may_create = partial(may.may, context, Operation.CREATE, ResourceType.TOPIC)
+            uncreatable = set(absent).difference(await _filtered(may_create, absent))
         creatable = [NewTopic(name) for name in absent if name not in uncreatable]
         if not creatable:
             return uncreatable, 0
@@ -220,7 +235,7 @@ class MetadataApi:
     def _if_visible(self, context: RequestContext, shown: ShownTopics) -> Callable[[TopicImage], bytes | None]:
         """Return what describes a topic in a response about all of them; None stands for one that the client may not
         see."""
-        may_describe = self._authorization.probe(context, Operation.DESCRIBE, ResourceType.TOPIC)
+        may_describe = self._test_of_description(context)
         return lambda topic: shown.encoded(topic) if may_describe(topic.name) else None
 
     def _topic_operations(self, context: RequestContext) -> _OperationsOf:
@@ -259,6 +274,12 @@ class MetadataApi:
             )
 
         return described
+
+
+async def _filtered(is_wanted: Callable[[str], bool], names: Collection[str]) -> list[str]:
+    """Return the names that are wanted; the event loop serves other requests while they are many."""
+    wanted = await in_slices(is_wanted, names)
+    return [name for name, is_one in zip(names, wanted, strict=True) if is_one]
 
 
 def is_legal_topic_name(name: str) -> bool:

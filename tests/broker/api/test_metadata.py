@@ -13,9 +13,13 @@ from parley.broker.api.outages import Outages
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.quotas.entities import QuotaEntity
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
 from parley.protocol.codec import encode
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.metadata import MetadataRequest
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.broker.api.authorization.test_guards import AllBut
 from tests.broker.api.bench import BROKER, OTHER, Bench, answered, context
 from tests.broker.quotas.test_enforcement import enforcing
 
@@ -46,6 +50,26 @@ async def test_a_request_creates_a_limited_number_of_topics(tmp_path: Path) -> N
         codes = [topic.error_code for topic in answer.topics]
         absent = len(names) - known
         assert codes == [ErrorCode.NONE] * known + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * absent
+    await bench.tasks.close()
+
+
+async def test_a_client_without_rights_gets_its_response_at_once_whether_a_topic_exists_or_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.create("t")
+
+    class OfOneBroker(Outages):
+        @property
+        def may_be_unsettled(self) -> bool:
+            return False
+
+    outages = OfOneBroker(bench.metadata, lambda broker: None, lambda: True)
+    denied = Authorization(AllBut((ResourceType.TOPIC, Operation.DESCRIBE)))
+    api = MetadataApi(bench.metadata, Creation(bench), outages, authorization=denied)
+    for name in ("t", "absent"):
+        asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
+        response = api.metadata(context(12, api_key=MetadataRequest.API_KEY), asked)
+        assert isinstance(response, MetadataResponse), "a coroutine takes longer"
+        assert (await answered(api, context(12, api_key=MetadataRequest.API_KEY), asked)).topics[0].name == name
     await bench.tasks.close()
 
 
