@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -684,7 +683,6 @@ class TestFailingDisk:
 
 def open_files(directory: Path) -> int:
     """The files below a directory that this process has open."""
-    gc.collect()
     return open_descriptors(f"{directory}/")
 
 

@@ -250,6 +250,7 @@ def test_delta(settings: LoadSettings) -> None:
         load(replace(settings, layout=Layout()), in_process)
 
 
+@pytest.mark.slow
 def test_iceberg(settings: LoadSettings, tmp_path: Path) -> None:
     catalog = (("type", "sql"), ("uri", f"sqlite:///{tmp_path}/catalog"), ("warehouse", f"file://{tmp_path}/warehouse"))
     place = IcebergPlace("local", catalog, "shop.orders")
@@ -286,6 +287,7 @@ def test_iceberg(settings: LoadSettings, tmp_path: Path) -> None:
             load(replace(settings, layout=other), in_process)
 
 
+@pytest.mark.slow
 def test_columns_of_iceberg_get_wider_with_the_schema(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     catalog = (("type", "sql"), ("uri", f"sqlite:///{tmp_path}/catalog"), ("warehouse", f"file://{tmp_path}/warehouse"))
     place = IcebergPlace("local", catalog, "shop.t")

@@ -147,7 +147,8 @@ def test_pages_may_be_lost_one_by_one() -> None:
     assert any(fate.count(0) and fate[-1] for fate in fates), "a page in the middle is lost, a later one is not"
 
 
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=[pytest.mark.slow, pytest.mark.soak]), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_the_brokers_keep_their_promises(seed: int) -> None:
     outcome = simulate(seed, SHORT)
     assert outcome.passed, "\n".join(map(str, outcome.violations))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -45,7 +46,8 @@ class Ids:
 class Bench:
     """Coordinators that follow each other on one partition of the transactions topic, and the leader of ``t-0``."""
 
-    def __init__(self, *, follows: bool = True) -> None:
+    def __init__(self, *, follows: bool = True, properties: Mapping[str, str] | None = None) -> None:
+        self.config = BrokerConfig.from_properties(properties or {})
         self.topic = FakeTopic(name="__transaction_state", follows=follows)
         self.log = self.topic.log(0)
         self.metadata = Metadata(MetadataImage("c"))
@@ -60,8 +62,7 @@ class Bench:
     def elect(self) -> TransactionCoordinator:
         """Return a new coordinator, which reads the log."""
         self.epoch += 1
-        config = BrokerConfig.from_properties({})
-        tasks, ids = TaskSet(), self.ids
+        config, tasks, ids = self.config, TaskSet(), self.ids
         sender = MarkerSender(1, self.metadata, self._write, tasks)
         epoch = self.epoch
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
@@ -206,10 +207,12 @@ def test_a_transaction_times_out_at_whichever_coordinator_it_then_has() -> None:
 
 def test_an_unused_id_expires() -> None:
     async def scenario() -> None:
-        bench = Bench()
+        bench = Bench(properties={"transactional.id.expiration.ms": "7200000"})
         coordinator = await bench.elected()
         await coordinator.initialize(ID, 60_000, None)
-        await asyncio.sleep(8 * 24 * 3600)
+        await asyncio.sleep(3600)
+        assert len(await coordinator.select(Filter())) == 1
+        await asyncio.sleep(3 * 3600)
         assert await coordinator.select(Filter()) == []
         coordinator.runtime.on_resigned(0)
 
