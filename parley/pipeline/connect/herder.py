@@ -1,6 +1,6 @@
-"""What the requests to a herder (`parley.pipeline.connect.distributed.worker_herder`) return and raise.
+"""The results and errors of requests to a herder (``parley.pipeline.connect.distributed.worker_herder``).
 
-The `status` of a `HerderError` is the HTTP status that Kafka Connect responds with in that case.
+The ``status`` of a ``HerderError`` is Kafka Connect's HTTP status in that case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 Config = Mapping[str, str]
 Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
-"""Pairs of a partition of the source and the offset in it; without an offset the partition is forgotten (KIP-875)."""
+"""Pairs of a partition of the source and its offset. A pair without an offset deletes the partition (KIP-875)."""
 
 
 class TaskId(NamedTuple):
@@ -47,7 +47,7 @@ class TaskId(NamedTuple):
 
 
 class TargetState(StrEnum):
-    """What is wanted of a connector. Only STOPPED gives up its tasks (KIP-875)."""
+    """The target states of a connector. Only STOPPED gives up its tasks (KIP-875)."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -55,7 +55,7 @@ class TargetState(StrEnum):
 
 
 class State(StrEnum):
-    """What a connector or a task does."""
+    """The states of a connector or a task."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"
@@ -68,19 +68,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a connector or a task was last seen to do."""
+    """The last known status of a connector or a task."""
 
     state: State
     worker_id: str
-    """host:port of the worker that said so."""
+    """host:port of the worker that has reported it."""
     generation: int = 0
-    """The generation of the group in which it was said; an older one never overrules a newer one."""
+    """The group's generation at the time of the report. An older generation never overrides a newer one."""
     trace: str | None = None
-    """Why it failed."""
+    """The trace of a failure."""
     version: str | None = None
 
     def with_state(self, state: State) -> Status:
-        """The same with another state."""
+        """Return this status with another state."""
         return replace(self, state=state)
 
 
@@ -90,7 +90,7 @@ class ConnectorStatus:
 
     name: str
     kind: str
-    """"source", "sink", or "unknown" where the plugin is not there."""
+    """"source", "sink", or "unknown" if there is no such plugin."""
     connector: Status
     tasks: Mapping[int, Status]
 
@@ -106,7 +106,7 @@ class ConnectorInfo:
 
 
 class Created(NamedTuple):
-    """What a configuration was put for: whether the connector is new, and how it is now."""
+    """The result of putting a configuration: the connector, and whether it is new."""
 
     is_new: bool
     info: ConnectorInfo
@@ -114,7 +114,7 @@ class Created(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """A class that can be named in a configuration. `kind` is what Kafka calls it: source, sink, converter, ..."""
+    """A class that a configuration can name. ``kind`` is Kafka's name of its kind: source, sink, converter, ..."""
 
     name: str
     kind: str
@@ -123,7 +123,7 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Which software serves which cluster."""
+    """The version of the software, and the id of its cluster."""
 
     version: str
     commit: str
@@ -132,20 +132,20 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class LoggerLevel:
-    """The level of a logger, by Kafka's name for it, and when it was last changed (ms), if it was."""
+    """The level of a logger, by Kafka's name, and the time of its last change (ms) or None."""
 
     level: str
     last_modified: int | None = None
 
 
 class HerderError(Exception):
-    """A request cannot be carried out; the text is for the client."""
+    """A request cannot be carried out. The text is for the client."""
 
     status = 500
 
 
 class BadRequest(HerderError):
-    """The request makes no sense as it stands; sending it again does not help."""
+    """The request is invalid. Sending it again does not help."""
 
     status = 400
 
@@ -163,25 +163,25 @@ class NotFound(HerderError):
 
 
 class AlreadyExists(HerderError):
-    """A connector of this name is there already."""
+    """A connector with this name exists already."""
 
     status = 409
 
 
 class Rebalancing(HerderError):
-    """The group shares out its work just now: send the request again a little later."""
+    """The group is rebalancing: send the request again a little later."""
 
     status = 409
 
 
 class TimedOut(HerderError):
-    """The request was not carried out in time. It may still be."""
+    """The request was not carried out in time. It may be carried out later."""
 
     status = 500
 
 
 class NotLeader(HerderError):
-    """Another worker must be asked. `leader_url` is None where none is known: then it is as `Rebalancing`."""
+    """The request is for another worker. ``leader_url`` is None if none is known: then it is like ``Rebalancing``."""
 
     status = 409
 

@@ -18,7 +18,7 @@ BASIC_AUTH: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAut
 LISTENERS_TLS: Final = "listeners.https."
 ADMIN_TLS: Final = "admin.listeners.https."
 REST_TLS: Final = (LISTENERS_TLS, ADMIN_TLS)
-"""What keys of the REST API's TLS begin with."""
+"""The prefix of the keys for the REST API's TLS."""
 _LOW: Final = Importance.LOW
 
 

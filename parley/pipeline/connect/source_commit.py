@@ -1,4 +1,4 @@
-"""Which commit this program was made from, as far as its files tell: those of a clone do."""
+"""The commit that this program was built from, if it runs from a clone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 UNKNOWN: Final = "unknown"
 _DIGITS: Final = 16
-"""How many Kafka shows."""
+"""The number of digits that Kafka shows."""
 _ID: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 def commit_of(root: Path) -> str:
-    """The commit that is checked out in a clone, its first digits; `UNKNOWN` for what is no clone."""
+    """The first digits of the commit that is checked out in a clone; ``UNKNOWN`` if it is no clone."""
     git = root / ".git"
     try:
-        if git.is_file():  # a further work tree
+        if git.is_file():  # another work tree of a clone
             git = root / git.read_text().removeprefix("gitdir:").strip()
         common = git / "commondir"
         shared = git / common.read_text().strip() if common.is_file() else git
@@ -29,7 +29,7 @@ def commit_of(root: Path) -> str:
 
 
 def _id_of(git: Path, branch: str) -> str:
-    """What a branch is at; nothing if it has no commit. Raises OSError."""
+    """The commit of a branch; empty if it has none. Raises OSError."""
     if (git / branch).is_file():
         return (git / branch).read_text().strip()
     packed = (git / "packed-refs").read_text().splitlines()

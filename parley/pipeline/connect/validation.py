@@ -1,7 +1,7 @@
-"""Looking through a connector's configuration before it is used: key by key, and what several keys say together.
+"""Checks a connector's configuration before it is used: each key, and the relations between keys.
 
-Texts and the keys they are shown at are Kafka's where Kafka looks at the same; what only fails a task there (a
-predicate that is not defined) is found here already.
+The messages and their keys are Kafka's if Kafka makes the same check. Some errors that fail a task in Kafka (an
+undefined predicate) are found here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_BOUNDARIES: Final = (
 _log = logging.getLogger(__name__)
 
 Problem = tuple[str, str]
-"""The key it is shown at, and what is wrong."""
+"""The key of an error, and its message."""
 
 
 def validated(
@@ -50,10 +50,10 @@ def validated(
     policy: str = "All",
     worker: Mapping[str, str] | None = None,
 ) -> ConfigInfos:
-    """Everything that can be said of a connector's configuration without starting it.
+    """Check a connector's configuration without starting the connector.
 
-    `worker` is the worker's own configuration: its converters are the defaults, and no sink may read in its group.
-    Raises ConfigError if there is no connector class of that name.
+    ``worker`` is the worker's own configuration: its converters are the defaults, and no sink may read in its group.
+    Raises ConfigError if there is no connector class with this name.
     """
     connector = _connector(plugin, plugins)
     worker = worker or {}
@@ -92,7 +92,7 @@ def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Pl
 
 
 def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """What several keys say together that cannot be."""
+    """The contradictions between keys."""
     if isinstance(connector, SourceConnector):
         yield from _exactly_once(connector, given, worker)
     else:
@@ -106,7 +106,7 @@ def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[s
 
 
 def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
-    """What is wrong with the topics of a sink, beside what is wrong with one key of them."""
+    """The errors in a sink's topics, besides those of single keys."""
     both = bool(given.get("topics", "").strip()), bool(given.get("topics.regex", "").strip())
     if both == (True, True):
         text = "topics and topics.regex are mutually exclusive options, but both are set."
@@ -137,7 +137,7 @@ def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """What a source asks of exactly-once (KIP-618) that the worker or the connector cannot do."""
+    """The settings for exactly-once (KIP-618) that the worker or the connector cannot fulfil."""
     if given.get("exactly.once.support", "").strip().lower() == "required":
         if worker.get("exactly.once.source.support", "").strip().lower() != "enabled":
             yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
@@ -151,7 +151,7 @@ def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: 
 
 
 def _asked(ask: Callable[[], str]) -> str:
-    """What a connector answers, or that it fails."""
+    """Return a connector's response, or its failure as text."""
     try:
         return ask()
     except Exception as error:
@@ -160,7 +160,7 @@ def _asked(ask: Callable[[], str]) -> str:
 
 
 def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """A sink connector in the workers' own group would put every worker out of it."""
+    """Refuse a sink connector in the workers' own group: it would force every worker out."""
     workers, name = worker.get("group.id"), given.get("name", "")
     if not workers or not is_sink(connector) or group_of(name, given) != workers:
         return
@@ -174,7 +174,7 @@ def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping
 
 
 def _overrides(given: Mapping[str, str], policy: str) -> Iterator[Problem]:
-    """Client settings that the worker's policy keeps from connectors (KIP-458)."""
+    """The client settings that the worker's policy refuses to connectors (KIP-458)."""
     if policy == "All":
         return
     for name in given:

@@ -2,14 +2,13 @@
 
 Rules:
 
-1. A herder (standalone or distributed) decides what runs; the worker runs it and says what becomes of it, through the
-   herder's `WorkerEvents`. Every call blocks and may come from any thread; calls for one connector or task must not
-   overlap. From a loop call them by ``asyncio.to_thread``.
-2. Connectors and tasks live in this process, each task in a thread of its own (`TaskHost`). Other workers of the group
-   are other processes.
-3. Events come from threads of the worker, in order for each connector and task, and must return quickly: a herder with
-   a loop hands them over (``loop.call_soon_threadsafe``). A task that was stopped sends no event afterwards.
-4. A connector or task that fails stays known, as FAILED, until it is stopped.
+1. A herder (standalone or distributed) decides what runs. The worker runs it, and reports to the herder's
+``WorkerEvents``. Every call blocks, and any thread may make it. Calls for one connector or task must not overlap. From
+a loop, make them by ``asyncio.to_thread``. 2. Connectors and tasks are in this process, each task in its own thread
+(``TaskHost``). Other workers of the group are other processes. 3. Events come from threads of the worker, in order for
+each connector and task. The handlers must return quickly: a herder with a loop passes them on
+(``loop.call_soon_threadsafe``). A stopped task sends no more events. 4. A connector or task that fails stays known, as
+FAILED, until it is stopped.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerEvents(Protocol):
-    """What a worker tells its herder."""
+    """The worker's reports to its herder."""
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """The connector has come into this state; `trace` says why it failed."""
+        """The connector has this state now. ``trace`` says why it failed."""
         ...
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """The task has come into this state; `trace` says why it failed."""
+        """The task has this state now. ``trace`` says why it failed."""
         ...
 
     def reconfigure(self, name: str) -> None:
-        """The connector wants its tasks configured again: ask `Worker.task_configs`, and restart what has changed."""
+        """The connector requests new task configurations: call ``Worker.task_configs``, and restart changed tasks."""
         ...
 
     def topic_used(self, task: TaskId, topic: str) -> None:
@@ -62,16 +61,16 @@ class WorkerEvents(Protocol):
         ...
 
     def fence(self, task: TaskId) -> None:
-        """Have all older tasks of its connector fenced (KIP-618); blocks. Raises ConnectError."""
+        """Fence all older tasks of its connector (KIP-618). Blocks. Raises ConnectError."""
         ...
 
     def verify(self, task: TaskId, generation: int) -> None:
-        """Raises ConnectError if the task is not this worker's, or of an older generation; blocks."""
+        """Raise ConnectError if another worker has the task, or if it is of an older generation. Blocks."""
         ...
 
 
 class Worker:
-    """Runs connectors and tasks; see the rules of the module."""
+    """Runs connectors and tasks. See the rules of the module."""
 
     def __init__(self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, events: WorkerEvents) -> None:
         self.plugins = plugins
@@ -91,7 +90,7 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Begin: the offset store is started. Raises ConnectError."""
+        """Start the offset store. Raises ConnectError."""
         self._offsets.start()
 
     def stop(self) -> None:
@@ -106,9 +105,9 @@ class Worker:
     # Connectors.
 
     def start_connector(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
-        """Start a connector; in PAUSED and STOPPED its object is made but not started.
+        """Start a connector. In PAUSED and STOPPED, its object is made but not started.
 
-        What becomes of it comes as an event: a connector that raises is FAILED. Raises ConnectError if there is one.
+        Its state is reported as an event: a connector that raises is FAILED. Raises ConnectError if it runs already.
         """
         running = _RunningConnector(name, config, self._providers, self._events, self._offsets_of)
         with self._lock:
@@ -119,7 +118,7 @@ class Worker:
         running.become(target)
 
     def stop_connector(self, name: str) -> None:
-        """Stop a connector, not its tasks; nothing if there is none."""
+        """Stop a connector, but not its tasks, if it runs here."""
         with self._lock:
             running = self._connectors.pop(name, None)
         if running is not None:
@@ -137,9 +136,9 @@ class Worker:
                 self._host.pause(task)
 
     def task_configs(self, name: str) -> list[dict[str, str]]:
-        """Ask a running connector for its tasks' configurations (at most ``tasks.max``), ready for `start_task`.
+        """Ask a running connector for its tasks' configurations (at most ``tasks.max``), for ``start_task``.
 
-        Raises ConnectError if the connector does not run, and whatever the connector raises.
+        Raises ConnectError if the connector does not run, and what the connector raises.
         """
         running = self._connectors.get(name)
         if running is None:
@@ -147,7 +146,7 @@ class Worker:
         return running.task_configs()
 
     def version_of(self, name: str) -> str | None:
-        """The version of a connector that is here; None where it is not, or could not be made."""
+        """The version of a connector here; None if there is none, or if it could not be made."""
         running = self._connectors.get(name)
         return None if running is None or running.connector is None else str(running.connector.version)
 
@@ -163,13 +162,13 @@ class Worker:
         *,
         generation: int = 0,
     ) -> None:
-        """Start a task, one of so many that its connector has; its state comes as events.
+        """Start a task. ``tasks`` is the number of its connector's tasks. Its state is reported as events.
 
-        `generation` counts how often the connector was divided into tasks.
+        ``generation`` counts how often the connector's tasks were committed.
 
-        The tasks of a sink share its partitions by that number: if it changes, all of them have to be stopped before
-        the first is started again. Raises ConnectError if there is one of this id, if there is no such connector class,
-        or if a value that the configuration only names cannot be had.
+        The tasks of a sink share its partitions by their number. If the number changes, all of them must be stopped
+        before the first is started again. Raises ConnectError if a task with this id runs, if there is no such
+        connector class, or if a value that the configuration names is unavailable.
         """
         sink = is_sink(self._class_of(connector_config))
         resolved = self._providers.resolve(connector_config)
@@ -190,7 +189,7 @@ class Worker:
         self._host.start(spec)
 
     def stop_tasks(self, tasks: Iterable[TaskId]) -> None:
-        """Stop tasks, their offsets committed, all at once; those that do not stop in time are abandoned."""
+        """Commit offsets and stop tasks, all at once. Those that do not stop in time are abandoned."""
         ended = [one for one in tasks if one in self._tasks]
         if ended:
             self._host.stop(ended, self._config["task.shutdown.graceful.timeout.ms"])
@@ -205,7 +204,7 @@ class Worker:
         return self._config.exactly_once_sources and not is_sink(self._class_of(config))
 
     def fence_tasks(self, name: str, config: Mapping[str, str], count: int) -> None:
-        """Fence the tasks with the first numbers of a source: they write no more. Raises KafkaError, ConnectError."""
+        """Fence the first tasks of a source, so that they write no more. Raises KafkaError, ConnectError."""
         producer = ClientSettings.of("producer", self._config, self._providers.resolve(config))
         with Cluster(producer.connection(self._config, f"connect-fencing-{name}")) as cluster:
             for number in range(count):
@@ -221,7 +220,7 @@ class Worker:
         return f"{self._config['group.id']}-{task}"
 
     def _offsets_of(self, config: Mapping[str, str]) -> OffsetStore:
-        """Where a source connector's offsets are, by its resolved configuration. Raises ConnectError."""
+        """The store of a source connector's offsets, by its resolved configuration. Raises ConnectError."""
         workers = self._config.values.get("offset.storage.topic")
         if workers is None:
             return self._offsets
@@ -234,10 +233,10 @@ class Worker:
             return self._offsets
         return cast(TopicOffsets, self._offsets).at(connection, topic)
 
-    # What can be asked.
+    # Questions.
 
     def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
-        """Look through a connector's configuration, with those of its converters, transforms and predicates.
+        """Check a connector's configuration, with those of its converters, transforms and predicates.
 
         Raises ConfigError if there is no such connector class.
         """
@@ -251,19 +250,18 @@ class Worker:
         return infos
 
     def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
-        """How far a connector has come, as the REST API shows it: for a sink its group's offsets (KIP-875).
+        """The offsets of a connector, as the REST API shows them: for a sink those of its group (KIP-875).
 
-        Raises ConnectError where the cluster does not tell.
+        Raises ConnectError if the cluster does not respond.
         """
         if is_sink(self._class_of(config)):
             return sink_offsets(self._admin, name, config)
         return self._offsets_of(self._providers.resolve(config)).all(name)
 
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
-        """Set offsets of a connector none of whose tasks run; None: forget all. A text that says what came of it.
+        """Set offsets of a connector without running tasks; None deletes all. Returns a text about the result.
 
-        Raises BadRequest (:mod:`parley.pipeline.connect.herder`) where the offsets make no sense, or the connector
-        refuses.
+        Raises BadRequest (``parley.pipeline.connect.herder``) if the offsets are invalid, or if the connector refuses.
         """
         config = self._providers.resolve(config)
         connector = self._class_of(config)()
@@ -276,7 +274,7 @@ class Worker:
         return cast(type[Connector], self.plugins.load(config.get("connector.class", ""), cast(Any, Connector)))
 
     def runs(self, spec: TaskSpec) -> bool:
-        """Whether this very start of a task still counts."""
+        """True if this start of a task is the present one."""
         current = self._tasks.get(spec.id)
         return current is not None and current.incarnation == spec.incarnation
 
@@ -313,7 +311,7 @@ class _RunningConnector:
             self._failed(error)
 
     def become(self, target: TargetState) -> None:
-        """Start it, or stop it for as long as it is paused."""
+        """Start it, or stop it while it is paused."""
         with self._lock:
             if self.connector is None or self._is_ended:
                 return
@@ -356,7 +354,7 @@ class _RunningConnector:
         return [self._named({**one, **always}) for one in given]
 
     def _named(self, task_config: Mapping[str, str]) -> dict[str, str]:
-        """The configuration with names again where the connector was given values: secrets are stored nowhere."""
+        """Put names in place of resolved values, so that secrets are not stored."""
         return {
             key: self._given[key] if value == self._config.get(key) else value for key, value in task_config.items()
         }
@@ -366,7 +364,7 @@ class _RunningConnector:
         if not self._is_ended:
             self._events.connector_state(self.name, State.FAILED, stack_trace(error))
 
-    # What a connector may ask for: parley.pipeline.connect.connector.ConnectorContext.
+    # The services for a connector: parley.pipeline.connect.connector.ConnectorContext.
 
     def request_task_reconfiguration(self) -> None:
         if not self._is_ended:
@@ -391,7 +389,7 @@ class _OffsetsOf:
 
 
 class _TaskReports:
-    """What tasks report, handed on as long as their start counts."""
+    """Passes on the reports of tasks whose start is the present one."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

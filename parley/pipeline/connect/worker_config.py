@@ -1,8 +1,8 @@
-"""What a worker can be told, with Kafka's names and defaults: the keys that standalone and distributed workers share.
+"""The keys that standalone and distributed workers share, with Kafka's names and defaults.
 
 A distributed worker's definition is ``COMMON + ConfigDef(...)``. Keys that start with ``producer.``, ``consumer.`` or
-``admin.`` are handed to the clients; those of a connector's own (``consumer.override.``, ...) count more, if the
-policy allows them.
+``admin.`` are for the clients. A connector's own keys (``consumer.override.``, ...) override them, if the policy allows
+it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class WorkerConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], definition: ConfigDef = STANDALONE) -> Self:
-        """Raises ConfigError with everything that is wrong, a line each."""
+        """Parse the configuration. Raises ConfigError with all errors, one per line."""
         judged = definition.validate(given)
         problems = [error for one in judged for error in one.errors]
         try:
@@ -138,10 +138,10 @@ class WorkerConfig:
         return str(self.values.get("exactly.once.source.support", "disabled")).lower() == "enabled"
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """The keys that start so, without the start: ``value.converter.`` for the converter's own settings."""
+        """The keys with this prefix, without it: ``value.converter.`` for the converter's own settings."""
         return with_prefix(self.given, prefix)
 
 
 def with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The keys that start with the prefix, without it."""
+    """The keys with this prefix, without it."""
     return {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

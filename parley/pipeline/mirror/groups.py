@@ -1,8 +1,8 @@
-"""Which committed offsets of consumer groups are carried to the target (KIP-382, KIP-545).
+"""Decides which committed offsets of consumer groups are mirrored to the target (KIP-382, KIP-545).
 
-Decisions only. A checkpoint is written for a group and partition when it says something new: the group has moved on, or
-was set back here. An offset is committed on the target only while the group has no members there, and never moves back
-what is committed there: a group that has read on over there keeps its position.
+Decisions only. A checkpoint is written for a group and partition if it is new: the group has moved on, or was reset on
+the source. An offset is committed on the target only while the group has no members there, and never moves a committed
+offset back: a group that has read on at the target keeps its position.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror.internal_records import Checkpoint
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead", ""})
-"""States of a group without members; one that the target does not know has none."""
+"""The states of a group without members. A group that the target does not know has none."""
 
 
 Translate = Callable[[str, int, int], int | None]
@@ -29,7 +29,7 @@ def new_checkpoints(
     rename: Callable[[str], str],
     known: Known,
 ) -> list[Checkpoint]:
-    """The checkpoints to be written for a group; ``known`` are those written last, by group and target partition."""
+    """The checkpoints to write for a group. ``known`` are those written last, by group and target partition."""
     found = []
     for place, offset in sorted(committed.items()):
         downstream = translate(place.topic, place.partition, offset.offset)

@@ -1,13 +1,13 @@
-"""What a mirror is to do: an ``mm2.properties`` file read (KIP-382), or the flags of the first MirrorMaker.
+"""The settings of a mirror, from an ``mm2.properties`` file (KIP-382) or the flags of the first MirrorMaker.
 
-The file names clusters (``clusters = A, B``), where they are (``A.bootstrap.servers``), which flows are on
-(``A->B.enabled = true``) and how they work: a key stands for all flows, with ``A->B.`` before it for one. Keys and
-defaults are MirrorMaker 2's. Where its default for the replicas of a new topic is more than the target has brokers, the
-target's number is taken; a number that the file names is taken as it is.
+The file names clusters (``clusters = A, B``), their addresses (``A.bootstrap.servers``), the enabled flows
+(``A->B.enabled = true``) and their settings: a key concerns all flows, or one if it begins with ``A->B.``. Keys and
+defaults are MirrorMaker 2's. If its default number of replicas exceeds the target's brokers, the target's number is
+used. A number in the file is used as it is.
 
-What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted, and so is an
-unknown key: all that changes nothing is told (`MirrorSettings.ignored`). A setting of security is refused as long
-as the client has none, and a class of the user's own, since without it other things would be copied.
+Settings that only Connect needs (``tasks.max``, converters, names of storage topics) and unknown keys are accepted, and
+reported as without effect (``MirrorSettings.ignored``). A user's own class is refused, since without it other things
+would be copied.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FILTERS: Final = {
     "group.filter.class": "DefaultGroupFilter",
     "config.property.filter.class": "DefaultConfigPropertyFilter",
 }
-"""Classes that would choose what is copied, and those that do what is done here."""
+"""The settings with classes that choose what is copied, and the classes whose behaviour is built in."""
 
 
 class BadSettings(ValueError):
-    """The settings make no sense; the text says which, and what would."""
+    """Invalid settings. The text says which, and what to write."""
 
 
 def _boolean(text: str) -> bool:
@@ -110,18 +110,18 @@ _KEYS: Final[dict[str, _Key]] = {
     "auto.offset.reset": _Key("reset", _one_of("earliest", "latest")),
 }
 _CONSUMER_KEYS: Final = ("isolation.level", "auto.offset.reset")
-"""Read where a consumer's setting may stand: ``consumer.``, ``source.consumer.``, ``A.consumer.`` before them."""
+"""The consumer settings that are used, with the prefix ``consumer.``, ``source.consumer.`` or ``A.consumer.``."""
 _READ: Final = (
     "clusters", "bootstrap.servers", "replication.policy.class", "replication.policy.separator",
     "replication.policy.internal.topic.separator.enabled",
 )  # fmt: skip
-"""What is read besides."""
+"""The other settings that are used."""
 _ADDRESSES: Final = ("bootstrap.servers", "metadata.broker.list")
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How one flow works; MirrorMaker 2's keys and defaults. Times are in seconds, -1 replicas: as the target does."""
+    """The settings of one flow, with MirrorMaker 2's keys and defaults. Times are in seconds."""
 
     enabled: bool = False
     topics: str = ".*"
@@ -164,7 +164,7 @@ class ClusterName:
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """From one cluster to another. ``given`` are the keys that the user wrote; the others stand at their defaults."""
+    """A flow from one cluster to another. ``given`` are the keys in the file. The others have their defaults."""
 
     source: ClusterName
     target: ClusterName
@@ -172,7 +172,7 @@ class FlowSettings:
     policy: ReplicationPolicy = field(default_factory=ReplicationPolicy)
     given: frozenset[str] = frozenset()
     commits_as: str | None = None
-    """A group of the source whose committed offsets say how far is copied, as the first MirrorMaker's do."""
+    """A group of the source that commits the copied offsets, as the first MirrorMaker's does."""
 
     @property
     def name(self) -> str:
@@ -197,25 +197,25 @@ class FlowSettings:
 
     @property
     def offset_syncs_topic(self) -> str:
-        """Its name tells of the cluster that it does not lie on (KIP-716)."""
+        """The topic of offset syncs. Its name contains the other cluster (KIP-716)."""
         return self.policy.offset_syncs((self.target if self.offset_syncs_at_source else self.source).alias)
 
     def replicas(self, key: str, brokers: int) -> int:
-        """How many replicas a new topic gets on a cluster of so many brokers; ``key`` is the setting's name."""
+        """The number of replicas of a new topic, on a cluster with this many brokers. ``key`` is the setting's name."""
         wanted: int = getattr(self.choices, _KEYS[key].field)
         return wanted if key in self.given else min(wanted, brokers)
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All flows, and the keys that change nothing, known or not."""
+    """All flows, and the keys without effect, known or not."""
 
     flows: tuple[FlowSettings, ...]
     ignored: tuple[str, ...] = ()
 
 
 def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> MirrorSettings:
-    """The settings of an ``mm2.properties`` file; ``clusters`` keeps only the flows that end at one of these.
+    """The settings of an ``mm2.properties`` file. ``clusters`` selects the flows to these clusters.
 
     Raises BadSettings.
     """
@@ -312,7 +312,7 @@ def _checked(flows: list[FlowSettings], ignored: list[str]) -> MirrorSettings:
 
 
 def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
-    """The keys that change nothing. Raises BadSettings for those that would, if they could be followed."""
+    """The keys without effect. Raises BadSettings for keys that are not supported and would have an effect."""
     prefixes = [f"{source}->{target}." for source, target in permutations(aliases, 2)] + [f"{one}." for one in aliases]
     ignored = []
     for key in sorted(properties):
@@ -327,7 +327,7 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
             if value.rpartition(".")[2] != _FILTERS[bare]:
                 raise BadSettings(f"{key}: {value} cannot be loaded here; take the lists of names and exclusions")
         elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
-            continue  # it is what is done
+            continue  # this is built in
         elif not (bare in _KEYS or bare in _READ or (last in _CONSUMER_KEYS and bare != last)):
             ignored.append(key)
     return ignored
@@ -336,7 +336,7 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
 def from_mm1(
     consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
 ) -> MirrorSettings:
-    """The first MirrorMaker's configuration: names are kept, and the group of each consumer says how far it is.
+    """The first MirrorMaker's configuration: topics keep their names, and each consumer's group commits the progress.
 
     ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.
     """

@@ -1,1 +1,1 @@
-"""A schema registry with the REST API of Confluent's, whose state is a compacted topic (docs/schema-registry.md)."""
+"""A schema registry with Confluent's REST API. Its state is a compacted topic (docs/schema-registry.md)."""

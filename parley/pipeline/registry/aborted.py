@@ -1,7 +1,7 @@
 """What a new writer writes over the records of aborted transactions: a function of the state, without I/O.
 
-Readers that do not skip aborted transactions have taken such a record for true. For its key they need the value that
-counts. Two kinds of records change other keys, too:
+Readers that do not skip aborted transactions have used such a record. For its key they need the valid value. Two kinds
+of records change other keys, too:
 
 1. A DELETE_SUBJECT record deletes versions softly, and their own values do not say so: they are written as deleted.
 2. An aborted DELETE_SUBJECT record has deleted versions for such readers. One for version 0, which deletes nothing,

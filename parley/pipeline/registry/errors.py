@@ -1,4 +1,4 @@
-"""What the registry refuses: status, error code and message are those of Confluent's registry."""
+"""The errors of the registry, with the status, error code and message of Confluent's registry."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def invalid_schema(reason: object) -> RegistryError:
 
 
 def invalid_version(given: str) -> RegistryError:
-    """The text is no version."""
+    """The text is not a version."""
     return RegistryError(
         42202,
         f"The specified version '{given}' is not a valid version id. Allowed values are between [1, 2^31-1] and the "

@@ -7,8 +7,8 @@ Rules:
    writer, and writes without claiming, until another instance claims the id. There is no leader to find, and no
    request passes from instance to instance.
 2. A change that meets its fencing is decided again, on the newer state.
-3. Readers that do not skip aborted transactions (Confluent's registry is one) would take their records for true. So
-   a new writer first writes such keys once more, with the value that counts (``aborted``).
+3. Readers that do not skip aborted transactions (Confluent's registry is one) use their records. So a new writer first
+   writes such keys once more, with the valid value (``aborted``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 

@@ -158,7 +158,7 @@ class _Tree:
         return column, read if is_named or reads else None, write if writes else None
 
     def _key(self, member: Any) -> Any:
-        """What tells the values of a member of a union apart: its name, or their class."""
+        """Return what distinguishes the values of a union's member: its name, or their class."""
         node = self.resolved(member)
         kind = node if isinstance(node, str) else node["type"]
         return node["name"] if kind in NAMED else _CLASSES[kind]

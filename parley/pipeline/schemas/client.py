@@ -143,7 +143,7 @@ def _confluents(schema: Schema) -> Any:
 
 
 def framed(number: int) -> bytes:
-    """What stands before the data of a value with this schema."""
+    """Return the bytes before the data of a value with this schema."""
     return _HEAD.pack(0, number)
 
 

@@ -27,7 +27,7 @@ class SchemaType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a schema calls ``name`` is a version of another subject."""
+    """A reference of a schema: its ``name`` means a version of another subject."""
 
     name: str
     subject: str

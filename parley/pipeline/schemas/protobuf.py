@@ -38,7 +38,7 @@ _KEYWORDS: Final = frozenset(
         *("extensions", "reserved", "to", "max"),
     }
 )
-"""What two texts of the same schema may have in different numbers; a name that is one of them decides nothing."""
+"""Words that may occur in two texts of the same schema in different numbers. They are ignored as names."""
 _CACHED: Final = 1000
 _KNOWN: Final = {
     **{

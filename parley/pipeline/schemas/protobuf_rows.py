@@ -121,7 +121,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
 
 
 def _indexes(data: bytes, begin: int) -> tuple[list[int], int]:
-    """Where the message is in its file, in zigzag numbers; a single 0 is the first message."""
+    """Encode the message's place in its file as zigzag numbers. A single 0 is the first message."""
     count, begin = _number(data, begin)
     if count == 0:
         return [0], begin

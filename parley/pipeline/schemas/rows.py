@@ -1,4 +1,4 @@
-"""Values with the id of their schema before them as columns of Arrow, and back: what is common to the languages.
+"""Values after the id of their schema as columns of Arrow, and back: what all schema languages share.
 
 `Typed` can be pickled. The functions for a schema are made once in a process. A value is stored exactly or refused
 (`parley.pipeline.values`): the errors are ValueErrors that say why, and never contain the value.

@@ -1,4 +1,4 @@
-"""What keeps a server of the pipeline from starting."""
+"""The error of a server that cannot start."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["ServiceError"]
 
 
 class ServiceError(Exception):
-    """A server cannot start or go on. The text says why, and what to do."""
+    """A server cannot start or continue. The text says why, and what to do."""

@@ -1,9 +1,9 @@
 """Basic authentication of a REST API, as Kafka's ``BasicAuthSecurityRestExtension``.
 
 The section ``KafkaConnect`` of a JAAS file names the ``PropertyFileLoginModule``, whose option ``file`` names a
-properties file with a line ``user=password`` for each user. A replaced file of users counts from the next request on.
-Requests that are exempt are signed instead, and verified later, for which the whole body is needed: strangers who claim
-to sign can take only ``UNVERIFIED_BYTES_MAX`` of memory. No error contains a password.
+properties file with a line ``user=password`` for each user. A replaced file takes effect with the next request. Exempt
+requests are signed instead. They are verified later, when the whole body is there, so bodies with a claimed signature
+can take only ``UNVERIFIED_BYTES_MAX`` of memory. No error contains a password.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSAL_DELAY_S: Final = 0.1
 UNVERIFIED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The memory for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
 _SMALL_BODY_BYTES: Final = 64 * 1024
-"""So much of each body does not count: strangers cannot keep workers from sending ordinary requests."""
+"""So many bytes of each body do not count: a stranger cannot keep workers from sending ordinary requests."""
 _LOG_PERIOD_S: Final = 1.0
 """Failed logins are logged at most once in this time."""
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BasicLogin:
         self._users = _read_users(self._path)
 
     def user_of(self, authorization: str) -> str | None:
-        """The user whose name and password are in a header ``Authorization``; None if they are not right."""
+        """The user whose name and password are in a header ``Authorization``; None if they are wrong."""
         name, password = basic_credentials(authorization)
         return name if name and self._current().verify(name, password) else None
 
@@ -117,12 +117,12 @@ def _read_users(path: str) -> Passwords:
 
 
 class DemandLogin:
-    """An ASGI application in front of another: requests without a right name and password get status 401."""
+    """An ASGI application in front of another: requests without a valid name and password get status 401."""
 
     def __init__(
         self, app: ASGIApp, login: BasicLogin, is_exempt: Callable[[str, str, Headers], bool] = lambda *_: False
     ) -> None:
-        """``is_exempt`` is told the method, the path and the headers of requests without a login."""
+        """``is_exempt`` gets the method, the path and the headers of a request without a login."""
         self._app = app
         self._login = login
         self._is_exempt = is_exempt
@@ -175,7 +175,7 @@ class _Unverified:
 
 
 class _Failures:
-    """Logs failed logins, a line for all of a period."""
+    """Logs failed logins, one line for each period."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -183,7 +183,7 @@ class _Failures:
 
     def log(self, scope: Scope, name: str) -> None:
         if not name:
-            return  # browsers ask without a name first
+            return  # browsers first send a request without a name
         if time.monotonic() < self._next:
             self._unsaid += 1
             return

@@ -1,10 +1,10 @@
-"""Bodies of requests as values, and errors as responses.
+"""Parses bodies of requests, and turns errors into responses.
 
 Rules:
 
-1. Nothing of a body beyond the bound is read. JSON is strict: no NaN, no half of a character.
-2. A number with a fraction or an exponent keeps its text (`Number`), for texts that are written as numbers.
-3. Every error is ``{"error_code": 404, "message": "..."}``, as Kafka Connect and Confluent's registry have it.
+1. No body is read beyond the bound. JSON is strict: no NaN, no lone surrogates.
+2. A number with a fraction or an exponent keeps its text (``Number``), for texts that are written as numbers.
+3. Every error is ``{"error_code": 404, "message": "..."}``, as in Kafka Connect and Confluent's registry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BodyRequest", "Number", "error", "message_of", "parse"]
 
 
 class Number(float):
-    """A number of JSON that is no integer, with its text."""
+    """A number in JSON that is not an integer, with its text."""
 
     text: str
 
@@ -33,7 +33,7 @@ class Number(float):
 
 
 class BodyRequest(Request):
-    """A request whose body is bounded and JSON. Reading it raises HTTPException: 400, or 413 beyond `bytes_max`."""
+    """A request with a bounded JSON body. Reading it raises HTTPException: 400, or 413 beyond ``bytes_max``."""
 
     bytes_max: ClassVar = 10 * 1024 * 1024
     _read: bytes | None = None
@@ -58,13 +58,13 @@ class BodyRequest(Request):
 
 
 def parse(body: bytes) -> Any:
-    """JSON as values. Raises HTTPException (400)."""
+    """Parse JSON. Raises HTTPException (400)."""
     if not body.strip():
         raise HTTPException(400, "The request has no body; it must be JSON")
     try:
         found = json.loads(body, parse_constant=_no_constant, parse_float=Number)
         if b"\\u" in body:
-            json.dumps(found, ensure_ascii=False).encode()  # half of a character can be written, but stands for nothing
+            json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate can be written, but is no character
         return found
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body of the request is not JSON: {error}") from None
@@ -77,11 +77,11 @@ def _no_constant(name: str) -> None:
 def error(
     status: int, message: str, headers: Mapping[str, str] | None = None, *, code: int | None = None
 ) -> JSONResponse:
-    """The response to a request that failed; ``code`` is the error's, if it is more than the status."""
+    """Return the response for an error. ``code`` is the error's, if it is not the status."""
     return JSONResponse({"error_code": code or status, "message": message}, status, headers)
 
 
 def message_of(error: HTTPException) -> str:
-    """The text of an error; without one of its own, it is that of the server (Jersey) of Kafka Connect."""
+    """The text of an error. By default it is that of Kafka Connect's server (Jersey)."""
     phrase = HTTPStatus(error.status_code).phrase
     return f"HTTP {error.status_code} {phrase}" if error.detail == phrase else error.detail

@@ -1,4 +1,4 @@
-"""Serving the API in the loop that is running: on the addresses of `listeners`, until it is closed."""
+"""Serves the API in the running loop, on the addresses of ``listeners``, until it is closed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _IF_TAKEN: Final = (
 )
 _BACKLOG: Final = 128
 _CONNECTIONS_MAX: Final = 1000
-"""Beyond so many connections requests are answered with 503."""
+"""Requests on connections beyond this number get 503."""
 _IDLE_SECONDS: Final = 60
 _END_SECONDS: Final = 3
 
 
 class Listener(NamedTuple):
-    """Where the API listens; an empty host means every address of this machine."""
+    """An address of the API. An empty host means every address of this machine."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listener]:
-    """The addresses in `listeners`, as "http://:8083,https://[::1]:8443". Raises ServiceError."""
+    """Parse the addresses in ``listeners``, as "http://:8083,https://[::1]:8443". Raises ServiceError."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
@@ -60,9 +60,9 @@ def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listene
 
 
 class RestServer:
-    """``async with RestServer(listeners) as server: server.serve(app)``: the addresses are taken on entering.
+    """``async with RestServer(listeners) as server: server.serve(app)``: entering binds the addresses.
 
-    The addresses are taken first, so that the worker knows its own URL, also if the configured port is 0.
+    They are bound first, so that the worker knows its own URL even if the configured port is 0.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class RestServer:
 
     @property
     def addresses(self) -> list[Listener]:
-        """Where it listens, with the ports that the system chose."""
+        """The bound addresses, with the ports that the system chose."""
         named = zip(self._listeners, (one.getsockname()[:2] for one in self._sockets), strict=True)
         return [listener._replace(host=host, port=port) for listener, (host, port) in named]
 
     def serve(self, app: ASGIApp) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         pairs = list(zip(self._listeners, self._sockets, strict=True))
         for is_tls in (False, True):
             sockets = [taken for listener, taken in pairs if listener.is_tls is is_tls]
@@ -138,7 +138,7 @@ def _config(app: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to the program that it is part of."""
+    """A uvicorn server that leaves signals to the program."""
 
     def capture_signals(self):  # type: ignore[no-untyped-def]
         from contextlib import nullcontext
@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(listener: Listener, if_taken: str) -> socket.socket:
-    """A socket that listens there. Raises ServiceError which says what to do."""
+    """Return a listening socket. Raises ServiceError, which says what to do."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -205,15 +205,15 @@ class Herder:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has started: before that it knows no connectors."""
+        """True if it has started. Before that it knows no connectors."""
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
-        """Which software serves which cluster."""
+        """The version of this software, and the id of its cluster."""
         return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
-        """Comes back when the herder carries out requests (KIP-1017)."""
+        """Return when the herder carries out requests (KIP-1017)."""
         if not self._share.joined.is_set():
             raise Rebalancing(_CONFLICT)
         await self._done(self._configs.refresh())
@@ -234,9 +234,10 @@ class Herder:
     async def put_connector(
         self, name: str, config: Config, *, initial: TargetState | None = None, replace: bool = True
     ) -> Created:
-        """Create a connector (in the `initial` state, KIP-980), or give it another configuration.
+        """Create a connector (in the ``initial`` state, KIP-980), or give it another configuration.
 
-        Raises BadRequest where the configuration is not valid, AlreadyExists where it is there and not to be replaced.
+        Raises BadRequest if the configuration is invalid, AlreadyExists if the connector exists and must not be
+        replaced.
         """
         await self._settled()
         self._must_lead("set connector configs")
@@ -257,14 +258,14 @@ class Herder:
         return Created(is_new, await self.connector(name))
 
     async def patch_connector(self, name: str, patch: Mapping[str, str | None]) -> Created:
-        """Change some keys of a connector's configuration; None takes a key out (KIP-477). Raises NotFound."""
+        """Change some keys of a connector's configuration; None removes a key (KIP-477). Raises NotFound."""
         await self._settled()
         self._must_lead("set connector configs")
         config: dict[str, str | None] = {**(await self.connector(name)).config, **patch}
         return await self.put_connector(name, {key: value for key, value in config.items() if value is not None})
 
     async def delete_connector(self, name: str) -> None:
-        """Stop a connector and forget it; its offsets stay. Raises NotFound."""
+        """Stop and delete a connector. Its offsets stay. Raises NotFound."""
         await self._settled()
         self._must_lead("delete connector configs")
         async with self._turn:
@@ -274,7 +275,7 @@ class Herder:
             await self._done(self._statuses.delete(name, tasks, whole=True))
 
     async def status(self, name: str) -> ConnectorStatus:
-        """What a connector and its tasks do. Raises NotFound."""
+        """The status of a connector and its tasks. Raises NotFound."""
         await self._caught_up()
         connector = self._statuses.connectors.get(name)
         if connector is None:
@@ -282,7 +283,7 @@ class Herder:
         return ConnectorStatus(name, self._kind(name), connector, self._statuses.tasks_of(name))
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
-        """Ask for another state; it is reached a little later. Raises NotFound."""
+        """Request another state, which is reached a little later. Raises NotFound."""
         if target is TargetState.STOPPED:
             await self._settled()
             self._must_lead("transition connectors to the STOPPED state")
@@ -299,7 +300,7 @@ class Herder:
         await self._running.restart(Work(connectors=frozenset((name,))))
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Ask for the connector, and its tasks if wanted, to be started again (KIP-745): how it then stands."""
+        """Request a restart of a connector and, if wanted, of its tasks (KIP-745). Returns its status."""
         await self._settled()
         self._must_lead("process restart requests")
         self._must_know(name)
@@ -324,10 +325,10 @@ class Herder:
     async def put_task_configs(
         self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
     ) -> None:
-        """What another worker has worked out as the tasks of a connector; `body` is signed in `headers` (KIP-507).
+        """Take the tasks that another worker has computed for a connector; ``headers`` sign ``body`` (KIP-507).
 
-        `parse` reads the body only after its signature was right. Raises BadRequest without a signature, Forbidden with
-        a wrong one.
+        ``parse`` reads the body only after the signature is verified. Raises BadRequest without a signature, Forbidden
+        with a wrong one.
         """
         self._check_signature(body, headers)
         configs = parse(body)
@@ -337,9 +338,9 @@ class Herder:
             await self._done(self._configs.put_tasks(name, configs))
 
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Fence all tasks of a source but those that were committed last (KIP-618); `body` is signed in `headers`.
+        """Fence all tasks of a source except those committed last (KIP-618); ``headers`` sign ``body``.
 
-        Another worker asks for it before it starts tasks that write exactly once. Raises NotFound, BadRequest for a
+        Another worker requests this before it starts tasks that write exactly once. Raises NotFound, BadRequest for a
         sink or without a signature, Forbidden with a wrong one.
         """
         self._check_signature(body, headers)
@@ -356,7 +357,7 @@ class Herder:
             raise HerderError(f"Failed to perform zombie fencing: {error}") from error
 
     async def task_status(self, task: TaskId) -> Status:
-        """What a task does. Raises NotFound."""
+        """The status of a task. Raises NotFound."""
         await self._caught_up()
         status = self._statuses.tasks.get(task)
         if status is None:
@@ -375,14 +376,14 @@ class Herder:
     # Topics and offsets.
 
     async def active_topics(self, name: str) -> Sequence[str]:
-        """The topics that the connector was seen to use since they were last forgotten (KIP-558)."""
+        """The topics that the connector has used since the last reset (KIP-558)."""
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         await self._caught_up()
         return sorted(self._statuses.topics.get(name, ()))
 
     async def reset_active_topics(self, name: str) -> None:
-        """Forget the topics that the connector used."""
+        """Reset the topics that the connector has used."""
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         if not self._settings.allows_topic_reset:
@@ -390,16 +391,16 @@ class Herder:
         await self._done(self._statuses.reset_topics(name))
 
     async def offsets(self, name: str) -> Offsets:
-        """How far a connector has come (KIP-875). Raises NotFound."""
+        """The offsets of a connector (KIP-875). Raises NotFound."""
         config = (await self.connector(name)).config
         return await in_thread(self._worker.offsets, name, config)
 
     async def alter_offsets(self, name: str, offsets: Offsets) -> str:
-        """Set offsets of a stopped connector; a text that says what came of it. Raises NotFound, BadRequest."""
+        """Set offsets of a stopped connector. Returns a text about the result. Raises NotFound, BadRequest."""
         return await self._alter(name, offsets)
 
     async def reset_offsets(self, name: str) -> str:
-        """Forget all offsets of a stopped connector; a text that says what came of it. Raises NotFound, BadRequest."""
+        """Delete all offsets of a stopped connector. Returns a text about the result. Raises NotFound, BadRequest."""
         return await self._alter(name, None)
 
     async def _alter(self, name: str, offsets: Offsets | None) -> str:
@@ -414,7 +415,7 @@ class Herder:
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     async def _stopped(self, name: str) -> ConnectorInfo:
-        """The connector, which must be stopped. Raises NotFound, BadRequest."""
+        """Return the connector, which must be stopped. Raises NotFound, BadRequest."""
         await self._done(self._configs.refresh())
         info = await self.connector(name)
         if self._configs.state.target(name) is not TargetState.STOPPED or info.tasks:
@@ -433,7 +434,7 @@ class Herder:
         return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
 
     async def plugin_config(self, plugin: str) -> Sequence[ConfigKey]:
-        """The keys that a plugin takes (KIP-769). Raises NotFound."""
+        """The keys of a plugin (KIP-769). Raises NotFound."""
         try:
             found = await in_thread(self._plugins.load, plugin, object)
         except ConfigError:
@@ -447,7 +448,7 @@ class Herder:
         return list(keys.values())
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
-        """A configuration looked through: every key with its value and what is wrong with it."""
+        """Check a configuration. Returns every key with its value and its errors."""
         if not config.get("connector.class"):
             raise _no_class(config)
         return await self._validated(plugin, config)
@@ -457,7 +458,7 @@ class Herder:
         return self._loggers.all()
 
     async def set_logger(self, name: str, level: str) -> Sequence[str]:
-        """Set the level of a logger of this process and of those below: their names. Raises NotFound, BadRequest."""
+        """Set the level of a logger of this process and of those below. Returns their names. Raises NotFound."""
         return self._loggers.set(name, level)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Every response but that of OPTIONS is JSON, errors too: ``{"error_code": 404, "message": "..."}``.
-2. Methods that a path does not have get 405 and `Allow`, paths that are not there 404.
-3. A slash at the end of a path counts for nothing, and HEAD is GET without a body.
+1. Every response is JSON, except that of OPTIONS. So are errors: ``{"error_code": 404, "message": "..."}``.
+2. A method that a path does not have gets 405 and ``Allow``. An unknown path gets 404.
+3. A slash at the end of a path is ignored. HEAD is GET without a body.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SIGNED: Final = [(method, compile_path(path)[0]) for method, path in AMONG_WORK
 
 @dataclass(frozen=True, slots=True)
 class CrossOrigin:
-    """What pages of other sites may do (``access.control.allow.*``): nothing by default. Lists, separated by commas."""
+    """The rights of other sites' pages (``access.control.allow.*``): none by default. Lists, separated by commas."""
 
     origins: str = ""
     methods: str = ""
@@ -57,10 +57,10 @@ def application(
     cors: CrossOrigin = CrossOrigin(),
     request_seconds: float = REQUEST_SECONDS,
 ) -> FastAPI:
-    """The application that serves this herder.
+    """Return the application that serves this herder.
 
-    `forwarder` sends on what only the leader can do; without one such a request is refused with 409. `login` is
-    demanded of every request that no other worker has signed.
+    ``forwarder`` forwards requests for the leader. Without it, they are refused with 409. ``login`` is required of
+    every request that no other worker has signed.
     """
     app = FastAPI(
         title="Parley Connect",
@@ -95,12 +95,12 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _is_signed(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """True for requests among workers: the herder checks their signatures."""
+    """True for requests between workers. The herder checks their signatures."""
     return signing.is_signed(headers) and any(method == one and at.match(path) for one, at in _SIGNED)
 
 
 class _Methods:
-    """Serves HEAD and OPTIONS, and refuses methods that a path does not have with all that it has."""
+    """Serves HEAD and OPTIONS. Refuses a method that a path does not have, with the list of its methods."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
         self._app = app
@@ -126,7 +126,7 @@ class _Methods:
 
 
 class _Paths:
-    """Takes the slash from the end of paths, and refuses those that are ambiguous."""
+    """Removes the slash from the end of paths, and refuses ambiguous paths."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

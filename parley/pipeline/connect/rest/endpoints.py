@@ -1,4 +1,4 @@
-"""The endpoints of Kafka Connect's REST API, on any herder. Errors are raised as `HerderError`."""
+"""The endpoints of Kafka Connect's REST API. They raise ``HerderError``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = ["ADMIN", "AMONG_WORKERS", "CONNECT"]
 
 _HEALTH_SECONDS: Final = 10.0
 _TRIMMED: Final = "".join(map(chr, range(33)))
-"""What Java takes off a text's ends."""
+"""The characters that Java's ``trim`` removes."""
 _INITIAL: Final = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {"default": {"model": models.Error, "description": "It went wrong"}}
 _TASKS: Final = TypeAdapter(list[models.Config])
 
 
-async def _herder(request: Request) -> Herder:  # else FastAPI calls it in a thread
+async def _herder(request: Request) -> Herder:  # otherwise FastAPI calls it in a thread
     herder: Herder = request.app.state.herder
     return herder
 
@@ -61,7 +61,7 @@ ADMIN: Final = APIRouter(route_class=HerderRoute, responses=_ERRORS, redirect_sl
 _C: Final = "/connectors/{connector}"
 _P: Final = "/connector-plugins/{plugin}"
 AMONG_WORKERS: Final = (("POST", f"{_C}/tasks"), ("PUT", f"{_C}/fence"))
-"""Requests of workers, which are signed; as in Kafka the OpenAPI document leaves them out."""
+"""Signed requests of workers. As in Kafka, the OpenAPI document leaves them out."""
 
 
 @CONNECT.get("/", summary="The version of this worker and the cluster it serves")
@@ -108,7 +108,7 @@ async def names(
             info = await herder.connector(name) if "info" in expand else None
             status = _status(await herder.status(name)) if "status" in expand else None
         except NotFound:
-            continue  # it was deleted meanwhile
+            continue  # it was deleted since
         shown[name] = models.ConnectorParts.model_validate({"info": info, "status": status})
     return shown
 
@@ -123,7 +123,7 @@ async def create(herder: Served, response: Response, wanted: models.CreateConnec
 
 
 def _named(name: str, config: Mapping[str, str | None]) -> dict[str, str]:
-    """The configuration with the connector's name in it. Raises BadRequest where it has another one."""
+    """Return the configuration with the connector's name. Raises BadRequest if it has another one."""
     included = config.get("name")
     if included is not None and included != name:
         raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
@@ -238,7 +238,7 @@ async def put_tasks(herder: Served, name: Name, request: Request) -> None:
 
 
 def _task_configs(body: bytes) -> list[dict[str, str]]:
-    """The configurations of tasks in a request's body. Raises HTTPException (400) or BadRequest."""
+    """Return the configurations of tasks in a request's body. Raises HTTPException (400) or BadRequest."""
     try:
         return _TASKS.validate_python(parse(body))
     except ValidationError as error:
@@ -329,7 +329,7 @@ async def validate(herder: Served, plugin: Plugin, config: Patch) -> ConfigInfos
 
 
 def _simple(plugin: str) -> str:
-    """A connector's class without what may be left out when it is named."""
+    """The name of a connector's class without its optional parts."""
     return plugin.rpartition(".")[2].removesuffix("Connector")
 
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _as_text(value: Any) -> Any:
-    """What Kafka Connect takes for text: numbers as they are written, and booleans."""
+    """Convert what Kafka Connect accepts as text: numbers as they are written, and booleans."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.text if isinstance(value, Number) else str(value) if isinstance(value, int) else value
@@ -50,7 +50,7 @@ _Text = Annotated[str, BeforeValidator(_as_text)]
 Config = dict[str, _Text]
 ConfigPatch = dict[str, _Text | None]
 _Written = Annotated[str | None, BeforeValidator(as_text)]
-"""A typed value as it would stand in a properties file."""
+"""A typed value as in a properties file."""
 _Kind = Literal["source", "sink", "unknown"]
 
 
@@ -65,7 +65,7 @@ class _Shown(BaseModel):
 
 
 class _Known(BaseModel):
-    """A part of a request; other fields than its own are refused."""
+    """A part of a request. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,7 +1,7 @@
-"""Which paths are refused before anything is looked up, since two readers of them might mean different things.
+"""Refuses paths that two programs might understand differently, before they are used.
 
-A name may hold any character, written as its UTF-8 in %-escapes; but not those that split paths or escape again. Texts
-are those of the server (Jetty) that Kafka Connect has.
+A name may contain any character, as UTF-8 in %-escapes, except those that divide paths or begin an escape. The messages
+are those of Kafka Connect's server (Jetty).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 
 def ambiguity(path: bytes) -> str | None:
-    """Why a path is refused, as it came in the request; None where it is not.
+    """Return why a path, as in the request, is refused; None if it is not.
 
     >>> ambiguity(b"/connectors/a%20b/status")
     >>> ambiguity(b"/connectors/a%2Fb")

@@ -1,12 +1,11 @@
-"""How a request reaches its endpoint, and what becomes of its errors.
+"""Passes a request to its endpoint, and turns errors into responses.
 
 Rules:
 
-1. Bodies that are not JSON get 415, clients that do not take JSON 406. A bug gets 500 and its text; its trace goes to
-   the log.
-2. The worker sends requests that only the leader of the group can serve on to the leader
-   (`parley.pipeline.connect.rest.forwarding`).
-3. A response that takes longer than the application's `request_seconds` is given up.
+1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. A bug gets 500 with its text; its
+trace goes to the log. 2. The worker forwards requests that only the leader of the group can serve
+(``parley.pipeline.connect.rest.forwarding``). 3. A request that takes longer than the application's ``request_seconds``
+is given up.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ async def _reply(endpoint: _Endpoint, request: BodyRequest) -> Response:
 
 
 def _located(response: Response, request: Request) -> Response:
-    """The response with the whole URL as its location."""
+    """Return the response with the full URL as its location."""
     if "location" in response.headers:
         response.headers["location"] = str(request.base_url).rstrip("/") + response.headers["location"]
     return response
 
 
 async def _check_body(request: BodyRequest, is_wanted: bool) -> None:
-    """Raises HTTPException: 415 for a body of another kind than JSON, 400 and 413 as `BodyRequest` does."""
+    """Raise HTTPException: 415 if the body is not JSON, 400 and 413 as ``BodyRequest`` does."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     if kind != _JSON and (is_wanted or (has_body and kind)):
@@ -94,7 +93,7 @@ def _takes_json(accept: str) -> bool:
 
 
 def problem_of(errors: Sequence[Any]) -> str:
-    """The first of the problems that pydantic has found, without the value: it may be a password."""
+    """Return the first problem found by pydantic, without the value, which may be a password."""
     first = errors[0]
     if first["type"] == "extra_forbidden":
         return f'Unrecognized field "{first["loc"][-1]}"'

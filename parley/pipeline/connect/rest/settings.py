@@ -24,7 +24,7 @@ __all__ = ["RestSettings"]
 
 @dataclass(frozen=True, slots=True)
 class RestSettings:
-    """Everything the REST API is served with."""
+    """All settings of the REST API."""
 
     listeners: Sequence[Listener]
     tls: ssl.SSLContext | None
@@ -44,7 +44,7 @@ class RestSettings:
 
     @classmethod
     def of(cls, config: WorkerConfig) -> Self:
-        """Blocks: it reads the files. Raises ConnectError if the worker cannot serve what is asked for."""
+        """Read the settings. Blocks: it reads files. Raises ConnectError if the worker cannot serve them."""
         listeners = parse_listeners(",".join(config["listeners"]))
         admin = config["admin.listeners"]
         admin_listeners = parse_listeners(",".join(admin)) if admin else []
@@ -71,11 +71,11 @@ class RestSettings:
 
     @property
     def routers(self) -> Sequence[APIRouter]:
-        """What the listeners serve."""
+        """The routers that the listeners serve."""
         return (CONNECT, ADMIN) if self.has_admin else (CONNECT,)
 
     def advertised_url(self, addresses: Sequence[Listener]) -> str:
-        """The URL that other workers are told: the advertised host and port, else where it listens.
+        """The URL for other workers: the advertised host and port, or the listener's.
 
         Raises ConnectError if no listener has the advertised protocol and no other address is given.
         """

@@ -1,4 +1,4 @@
-"""Whether data that was written with one schema can be read with another, by the rules of Confluent's registry.
+"""Checks that data written with one schema can be read with another, by the rules of Confluent's registry.
 
 `Level` says which earlier versions a new one is compared with, and in which direction. Decisions only.
 """
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 
 def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load: Loader) -> list[str]:
-    """Why the schema must not follow these, the oldest first; empty if it may. Raises BadSchema."""
+    """Return why the schema must not follow these, the oldest first; empty if it may. Raises BadSchema."""
     if level is Level.NONE or not earlier:
         return []
     steps = Steps()

@@ -25,7 +25,7 @@ _PROMOTED: Final = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-"""What a reader of a type reads besides the type itself."""
+"""For each type, the other types that its reader can read."""
 _RECORDS: Final = ("record", "error")
 
 
@@ -47,7 +47,7 @@ class _Comparison:
         self._steps = steps
 
     def differences(self, reader: Any, writer: Any, path: str) -> Iterator[_Difference]:
-        """What of the writer's data the reader cannot read. Raises BadSchema."""
+        """Return the reasons why the reader cannot read some of the writer's data. Raises BadSchema."""
         self._steps.spend()
         pair = (id(reader), id(writer))
         if pair in self._known:
