@@ -458,7 +458,7 @@ class Herder:
         return self._loggers.all()
 
     async def set_logger(self, name: str, level: str) -> Sequence[str]:
-        """Set the level of a logger of this process and of those below. Returns their names. Raises NotFound."""
+        """Set the level of a logger and of those below. Returns their names. Raises NotFound, BadRequest."""
         return self._loggers.set(name, level)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:
