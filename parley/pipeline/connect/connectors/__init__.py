@@ -1,1 +1,1 @@
-"""The connectors that come with Parley, each in a module of its own; none is imported before it is named."""
+"""The connectors that come with Parley. A connector's module is imported only when a configuration names it."""

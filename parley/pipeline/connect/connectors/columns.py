@@ -1,12 +1,11 @@
-"""Records of a sink as rows of typed columns: what Parquet files, Delta tables and database tables have in common.
+"""Converts a sink's records to rows of typed columns, for Parquet files, Delta and Iceberg tables, and databases.
 
-A struct, or a JSON object without schema, becomes a column for each of its fields; any other value the column
-``value``. Beside them, where wanted, stands where the record came from: ``kafka_key``, ``kafka_topic``,
-``kafka_partition``, ``kafka_offset`` and ``kafka_timestamp``; a field of the value that has such a name counts more.
+A struct, or a JSON object without a schema, has a column for each field. Any other value is the column ``value``. If
+enabled, further columns tell the record's source: ``kafka_key``, ``kafka_topic``, ``kafka_partition``, ``kafka_offset``
+and ``kafka_timestamp``. A field of the value with one of these names takes precedence.
 
-`Columns` takes rows in their order and applies the rule of `parley.pipeline.values`: a value is stored
-exactly, in a column that is widened if need be, or its record is refused. The first value that tells its type makes a
-column.
+``Columns`` takes rows in order and applies the rule of ``parley.pipeline.values``: a value is stored exactly, in a
+column that is widened if necessary, or its record is refused. The first value with a known type creates a column.
 """
 
 from __future__ import annotations
@@ -70,16 +69,16 @@ _SOURCE: Final[Mapping[str, Any]] = {
     "kafka_timestamp": pa.timestamp("ms", "UTC"),
 }
 _NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
-"""Texts that readers of a divided table take for null."""
+"""Values of partition columns that readers take for null."""
 
 
 class Refused(DataError):
-    """A record is not stored, because a value of it would not be stored exactly. The text names record and field."""
+    """A record is refused, because a value would not be stored exactly. The message names the record and the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of a record by the names of their columns, and the types that its schema declares for them."""
+    """The values of a record by column name, and the types that its schema declares for them."""
 
     record: SinkRecord
     values: Mapping[str, Any]
@@ -88,37 +87,37 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row as it is stored: the values of its columns, without nulls."""
+    """A row to store: the values of its columns, without nulls."""
 
     row: Row
     values: Mapping[str, Any]
 
 
 class Target(Protocol):
-    """The table or the file that rows go to."""
+    """The table or file for the rows."""
 
     @property
     def name(self) -> str:
-        """What it is, for messages: ``table orders``."""
+        """The target's name for messages, for example ``table orders``."""
         ...
 
     @property
     def evolution_key(self) -> str | None:
-        """The key of the connector that would allow columns to be added and widened; None if they may be."""
+        """The config that would allow new and wider columns; None if they are allowed."""
         ...
 
     def column(self, kind: Any) -> Any:
-        """The target's type for values of an Arrow type; None if it has none."""
+        """Return the target's type for values of an Arrow type; None if it has none."""
         ...
 
     def stays_exact(self, name: str, kind: Any) -> bool:
-        """Whether all values that are stored in a column are exact values of a type that it is to be widened to."""
+        """Return True if all stored values of a column are exact in the wider type."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """A file of its own, whose columns are what its rows need."""
+    """A new file, with the columns that its rows need."""
 
     name: str = "a Parquet file"
     evolution_key: str | None = None
@@ -127,11 +126,11 @@ class FileColumns:
         return kind
 
     def stays_exact(self, name: str, kind: Any) -> bool:
-        return True  # nothing is stored in it yet
+        return True  # the file is still empty
 
 
 class Columns:
-    """The columns of a target while rows are added. Nothing is written here."""
+    """The columns of a target while rows are added. This class writes nothing."""
 
     def __init__(
         self,
@@ -144,12 +143,12 @@ class Columns:
         widens: Callable[[Any, Any], bool] = lambda old, new: True,
         names: NameRule = ANY_NAMES,
     ) -> None:
-        """``stored`` are the types of the columns that are there; ``required`` those of them that take no nulls.
+        """Begin with the target's present columns.
 
-        ``fixed`` are columns that are never widened; ``widens`` tells whether the target can widen a column at all;
-        ``names`` is the rule of its names.
-
-        ``dividing`` are columns that a table is divided by: their values are kept as text, in which some are null.
+        ``stored`` has the types of the present columns; ``required`` names those that allow no nulls. ``fixed`` columns
+        are never widened. ``widens`` returns True if the target can widen one type to another. ``names`` is the rule
+        for column names. ``dividing`` are the partition columns: their values are stored as text. Bytes are refused,
+        and texts that readers take for null.
         """
         self.kinds: dict[str, Any] = dict(stored)
         self._stored = dict(stored)
@@ -161,11 +160,11 @@ class Columns:
         self._names = names
         self._rows: list[tuple[Row, dict[str, Any]]] = []
         self._changed: set[str] = set()
-        """Columns with another type than some of the rows were added with."""
+        """Columns whose type has changed since some of the rows were added."""
         self._asked: dict[tuple[str, Any], bool] = {}
 
     def add(self, row: Row) -> None:
-        """Add a row. Raises Refused, and forgets the row then."""
+        """Add a row. Raises Refused, and does not add the row then."""
         grown: dict[str, Any] = {}
         stored: dict[str, Any] = {}
         for name in self._required:
@@ -196,7 +195,7 @@ class Columns:
         self._rows.append((row, stored))
 
     def _grown(self, row: Row, name: str, error: DoesNotFit) -> Any:
-        """The type that a column needs for a value; None if a null tells none. Raises Refused."""
+        """Return the type that a column needs for a value; None if a null implies no type. Raises Refused."""
         value, declared = row.values[name], row.declared.get(name)
         is_new = name not in self._stored
         if value is None and (declared is None or not is_new or self._target.evolution_key):
@@ -220,7 +219,7 @@ class Columns:
         raise self._refused(row, name, error)
 
     def _keeps(self, name: str, kind: Any) -> bool:
-        """Whether what the column has so far, stored or among these rows, is exact in a type that it can get."""
+        """Return True if the column can get this type, and its values, stored or added, are exact in it."""
         stored = self._stored.get(name, UNKNOWN)
         if stored != UNKNOWN and not self._widens(stored, kind):
             return False
@@ -245,7 +244,7 @@ class Columns:
         return Refused(f"{place(row.record)}: the field {error.path} has {error.given}, {column}{hint}")
 
     def finish(self, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
-        """The rows as they are stored, in their order; `kinds` has all columns then. Refused records are handed over.
+        """Return the rows to store, in order, and complete ``kinds``. Passes refused records to ``refuse``.
 
         Raises what ``refuse`` raises.
         """
@@ -276,17 +275,17 @@ class Columns:
 
     @property
     def widened(self) -> dict[str, Any]:
-        """The columns that were there and have another type now, by their names."""
+        """The new types of present columns that were widened, by name."""
         return {name: self.kinds[name] for name, kind in self._stored.items() if self.kinds[name] != kind}
 
     @property
     def added(self) -> dict[str, Any]:
-        """The columns that were not there, by their names."""
+        """The types of new columns, by name."""
         return {name: kind for name, kind in self.kinds.items() if name not in self._stored}
 
 
 def refusing(task: SinkTask) -> Callable[[SinkRecord, Refused], None]:
-    """What hands refused records to the task's reporter (KIP-610), or raises Refused if there is none."""
+    """Return a function that passes refused records to the task's reporter (KIP-610), or raises Refused without one."""
     reporter = task.context.errant_records
 
     def refuse(record: SinkRecord, error: Refused) -> None:
@@ -298,7 +297,7 @@ def refusing(task: SinkTask) -> Callable[[SinkRecord, Refused], None]:
 
 
 def planned(rows: Iterable[Row], columns: Columns, refuse: Callable[[SinkRecord, Refused], None]) -> list[StoredRow]:
-    """Add the rows and finish. Raises what ``refuse`` raises."""
+    """Add the rows and return those to store. Raises what ``refuse`` raises."""
     for row in rows:
         try:
             columns.add(row)
@@ -308,7 +307,7 @@ def planned(rows: Iterable[Row], columns: Columns, refuse: Callable[[SinkRecord,
 
 
 def arrow_type(schema: Schema) -> Any:
-    """The Arrow type of values of a schema. Raises DataError."""
+    """Return the Arrow type for values of a schema. Raises DataError if there is none."""
     logical = _LOGICAL.get(schema.name or "")
     if logical is not None:
         try:
@@ -328,7 +327,7 @@ def arrow_type(schema: Schema) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value without structs: dictionaries in their place. A timestamp without time zone is taken for UTC."""
+    """Return a value with dictionaries instead of structs. A timestamp without a time zone is taken as UTC."""
     if isinstance(value, Struct):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, dict):
@@ -341,7 +340,7 @@ def plain(value: Any) -> Any:
 
 
 def fields_of(value: Any, schema: Schema | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a value as columns, and the types that its schema declares for them."""
+    """Return the fields of a value as columns, and the types that its schema declares for them. Raises DataError."""
     if schema is not None and schema.type is SchemaType.STRUCT:
         declared = _declared(schema)
     else:
@@ -362,7 +361,7 @@ def _declared(schema: Schema) -> dict[str, Any]:
 
 
 def row_of(record: SinkRecord, *, with_source: bool) -> Row:
-    """The record as a row. Tombstones have null in all columns of their value. Raises Refused."""
+    """Return the record as a row. All value columns of a tombstone are null. Raises Refused and DataError."""
     values, declared = fields_of(record.value, record.value_schema)
     if not with_source:
         return Row(record, values, declared)
@@ -377,9 +376,9 @@ def table_of(
     *,
     with_source: bool = True,
 ) -> pa.Table:
-    """The records as a table with all columns that the target has then, in their order.
+    """Return the records as a table with all columns of the target, old and new, in order.
 
-    Raises what ``refuse`` raises, and DataError for a schema that has no column types.
+    Raises what ``refuse`` raises, and DataError if a schema has no column types.
     """
     rows = []
     for record in records:
@@ -393,7 +392,7 @@ def table_of(
 
 
 def _source(record: SinkRecord) -> dict[str, Any]:
-    """Where the record came from."""
+    """Return the columns that tell the record's source. Raises Refused."""
     try:
         moment = None if record.timestamp is None else from_millis(record.timestamp)
         key = _key_text(record.key)
@@ -407,7 +406,7 @@ def _source(record: SinkRecord) -> dict[str, Any]:
 
 
 def _key_text(key: Any) -> str | None:
-    """A key as text: text as it is, bytes as UTF-8, all else as JSON."""
+    """Return a key as text: text unchanged, bytes decoded as UTF-8, anything else as JSON."""
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, bytes):
@@ -416,5 +415,5 @@ def _key_text(key: Any) -> str | None:
 
 
 def place(record: SinkRecord) -> str:
-    """Where a record lies, for messages."""
+    """Return the partition and offset of a record, for messages."""
     return f"{record.original_topic}-{record.original_kafka_partition} offset {record.original_kafka_offset}"

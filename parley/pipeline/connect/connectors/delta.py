@@ -1,14 +1,14 @@
-"""Topics into a Delta table, each record once.
+"""Writes topics to a Delta table, each record once.
 
-The table's own log carries how far each partition has come, as Delta's application transactions do for streams
-(``txn``: application id ``<connector>:<topic>-<partition>``, version: the end of the range): rows and offset are
-committed together, and a task that comes back asks the table; one that is late, because another has taken its place,
-gives up. The table is made by the first write.
+The table's log stores the offset of each partition in Delta's application transactions (``txn``: the application id is
+``<connector>:<topic>-<partition>``, the version is the end of the range). Rows and offset are committed together. A
+restarted task reads its offsets from the table. A task that another has replaced finds newer offsets and fails. The
+first write creates the table.
 
-The library casts what does not fit a table, 5.5 into 5. So the rows are given the table's own types before, by the rule
-of `columns`. New columns and new fields of structs only change the table's schema. For any other widening the table is
-written again with the wider type, in a commit of its own that fails if another task commits meanwhile: readers of Delta
-do not expect files with different types in a table.
+The library would cast values that do not fit, for example 5.5 to 5. So the rows first get the table's own types, by the
+rule of ``columns``. New columns and new fields of structs only change the table's schema. For any other widening, the
+task rewrites the table with the wider type, because readers of Delta do not expect files of different types in a table.
+This is a separate commit, which fails if another task commits meanwhile.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
 
 _STORAGE: Final = "storage."
 _BATCH_ROWS: Final = 65_536
-"""Rows of a table that are in memory at once while it is read for a widening."""
+"""The number of rows in memory at once while a table is read for a widening."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TableColumns:
-    """A table of Delta as a target of `Columns`."""
+    """A Delta table as a target of ``Columns``."""
 
     name: str
     evolution_key: str | None
@@ -60,14 +60,14 @@ def _schema(table: DeltaTable) -> pa.Schema:
 
 
 def _scan(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, some columns of them."""
+    """Return the rows of a table, with the named columns only."""
     return iter(table.to_pyarrow_dataset().scanner(columns=list(names), batch_size=_BATCH_ROWS).to_reader())
 
 
 def _converted(table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The rows of a table in another schema, the columns named in `kinds` of another type. Raises ConnectError.
+    """Yield the rows of a table with new types for the columns in ``kinds``. Raises ConnectError.
 
-    A thread reads them: the library takes the batches in a thread of its own, in which it cannot be called.
+    A separate thread reads them: the library consumes the batches in its own thread, where it cannot be called.
     """
     with ThreadPoolExecutor(1) as reading:
         batches = reading.submit(_scan, table, schema.names).result()
@@ -80,7 +80,7 @@ def _converted(table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -
 
 
 def _check_still_exact(table: DeltaTable | None, kinds: Mapping[str, Any]) -> None:
-    """Raises RetriableError if another task has changed the table, so that it would not hold these types exactly."""
+    """Raise RetriableError if another task has changed the table so that these types are no longer exact in it."""
     there = {} if table is None else {each.name: each.type for each in _schema(table)}
     changed = [name for name, kind in there.items() if name in kinds and not is_always_exact(kinds[name], kind)]
     if changed or table is None:
@@ -96,7 +96,7 @@ def _as_kind(field: pa.Field, column: pa.Array) -> pa.Array:
 
 
 class DeltaSinkTask(TableTask):
-    """Appends a commit for each range that it is given."""
+    """Writes each range in one commit."""
 
     config_def = table_keys(
         "url", "The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store."
@@ -120,7 +120,7 @@ class DeltaSinkTask(TableTask):
             raise
         except (CommitFailedError, OSError) as error:
             raise RetriableError(f"{offsets} cannot be committed to {self._url}: {error}") from error
-        except Exception as error:  # the library raises what has no class of its own
+        except Exception as error:  # the library raises errors without a class of their own
             raise ConnectError(f"{offsets} cannot be written to {self._url}: {error}") from error
 
     def _append(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
@@ -146,7 +146,7 @@ class DeltaSinkTask(TableTask):
             self._make(rows, done)
             return
         write_deltalake(
-            table,  # as it was looked at: a change of its schema meanwhile is a conflict, and so is the same range
+            table,  # the version read above: a later schema change is a conflict, and so is a commit of the same range
             rows,
             mode="append",
             schema_mode="merge" if columns.added or widened else None,
@@ -156,9 +156,9 @@ class DeltaSinkTask(TableTask):
         )
 
     def _make(self, rows: pa.Table, done: Transaction) -> None:
-        """Make the table with its first rows. Raises RetriableError if another task makes it meanwhile.
+        """Create the table with its first rows. Raises RetriableError if another task creates it first.
 
-        Without retries: the library would commit again, over the table of the other task.
+        The library must not retry: its second commit would overwrite the other task's table.
         """
         try:
             write_deltalake(
@@ -175,7 +175,7 @@ class DeltaSinkTask(TableTask):
             raise RetriableError(f"another task created the table {self._url} first: {error}") from error
 
     def _rewrite(self, table: DeltaTable, schema: pa.Schema, kinds: Mapping[str, Any]) -> None:
-        """Write the whole table again, with other types of some columns.
+        """Rewrite the whole table with new types for some columns.
 
         Raises CommitFailedError if another task commits first.
         """
@@ -191,7 +191,7 @@ class DeltaSinkTask(TableTask):
         )
 
     def _table_without(self, offsets: OffsetRange) -> DeltaTable | None:
-        """The table, which does not have the range yet. Raises ConnectError if it has."""
+        """Return the table, or None if it does not exist. Raises ConnectError if it already has the range."""
         table = self._table()
         if table is not None:
             self._check_is_next(offsets, table.transaction_version(self._application(offsets.topic_partition)))
@@ -207,7 +207,7 @@ class DeltaSinkTask(TableTask):
 
 
 class DeltaSinkConnector(TableConnector):
-    """See the module."""
+    """A sink that writes to a Delta table. See the module."""
 
     task_class = DeltaSinkTask
     config_def = DeltaSinkTask.config_def

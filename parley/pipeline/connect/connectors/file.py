@@ -1,8 +1,8 @@
-"""Lines of a file into a topic, and the records of topics as lines into a file: step 7 of Kafka's quick start.
+"""Reads lines of a file into a topic, and writes records as lines to a file (step 7 of Kafka's quick start).
 
-The classes are configured as Kafka's of the same names (``FileStreamSource``, ``FileStreamSink``). Offsets of the
-source are ``{"filename": ...}`` and ``{"position": bytes}``. Without `file` the source reads standard input, which has
-no offsets, and the sink writes to standard output.
+The classes have the same configs as Kafka's ``FileStreamSource`` and ``FileStreamSink``. The source's partition is
+``{"filename": ...}``, and its offset is ``{"position": bytes}``. Without ``file``, the source reads standard input,
+which has no offsets, and the sink writes to standard output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileStreamSourceTask(SourceTask):
-    """Reads whole lines behind the position stored last; what is not ended by a newline yet waits."""
+    """Reads whole lines from the stored position on. A line without a newline yet is read later."""
 
     version = _VERSION
 
@@ -46,8 +46,8 @@ class FileStreamSourceTask(SourceTask):
         self._batch: int = config["batch.size"]
         self._file: BinaryIO | None = None
         self._lines: deque[bytes] = deque()
-        self._rest = b""  # a line whose end has not come
-        self._position = 0  # of the first of `_lines`
+        self._rest = b""  # a line without a newline yet
+        self._position = 0  # of the first line in ``_lines``
         self._partition = {} if self._path is None else {FILENAME: self._path}
         self._waits = False
         if self._path is None:
@@ -65,14 +65,14 @@ class FileStreamSourceTask(SourceTask):
         return [self._record(self._lines.popleft()) for _ in range(min(self._batch, len(self._lines)))] or None
 
     def _opened(self) -> BinaryIO | None:
-        """The file, where it was left; None while it is not there."""
+        """Return the file at its last position; None while it does not exist. Raises ConnectError."""
         if self._file is not None:
             return self._file
         if self._path is None:
             self._file = sys.stdin.buffer
             return self._file
         try:
-            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - `stop` closes it
+            self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - ``stop`` closes it
         except FileNotFoundError:
             if not self._waits:
                 _log.warning("%s is not there: it is waited for", self._path)
@@ -110,7 +110,7 @@ class FileStreamSourceTask(SourceTask):
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """Lines of a file, or of standard input; one task."""
+    """A source that reads lines of a file or of standard input, with one task."""
 
     version = _VERSION
     task_class = FileStreamSourceTask
@@ -141,7 +141,7 @@ class FileStreamSourceConnector(SourceConnector):
     )
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
-        """A file that only grows can be read again from any position; standard input cannot."""
+        """Return True for a file, which can be read again from any position; False for standard input."""
         return bool(props.get("file"))
 
     def alter_offsets(
@@ -154,7 +154,7 @@ class FileStreamSourceConnector(SourceConnector):
             )
         for partition, offset in offsets.values():
             if offset is None:
-                continue  # whatever is there may be forgotten
+                continue  # any offset may be deleted
             if not isinstance(partition.get(FILENAME), str):
                 raise ConnectError(f"Partition objects should contain the key '{FILENAME}'")
             _check_position(offset)
@@ -182,7 +182,7 @@ class FileStreamSinkTask(SinkTask):
         if path is None:
             return
         try:
-            self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - `stop` closes it
+            self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - ``stop`` closes it
         except OSError as error:
             raise ConnectError(f"Couldn't find or create file '{path}' for FileStreamSinkTask: {error}") from error
         self._is_stdout = False
@@ -203,7 +203,7 @@ class FileStreamSinkTask(SinkTask):
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """Records of topics as lines of a file, or of standard output. All tasks append to the same file."""
+    """A sink that writes records as lines to a file or to standard output. All tasks append to the same file."""
 
     version = _VERSION
     task_class = FileStreamSinkTask

@@ -1,9 +1,9 @@
-"""Records of topics to a web service: a request for each record, or for a batch of them as a JSON array.
+"""Sends records to a web service: one request for each record, or for a batch of records as a JSON array.
 
-At least once: a request whose answer did not come is sent again, with the same ``Idempotency-Key``
-(``topic-partition-first offset-count``), by which a service can tell. What the service refuses for good
-(4xx but 408, 425 and 429), and what JSON has no value for, as NaN, goes to the dead letter topic where errors are
-tolerated, else the task fails.
+Delivery is at least once. A request without a response is sent again, with the same ``Idempotency-Key``
+(``topic-partition-first offset-count``), so that the service can detect the duplicate. Some records are errors: those
+that the service refuses for good (4xx except 408, 425 and 429), and those that JSON cannot express, such as NaN. They
+go to the dead letter topic if errors are tolerated. Otherwise the task fails.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 
 
 class _Body(NamedTuple):
-    """A record, and its value as the body of a request has it."""
+    """A record and its value for the body of a request."""
 
     record: SinkRecord
     value: Any
 
 
 class HttpSinkTask(SinkTask):
-    """Sends what it is given, in its order, before it takes more."""
+    """Sends all records of a ``put``, in order, before it returns."""
 
     version = _VERSION
 
@@ -60,7 +60,7 @@ class HttpSinkTask(SinkTask):
                 self._refused([one.record for one in batch], refused)
 
     def _bodies(self, records: Sequence[SinkRecord]) -> list[_Body]:
-        """The records whose values have a body, which is all that is sent."""
+        """Return the records to send with their bodies. Refuses records whose value has no body."""
         refuse, bodies = refusing(self), []
         for record in records:
             try:
@@ -70,7 +70,7 @@ class HttpSinkTask(SinkTask):
         return bodies
 
     def _send(self, batch: Sequence[_Body]) -> ConnectError | None:
-        """Send a batch; why it was refused for good, if it was. Raises RetriableError."""
+        """Send a batch. Returns the error if the service refuses it for good. Raises RetriableError."""
         first = batch[0].record
         key = f"{first.original_topic}-{first.original_kafka_partition}-{first.original_kafka_offset}-{len(batch)}"
         content, kind = _content(_in_json([one.value for one in batch]) if self._batch > 1 else batch[0].value)
@@ -102,7 +102,7 @@ class HttpSinkTask(SinkTask):
 
 
 def _batches(bodies: Sequence[_Body], size: int) -> Iterator[list[_Body]]:
-    """Runs of records of one partition, none longer than the size."""
+    """Split the records into batches of one partition each, up to the given size."""
     batch: list[_Body] = []
     for one in bodies:
         is_other = batch and _partition(batch[0].record) != _partition(one.record)
@@ -119,7 +119,7 @@ def _partition(record: SinkRecord) -> tuple[str, int]:
 
 
 def _body_value(record: SinkRecord) -> Any:
-    """The value of a record: text and bytes as they are, all else as JSON has it. Raises Refused."""
+    """Return the value of a record: text and bytes unchanged, anything else in JSON's types. Raises Refused."""
     value = plain(record.value)
     if isinstance(value, bytes):
         return value
@@ -135,7 +135,7 @@ def _in_json(values: Sequence[Any]) -> list[Any]:
 
 
 def _content(value: Any) -> tuple[bytes, str]:
-    """The body of a request and its type."""
+    """Return the body of a request and its content type."""
     if isinstance(value, bytes):
         return value, "application/octet-stream"
     if isinstance(value, str):
@@ -154,7 +154,7 @@ def _web_address(name: str, value: Any) -> None:
 
 
 class HttpSinkConnector(SinkConnector):
-    """See the module; keys ``http.headers.<name>`` are headers of every request."""
+    """A sink for a web service. See the module. Configs ``http.headers.<name>`` are headers of every request."""
 
     version = _VERSION
     task_class = HttpSinkTask

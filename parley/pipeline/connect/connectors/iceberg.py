@@ -1,8 +1,8 @@
-"""Topics into a table of Iceberg, each record once.
+"""Writes topics to an Iceberg table, each record once.
 
-Rows and offsets are in the same commit (`parley.pipeline.tables.iceberg`): a task that comes back asks the table, and
-one that is late, because another has taken its place, gives up. The table is made by the first write. Values are stored
-exactly, by the rule of `columns`; columns are added and widened as far as Iceberg can without writing files again.
+Rows and offsets are in the same commit (``parley.pipeline.tables.iceberg``). A restarted task reads its offsets from
+the table. A task that another has replaced finds newer offsets and fails. The first write creates the table. Values are
+stored exactly, by the rule of ``columns``. Columns are added and widened if Iceberg can do so without rewriting files.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["IcebergSinkConnector", "IcebergSinkTask"]
 
 _CATALOG: Final = "catalog."
 _ATTEMPTS: Final = 20
-"""How often a commit is tried on top of those of other tasks, before the worker waits and tries again."""
+"""The number of attempts to commit after conflicts with other tasks, before the worker backs off and retries."""
 _HIGH: Final = Importance.HIGH
 
 
 @dataclass(frozen=True, slots=True)
 class _TableColumns:
-    """A table of Iceberg as a target of `Columns`."""
+    """An Iceberg table as a target of ``Columns``."""
 
     name: str
     evolution_key: str | None
@@ -48,11 +48,11 @@ class _TableColumns:
         return iceberg_type(kind)
 
     def stays_exact(self, name: str, kind: Any) -> bool:
-        return False  # what Iceberg widens is always exact
+        return False  # Iceberg only allows exact widenings
 
 
 class IcebergSinkTask(TableTask):
-    """Appends a commit for each range that it is given."""
+    """Writes each range in one commit."""
 
     config_def = (
         table_keys("table", "The table, as namespace.table.")
@@ -90,7 +90,7 @@ class IcebergSinkTask(TableTask):
             except IcebergConflict as error:
                 if attempt == _ATTEMPTS - 1:
                     raise RetriableError(f"{offsets} cannot be committed to {self._place.table}: {error}") from error
-            except Exception as error:  # the library raises what has no class of its own
+            except Exception as error:  # the library raises errors without a class of their own
                 kind = RetriableError if may_pass(error) else ConnectError
                 raise kind(f"{offsets} cannot be written to {self._place.table}: {error}") from error
 
@@ -111,13 +111,13 @@ class IcebergSinkTask(TableTask):
             return
         if table is None:
             create(self._place, rows.schema, dict.fromkeys(self._columns, "identity"))
-            raise IcebergConflict("the table was made")  # perhaps by another task: with other columns
+            raise IcebergConflict("the table was made")  # perhaps by another task, with other columns
         table.append(rows, {application: offsets.end})
 
     def _opened(self) -> IcebergTable | None:
         try:
             return opened(self._place)
-        except Exception as error:  # each kind of catalog has its own
+        except Exception as error:  # each kind of catalog raises its own errors
             kind = RetriableError if may_pass(error) else ConnectError
             raise kind(f"the table {self._place.table} cannot be opened: {error}") from error
 
@@ -129,7 +129,7 @@ class IcebergSinkTask(TableTask):
 
 
 class IcebergSinkConnector(TableConnector):
-    """See the module."""
+    """A sink that writes to an Iceberg table. See the module."""
 
     task_class = IcebergSinkTask
     config_def = IcebergSinkTask.config_def

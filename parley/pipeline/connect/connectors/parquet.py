@@ -1,14 +1,14 @@
-"""Topics into Parquet files, on a disk or in an object store (S3, GCS, Azure, HDFS: whatever Arrow can write).
+"""Writes topics to Parquet files, on a disk or in any store that Arrow supports (S3, GCS, Azure, HDFS).
 
-A file is a range of offsets of a partition and says so in its name::
+A file holds a range of offsets of a partition, and its name states the range::
 
     <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
 
-so that each record is in one file, and once: after a crash the task looks which files there are and goes on behind the
-last. A file appears whole: by a rename, or as an object, which a store shows when it is whole. A task that is late,
-because another has taken its place, finds more files than it expects and gives up. On a disk the folder is locked from
-that look until the file has its name, so no two can find the same; elsewhere nothing holds them apart but the worker,
-which starts a task only where no other of its number runs.
+So each record is in exactly one file, once. After a crash, the task lists the files and continues after the last one. A
+file appears only when it is complete: by a rename, or as an object in a store. A task that another has replaced finds
+newer files and fails. On a disk, the task locks the folder from this check until the file has its name, so that two
+tasks cannot pass it together. Elsewhere only the worker prevents this: it starts a task only if no other with the same
+number runs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["ParquetSinkConnector", "ParquetSinkTask"]
 
 _NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-"""Arrow's names of those where a rename is no more than a copy, and not always possible."""
+"""Arrow's names of the stores where a rename is only a copy, and not always possible."""
 _CODECS: Final = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
 
 
 def _opened(url: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URL or path, and the path in it. Raises ConfigError."""
+    """Return the file system of a URL or path, and the path in it. Raises ConfigError."""
     try:
         return fs.FileSystem.from_uri(url) if "://" in url else (fs.LocalFileSystem(), url)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -51,7 +51,7 @@ def _opened(url: str) -> tuple[fs.FileSystem, str]:
 
 
 class ParquetSinkTask(RangeTask):
-    """Writes a file for each range that it is given."""
+    """Writes a file for each range."""
 
     config_def = range_keys(
         "url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://..."
@@ -87,7 +87,7 @@ class ParquetSinkTask(RangeTask):
             raise RetriableError(f"{self._folder(partition)} cannot be listed: {error}") from error
 
     def _forget_unfinished(self, partition: TopicPartition) -> None:
-        """Delete files without a final name. A task that was about to rename one of them has lost the partition."""
+        """Delete temporary files. A task that was about to rename one of them has lost the partition."""
         for one in self._listed(partition):
             if one.base_name.startswith(".") and one.base_name.endswith(".tmp"):
                 with suppress(OSError):
@@ -118,9 +118,9 @@ class ParquetSinkTask(RangeTask):
             raise RetriableError(f"{path} cannot be written: {error}") from error
 
     def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer | None:
-        """The file, made before any is begun: a store may finish an object that its writer has given up.
+        """Return the content of the file; None if all records are refused.
 
-        None if all records are refused.
+        It is complete before writing begins, because a store may finish an object that its writer has abandoned.
         """
         made = pa.BufferOutputStream()
         table = self._rows(records, Columns({}, FileColumns()))
@@ -149,7 +149,7 @@ class ParquetSinkTask(RangeTask):
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Keep the folder for this process meanwhile. Raises OSError if another process has it."""
+    """Lock the folder for this process. Raises OSError if another process has the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ def _safe(topic: str) -> str:
 
 
 class ParquetSinkConnector(SinkConnector):
-    """See the module."""
+    """A sink that writes Parquet files. See the module."""
 
     version = "1.0"
     task_class = ParquetSinkTask

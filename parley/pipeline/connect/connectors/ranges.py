@@ -1,4 +1,4 @@
-"""What sinks have in common that write ranges of offsets, each as a whole: files, commits of a table."""
+"""The common part of sinks that write ranges of offsets, each as one unit: a file, or a commit to a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVOLUTION: Final = "schema.evolution"
 
 
 def range_keys(target: str, doc: str) -> ConfigDef:
-    """The key ``target``, which is needed and means this, and the keys of `RangeTask`."""
+    """Return the required config ``target`` with this documentation, and the configs of ``RangeTask``."""
     return (
         ConfigDef()
         .define(target, ConfigType.STRING, importance=Importance.HIGH, doc=doc, validator=non_empty)
@@ -50,7 +50,7 @@ def range_keys(target: str, doc: str) -> ConfigDef:
 
 
 def table_keys(target: str, doc: str) -> ConfigDef:
-    """`range_keys`, and the keys of `TableTask`."""
+    """Return ``range_keys`` and the configs of ``TableTask``."""
     return (
         range_keys(target, doc)
         .define("partition.columns", ConfigType.LIST, [], doc="The columns a new table is divided by.")
@@ -64,7 +64,7 @@ def table_keys(target: str, doc: str) -> ConfigDef:
 
 
 class RangeTask(ExactlyOnceSinkTask):
-    """A task with the keys of `range_keys`."""
+    """A task with the configs of ``range_keys``."""
 
     version = "1.0"
     config_def: ClassVar[ConfigDef]
@@ -77,23 +77,23 @@ class RangeTask(ExactlyOnceSinkTask):
 
     @abstractmethod
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
-        """Begin with this configuration, typed and as it was given."""
+        """Begin with this configuration: ``config`` has the typed values, ``props`` the original strings."""
 
     @abstractmethod
     def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        """As `put_range`, of some records."""
+        """As ``put_range``, but never called without records."""
 
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        if records:  # else a restart reads the range again, and leaves it out again
+        if records:  # an empty range is not stored: after a restart it is read and skipped again
             self.write_range(offsets, records)
 
     def _rows(self, records: Sequence[SinkRecord], columns: Columns) -> pa.Table:
-        """The records that are not refused, as a table of these columns."""
+        """Return the records as a table of these columns, without refused records."""
         return table_of(records, columns, refusing(self), with_source=self._with_source)
 
 
 class TableTask(RangeTask):
-    """A task that commits ranges to a table, which tells for each partition how far it has come."""
+    """A task that commits ranges to a table. The table stores the offset of each partition."""
 
     def start(self, props: Mapping[str, str]) -> None:
         config = self.config_def.parse(props)
@@ -103,17 +103,17 @@ class TableTask(RangeTask):
         super().start(props)
 
     def _application(self, partition: TopicPartition) -> str:
-        """The name under which the table keeps the offset of a partition."""
+        """Return the name under which the table stores the offset of a partition."""
         return f"{self._name}:{partition}"
 
     def _check_is_next(self, offsets: OffsetRange, end: int | None) -> None:
-        """Raises ConnectError if the table, which has come to this end, has the range."""
+        """Raise ConnectError if the table's offset ``end`` shows that it already has the range."""
         if end is not None and end > offsets.start:
             raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
 
 
 class TableConnector(SinkConnector):
-    """A sink whose tasks are `TableTask`."""
+    """A sink whose tasks are ``TableTask``."""
 
     version = "1.0"
 

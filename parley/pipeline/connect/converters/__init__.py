@@ -1,8 +1,8 @@
-"""Converters: between a record's key, value or headers as Connect has them and the bytes in a topic.
+"""Converters translate keys, values and headers between Connect's data and the bytes in a topic.
 
-A converter is made without arguments and then configured once: `configure(props, is_key)` gets the keys that stand
-behind its name (``value.converter.schemas.enable`` is ``schemas.enable``). It raises
-:class:`~parley.pipeline.connect.errors.DataError` for what it cannot convert; nothing else about it may fail.
+A converter is created without arguments, then configured once. ``configure(props, is_key)`` gets the keys after the
+converter's prefix: ``value.converter.schemas.enable`` becomes ``schemas.enable``. A converter raises DataError for data
+that it cannot convert, and RetriableError if a schema registry does not respond.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ __all__ = ["Converter", "HeaderConverter"]
 
 
 class Converter(ABC):
-    """Converts keys or values of a topic."""
+    """Converts the keys or the values of a topic."""
 
     config_def: ClassVar[ConfigDef] = ConfigDef()
     version: ClassVar[str] = "0"
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:
-        """Called once, before anything else. Raises ConfigError."""
+        """Configure the converter. Called once, before any other method. Raises ConfigError."""
         self.config = self.config_def.parse(props)
 
     @abstractmethod
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The bytes for a topic."""
+        """Return the bytes for a topic. Raises DataError."""
 
     @abstractmethod
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """What bytes from a topic mean."""
+        """Return the value of bytes from a topic, with its schema. Raises DataError."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release all resources."""
 
 
 class HeaderConverter(ABC):
@@ -47,23 +47,23 @@ class HeaderConverter(ABC):
     version: ClassVar[str] = "0"
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:
-        """Called once, before anything else. Raises ConfigError."""
+        """Configure the converter. Called once, before any other method. Raises ConfigError."""
         self.config = self.config_def.parse(props)
 
     @abstractmethod
     def from_header(self, topic: str, header: Header) -> bytes | None:
-        """The bytes for a record's header."""
+        """Return the bytes for a record's header. Raises DataError."""
 
     @abstractmethod
     def to_header(self, topic: str, key: str, data: bytes | None) -> Header:
-        """What the bytes of a header mean."""
+        """Return the header with its value and schema. Raises DataError."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release all resources."""
 
 
 class ConverterOfBoth(Converter, HeaderConverter):
-    """A converter that treats the value of a header as it treats the value of a record."""
+    """A converter that treats header values like record values."""
 
     def from_header(self, topic: str, header: Header) -> bytes | None:
         return self.from_connect(topic, header.schema, header.value)

@@ -1,8 +1,8 @@
-"""Avro: with a schema registry's numbers before each value, or with one schema that both ends know.
+"""Avro, either with the schema ids of a schema registry, or with one schema that writers and readers know.
 
-With ``schema.registry.url`` a value is a zero byte, the number of its schema in four bytes, and the datum: what Kafka's
-other clients with a registry write and read. Schemas are registered under ``<topic>-key`` and ``<topic>-value``.
-Without a registry all values are data of ``avro.schema``, which is Avro's JSON, or the name of a file with it.
+With ``schema.registry.url``, a value is a zero byte, the id of its schema in four bytes, and the Avro data. Other Kafka
+clients with a registry use the same format. Schemas are registered under ``<topic>-key`` and ``<topic>-value``. Without
+a registry, all values have the schema ``avro.schema``: Avro's JSON, or the name of a file with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["AvroConverter"]
 
 
 class AvroConverter(Converter):
-    """See the module."""
+    """A converter of Avro data. See the module."""
 
     config_def = (
         ConfigDef()
@@ -96,7 +96,7 @@ class AvroConverter(Converter):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """A registry that does not respond is asked again later; what it refuses fails the record."""
+    """Raise RetriableError if the registry does not respond, DataError if it refuses or a schema is invalid."""
     try:
         yield
     except RegistryAway as error:
@@ -106,7 +106,7 @@ def _registry_errors() -> Iterator[None]:
 
 
 def _read_schema(given: str) -> str:
-    """The schema in a text, or in the file that it names. Raises ConfigError."""
+    """Return the schema that is given as JSON or as the name of a file. Raises ConfigError."""
     try:
         text = given if given.lstrip()[:1] in ("{", "[", '"') else Path(given).read_text()
         json.loads(text)
@@ -116,7 +116,7 @@ def _read_schema(given: str) -> str:
 
 
 class _Parsed:
-    """An Avro schema, ready to read and to write."""
+    """An Avro schema, parsed for reading and writing."""
 
     def __init__(self, schema: Registered, load: Loader = no_references) -> None:
         try:
@@ -143,7 +143,7 @@ class _Parsed:
         stream.seek(pos)
         try:
             value = fastavro.schemaless_reader(stream, self._avro, None)
-        except Exception as error:  # the reader raises whatever odd bytes lead to
+        except Exception as error:  # malformed bytes can make the reader raise any error
             raise DataError(f"Failed to deserialize Avro data: {type(error).__name__}: {error}") from None
         if stream.tell() != len(data):
             raise DataError(f"Failed to deserialize Avro data: {len(data) - stream.tell()} bytes are left over")
@@ -151,7 +151,7 @@ class _Parsed:
 
 
 def _plain(value: Any) -> Any:
-    """What fastavro writes: structs and maps with odd keys are dictionaries and lists of entries."""
+    """Return the value for fastavro: structs as dictionaries, maps with other keys than strings as lists of entries."""
     match value:
         case Struct():
             return {name: _plain(one) for name, one in value.items()}
@@ -168,7 +168,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(schema: Schema, value: Any) -> Any:
-    """What was read, as the schema has it."""
+    """Return a value from fastavro in the form of its Connect schema."""
     if value is None:
         return None
     match schema.type:

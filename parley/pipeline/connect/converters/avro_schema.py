@@ -1,8 +1,9 @@
-"""Avro's schemas as Connect's, and back.
+"""Converts Avro schemas to Connect schemas, and back.
 
-Logical types of Avro are those of Connect (decimal, date, time-millis, timestamp-millis; micros are cut). A union with
-null is an optional schema; other unions are refused. What Avro has no type for says so in ``connect.type`` (INT8,
-INT16); a map whose keys are no strings is an array of records of key and value, as other converters for Kafka write it.
+Avro's logical types become those of Connect (decimal, date, time-millis, timestamp-millis; microseconds are cut off). A
+union with null becomes an optional schema; other unions are refused. INT8 and INT16, which Avro lacks, are marked with
+``connect.type``. A map whose keys are not strings is an array of records with a key and a value, as in other Kafka
+converters.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _PRECISION: Final = 64
 
 
 def to_avro(schema: Schema) -> Any:
-    """The Avro schema, as parsed JSON. Raises DataError."""
+    """Return the Avro schema as parsed JSON. Raises DataError."""
     return _to_avro(schema, {})
 
 
@@ -114,7 +115,7 @@ def _record_to_avro(schema: Schema, named: dict[str, Schema]) -> Any:
 
 
 def from_avro(schema: Any) -> Schema:
-    """The Connect schema of an Avro schema, as parsed JSON. Raises DataError for what Connect has nothing for."""
+    """Return the Connect schema for an Avro schema in parsed JSON. Raises DataError if Connect has no such type."""
     return _from_avro(schema, {})
 
 

@@ -1,8 +1,8 @@
-"""JSON, with the schema beside each value or without one: Kafka's ``JsonConverter``.
+"""JSON, with or without a schema for each value (Kafka's ``JsonConverter``).
 
-With ``schemas.enable`` (the default) a value is ``{"schema": ..., "payload": ...}``, where the schema may be null;
-without it the payload alone. Bytes are base64. A map whose keys are strings is an object, any other map an array of
-pairs. Read without a schema whole numbers are INT64 and fractions FLOAT64.
+With ``schemas.enable`` (the default), a value is ``{"schema": ..., "payload": ...}``, and the schema may be null.
+Without it, the value is the payload alone. Bytes are base64. A map whose keys are strings is an object, any other map
+is an array of pairs. Without a schema, whole numbers are read as INT64 and fractions as FLOAT64.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class JsonConverter(ConverterOfBoth):
         return base64.b64encode(primitive).decode() if isinstance(primitive, bytes) else primitive
 
     def _plain(self, value: Any) -> Any:
-        """A value without a schema, by its class."""
+        """Convert a value without a schema, by its class."""
         match value:
             case bool() | int() | str():
                 return value
@@ -242,7 +242,7 @@ class JsonConverter(ConverterOfBoth):
 
 
 def _float(value: float) -> float | str:
-    """A number as JSON has it; what is none is its name, as Kafka writes it."""
+    """Return the number for JSON. NaN and infinities become their names, as Kafka writes them."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -261,7 +261,7 @@ def _float_of(given: Decimal | int | str) -> float:
 
 
 def _bytes_of(schema: Schema, given: Any) -> Any:
-    """Bytes of base64; of a decimal that was written as a number, the decimal."""
+    """Decode bytes from base64, or return the decimal if it was written as a number."""
     if schema.name == LogicalType.DECIMAL and isinstance(given, int | Decimal) and not isinstance(given, bool):
         try:
             return Decimal(given).quantize(Decimal(1).scaleb(-int(schema.parameters[LogicalType.SCALE])))
@@ -274,7 +274,7 @@ def _bytes_of(schema: Schema, given: Any) -> Any:
 
 
 def _plain_numbers(given: Any) -> Any:
-    """The same without decimals, for which there is no schema."""
+    """Return the value with floats instead of decimals, which need a schema."""
     match given:
         case Decimal():
             return _float_of(given)

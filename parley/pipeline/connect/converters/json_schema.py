@@ -1,4 +1,4 @@
-"""Schemas as JSON: what stands under ``schema`` in the JSON converter's envelope."""
+"""Schemas as JSON, as in the field ``schema`` of the JSON converter's envelope."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Convert = Callable[[Schema, Any], Any]
 
 
 def to_json(schema: Schema, convert: Convert) -> dict[str, Any]:
-    """The schema as JSON; `convert` makes JSON of a default value."""
+    """Return the schema as JSON. ``convert`` converts a default value to JSON."""
     made: dict[str, Any] = {"type": schema.type.value}
     if schema.type is SchemaType.ARRAY:
         made["items"] = to_json(_given(schema.value_schema), convert)
@@ -37,7 +37,7 @@ def to_json(schema: Schema, convert: Convert) -> dict[str, Any]:
 
 
 def from_json(given: Any, convert: Convert) -> Schema:
-    """The schema that JSON describes; `convert` makes a default value of JSON. Raises DataError."""
+    """Return the schema that the JSON describes. ``convert`` reads a default value from JSON. Raises DataError."""
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
         raise DataError("Schema must contain 'type' field")
     kind = _TYPES.get(given["type"])

@@ -1,4 +1,4 @@
-"""Converters of one type each: text, bytes, numbers, booleans (Kafka's, and what they write)."""
+"""Converters of one type each: text, bytes, numbers, booleans. They use the formats of Kafka's converters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class StringConverter(ConverterOfBoth):
-    """Any value as its text; read as optional text."""
+    """Writes any value as text. Reads optional text."""
 
     config_def = ConfigDef().define(
         "converter.encoding", ConfigType.STRING, "UTF-8", Importance.HIGH, "The encoding of the text in the topic."
@@ -53,7 +53,7 @@ class StringConverter(ConverterOfBoth):
 
 
 class ByteArrayConverter(ConverterOfBoth):
-    """Bytes as they are."""
+    """Passes bytes on unchanged."""
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if schema is not None and schema.type is not SchemaType.BYTES:
@@ -67,7 +67,7 @@ class ByteArrayConverter(ConverterOfBoth):
 
 
 class _NumberConverter(ConverterOfBoth):
-    """A number of a fixed width, the most significant byte first."""
+    """A converter of big-endian numbers of a fixed width."""
 
     schema: ClassVar[Schema]
     form: ClassVar[packing.Struct]

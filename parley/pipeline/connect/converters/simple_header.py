@@ -1,4 +1,4 @@
-"""Headers as text, read as the narrowest type they can be: Kafka's ``SimpleHeaderConverter`` (KIP-145)."""
+"""Headers as text, read as the narrowest type that fits (Kafka's ``SimpleHeaderConverter``, KIP-145)."""
 
 from __future__ import annotations
 

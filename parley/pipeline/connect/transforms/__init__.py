@@ -1,8 +1,8 @@
-"""Transforms: small changes to one record at a time, and the predicates that say which records (KIP-66, KIP-585).
+"""Transforms change one record at a time (KIP-66). Predicates select the records to change (KIP-585).
 
-`apply` answers a changed record (:func:`dataclasses.replace`), the same one, or None to drop it. A transform that works
-on the key or on the value (``$Key``, ``$Value`` behind its name) is a :class:`KeyOrValue`. A value without a schema is
-a ``dict``, with one a :class:`~parley.pipeline.connect.data.Struct`.
+``apply`` returns a changed copy of the record, the same record, or None to drop it. A transform of either the key or
+the value (``$Key`` or ``$Value`` after its name) is a ``KeyOrValue``. A value with fields is a ``Struct`` if it has a
+schema, and a ``dict`` if it has none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPLACE_NULLS: Final = ConfigKey(
     importance=Importance.MEDIUM,
     doc="Whether a field that is null stands for its default value.",
 )
-"""A key that all transforms of fields have (KIP-1040)."""
+"""The key that all transforms of fields have in common (KIP-1040)."""
 
 
 class Side(Enum):
@@ -40,25 +40,25 @@ class Side(Enum):
 
 
 class Transform(ABC):
-    """Changes records one by one. Made without arguments, then configured once."""
+    """Changes records one by one. Created without arguments, then configured once."""
 
     config_def: ClassVar[ConfigDef] = ConfigDef()
     version: ClassVar[str] = "0"
 
     def configure(self, props: Mapping[str, Any]) -> None:
-        """Called once, before `apply`. Raises ConfigError."""
+        """Configure the transform. Called once, before ``apply``. Raises ConfigError."""
         self.config = self.config_def.parse(props)
 
     @abstractmethod
     def apply(self, record: R) -> R | None:
-        """The record as it goes on; None drops it. Raises DataError for one it cannot change."""
+        """Return the changed record, or None to drop it. Raises DataError if the record cannot be changed."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release all resources."""
 
 
 class KeyOrValue(Transform):
-    """A transform of the key, or of the value: `side` says which."""
+    """A transform of the key or of the value, as ``side`` says."""
 
     def __init__(self, side: Side = Side.VALUE) -> None:
         self.side = side
@@ -70,51 +70,51 @@ class KeyOrValue(Transform):
         return record.key if self.side is Side.KEY else record.value
 
     def changed(self, record: R, schema: Schema | None, value: Any) -> R:
-        """The record with another key, or value, and its schema."""
+        """Return the record with a new key or value and its schema."""
         if self.side is Side.KEY:
             return replace(record, key_schema=schema, key=value)
         return replace(record, value_schema=schema, value=value)
 
 
 class Predicate(ABC):
-    """Says of a record whether a transform concerns it."""
+    """Decides whether a transform applies to a record."""
 
     config_def: ClassVar[ConfigDef] = ConfigDef()
     version: ClassVar[str] = "0"
 
     def configure(self, props: Mapping[str, Any]) -> None:
-        """Called once, before `test`. Raises ConfigError."""
+        """Configure the predicate. Called once, before ``test``. Raises ConfigError."""
         self.config = self.config_def.parse(props)
 
     @abstractmethod
     def test(self, record: ConnectRecord) -> bool:
-        """Whether the record is one of those meant."""
+        """Return True if the predicate matches the record."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release all resources."""
 
 
 def as_map(value: Any, purpose: str) -> dict[Any, Any]:
-    """The value, if it is a map without a schema. Raises DataError otherwise."""
+    """Return the value if it is a map without a schema. Raises DataError otherwise."""
     if isinstance(value, dict):
         return value
     raise DataError(f"Only Map objects supported in absence of schema for [{purpose}], found: {_kind(value)}")
 
 
 def as_struct(value: Any, purpose: str) -> Struct:
-    """The value, if it is a struct. Raises DataError otherwise."""
+    """Return the value if it is a struct. Raises DataError otherwise."""
     if isinstance(value, Struct):
         return value
     raise DataError(f"Only Struct objects supported for [{purpose}], found: {_kind(value)}")
 
 
 def read(value: Struct, field: Field, config: Mapping[str, Any]) -> Any:
-    """A field's value; its default in the place of null where the transform is configured so."""
+    """Return a field's value, or its default instead of null if the transform is configured so."""
     return value[field.name] if config[REPLACE_NULLS.name] else value.without_default(field.name)
 
 
 def struct_like(schema: Schema, fields: Mapping[str, Schema]) -> Schema:
-    """The schema of a struct with other fields, but otherwise as it was."""
+    """Return a struct's schema with other fields, otherwise unchanged."""
     placed = tuple(Field(name, index, one) for index, (name, one) in enumerate(fields.items()))
     return replace(schema, fields=placed, default=None)
 

@@ -1,4 +1,4 @@
-"""The transform that changes types: of some fields, or of the whole (Kafka's ``Cast``)."""
+"""The transform that changes the type of some fields, or of the whole key or value (Kafka's ``Cast``)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TIMES: Final = (LogicalType.DATE, LogicalType.TIME, LogicalType.TIMESTAMP)
 
 
 class Cast(KeyOrValue):
-    """Changes types as Java does: fractions are cut off, and a number too large for its type loses its upper bits."""
+    """Changes types as Java does: fractions are cut off, and numbers too large for their type lose their upper bits."""
 
     config_def = (
         ConfigDef().define(
@@ -101,7 +101,7 @@ class Cast(KeyOrValue):
 
 
 def _typed(schema: Schema, target: SchemaType) -> Schema:
-    """The schema of a cast value; whether it may be missing stays, and the default is cast too."""
+    """Return the schema of a cast value. It stays optional or required, and its default is cast too."""
     default = None if schema.default is None else _cast(schema.default, target, schema)
     return Schema(target, optional=schema.optional, default=default, doc=schema.doc)
 
@@ -146,7 +146,7 @@ def _to_integer(bits: int) -> Callable[[Any], int]:
 
 
 def _to_float32(value: Any) -> float:
-    """The nearest value that a float of 32 bits can have."""
+    """Return the nearest value of a 32-bit float."""
     number = float(value)
     try:
         return float(packing.unpack("f", packing.pack("f", number))[0])

@@ -1,4 +1,4 @@
-"""Transforms that put fields in, take them out, rename them, or make a key of them."""
+"""Transforms that insert, remove or rename fields, or make a key of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class _Changed:
-    """Schemas made of others, each made once."""
+    """A cache of schemas that were derived from others."""
 
     def __init__(self) -> None:
         self._made: dict[Schema, Schema] = {}
@@ -47,7 +47,7 @@ class _Changed:
 
 
 class _Insertion(NamedTuple):
-    """A field to put in: ``name?`` may be null, ``name!`` may not."""
+    """A field to insert. ``name?`` is optional, ``name!`` is required."""
 
     name: str
     is_optional: bool
@@ -63,7 +63,7 @@ class _Insertion(NamedTuple):
 
 
 class InsertField(KeyOrValue):
-    """Puts in fields that come from the record itself, or have a fixed value."""
+    """Inserts fields from the record's metadata, or with a fixed value."""
 
     config_def = (
         ConfigDef()
@@ -130,7 +130,7 @@ class InsertField(KeyOrValue):
 
 
 class ReplaceField(KeyOrValue):
-    """Takes fields out, or renames them."""
+    """Removes fields or renames them."""
 
     config_def = (
         ConfigDef()
@@ -175,7 +175,7 @@ class ReplaceField(KeyOrValue):
 
 
 def field_path(text: str, version: str) -> list[str]:
-    """The names that lead to a field (KIP-821): with V2 they are parted by dots, and backticks hold dots in them."""
+    """Return the path to a field (KIP-821). In V2 dots separate the names, and backticks enclose names with dots."""
     if version.upper() != "V2":
         return [text]
     steps, rest = [], text
@@ -193,7 +193,7 @@ def field_path(text: str, version: str) -> list[str]:
 
 
 def _closing(text: str) -> int:
-    """Where the backtick is that ends the name the text begins with: at its end, or before a dot; -1: nowhere."""
+    """Return the index of the closing backtick, which ends the text or precedes a dot; -1 if there is none."""
     for at in range(1, len(text)):
         if text[at] == "`" and text[at - 1] != "\\" and (at + 1 == len(text) or text[at + 1] == "."):
             return at
@@ -201,7 +201,7 @@ def _closing(text: str) -> int:
 
 
 class ExtractField(KeyOrValue):
-    """Makes one field the whole."""
+    """Replaces the whole key or value with one of its fields."""
 
     config_def = (
         ConfigDef()
@@ -236,7 +236,7 @@ class ExtractField(KeyOrValue):
 
 
 class HoistField(KeyOrValue):
-    """Makes the whole one field."""
+    """Wraps the whole key or value in one field."""
 
     config_def = ConfigDef().define(
         "field", ConfigType.STRING, importance=_MEDIUM, doc="Field name for the single field that will be created."
@@ -254,7 +254,7 @@ class HoistField(KeyOrValue):
 
 
 class ValueToKey(Transform):
-    """Makes the key of some of the value's fields."""
+    """Makes the key from some fields of the value."""
 
     config_def = (
         ConfigDef().define(

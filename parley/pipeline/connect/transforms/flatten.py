@@ -1,4 +1,4 @@
-"""The transform that makes one level of many."""
+"""The transform that flattens nested structs and maps (Kafka's ``Flatten``)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class Flatten(KeyOrValue):
-    """Gives each field at the bottom the names of all levels above it, with a delimiter between them.
+    """Names each innermost field after all levels above it, with a delimiter between the names.
 
-    Arrays stay as they are. A field below a struct that may be missing may be missing too.
+    Arrays do not change. A field of an optional struct is optional too.
     """
 
     config_def = ConfigDef().define(

@@ -28,7 +28,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class InsertHeader(Transform):
-    """Puts a header with a fixed value in."""
+    """Inserts a header with a fixed value."""
 
     config_def = (
         ConfigDef()
@@ -46,7 +46,7 @@ class InsertHeader(Transform):
 
 
 class DropHeaders(Transform):
-    """Takes headers out by their names."""
+    """Removes headers by name."""
 
     config_def = ConfigDef().define(
         "headers", ConfigType.LIST, importance=_HIGH, doc="The names of the headers to be removed.", validator=non_empty

@@ -1,4 +1,4 @@
-"""The transform that hides what fields hold."""
+"""The transform that hides the values of fields (Kafka's ``MaskField``)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LIMITS: Final = {SchemaType.INT8: 7, SchemaType.INT16: 15, SchemaType.INT32: 31
 
 
 class MaskField(KeyOrValue):
-    """Puts a null value of a field's type (0, false, an empty text), or a replacement, in the place of its value.
+    """Replaces the value of a field with an empty value of its type (0, false, an empty string) or a given value.
 
-    A tombstone is refused, as Kafka's does: use it with the predicate `RecordIsTombstone` and ``negate``.
+    As in Kafka, a tombstone is an error. Use the predicate ``RecordIsTombstone`` with ``negate`` to skip tombstones.
     """
 
     config_def = (
@@ -58,7 +58,7 @@ class MaskField(KeyOrValue):
         return self.changed(record, schema, made)
 
     def _mask_typed(self, field: Field, value: Any) -> Any:
-        """A masked value that the field's schema takes."""
+        """Return a masked value that is valid for the field's schema."""
         masked = self._mask(value)
         kind = field.schema.type
         if field.schema.name == LogicalType.DECIMAL and isinstance(masked, Decimal):

@@ -19,7 +19,7 @@ def _whole_name(name: str, value: Any) -> None:
 
 
 class TopicNameMatches(Predicate):
-    """The whole name of the topic fits an expression."""
+    """True if the whole topic name matches a regular expression."""
 
     config_def = ConfigDef().define(
         "pattern",
@@ -38,7 +38,7 @@ class TopicNameMatches(Predicate):
 
 
 class HasHeaderKey(Predicate):
-    """There is a header of that name."""
+    """True if the record has a header with the given name."""
 
     config_def = ConfigDef().define(
         "name", ConfigType.STRING, importance=Importance.MEDIUM, doc="The header name.", validator=non_empty
@@ -49,7 +49,7 @@ class HasHeaderKey(Predicate):
 
 
 class RecordIsTombstone(Predicate):
-    """The record has no value."""
+    """True if the record has no value."""
 
     def test(self, record: ConnectRecord) -> bool:
         return record.value is None

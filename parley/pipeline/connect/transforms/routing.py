@@ -1,4 +1,4 @@
-"""Transforms of where a record goes: to another topic, or nowhere."""
+"""Transforms that send records to another topic, or drop them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class RegexRouter(Transform):
-    """Gives topics whose whole name fits an expression another name."""
+    """Renames topics whose whole name matches a regular expression."""
 
     config_def = (
         ConfigDef()
@@ -52,7 +52,7 @@ class RegexRouter(Transform):
 
 
 class TimestampRouter(Transform):
-    """Gives a record's topic a name made of the topic's and of the record's timestamp (UTC)."""
+    """Sets a record's topic to a name made from the topic and the record's timestamp (UTC)."""
 
     config_def = (
         ConfigDef()
@@ -73,7 +73,7 @@ class TimestampRouter(Transform):
 
 
 class Filter(Transform):
-    """Drops every record: to be used with a predicate."""
+    """Drops every record. Use it with a predicate."""
 
     def apply(self, record: R) -> R | None:
         return None

@@ -1,4 +1,4 @@
-"""The transform of a schema's name and version."""
+"""The transform that sets a schema's name and version."""
 
 from __future__ import annotations
 

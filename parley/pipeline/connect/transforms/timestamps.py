@@ -1,4 +1,4 @@
-"""The transform of times from one form into another: text, Unix time, and the logical types."""
+"""The transform that converts times between text, Unix time and the logical types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EPOCH_DAY: Final = dt.date(1970, 1, 1)
 
 
 class TimestampConverter(KeyOrValue):
-    """Converts a field, or the whole, between the forms of a time."""
+    """Converts a field, or the whole key or value, from one form of a time to another."""
 
     config_def = (
         ConfigDef()
@@ -143,7 +143,7 @@ class TimestampConverter(KeyOrValue):
 
 
 def _form_of(schema: Schema) -> str:
-    """The form of values of a schema. Raises DataError for one that holds no times."""
+    """Return the form of a schema's values. Raises DataError if they are not times."""
     if schema.name in _FORMS:
         return _FORMS[schema.name or ""]
     if schema.type is SchemaType.STRING:

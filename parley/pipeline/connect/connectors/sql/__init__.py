@@ -1,5 +1,5 @@
-"""Tables of SQL databases into topics, and topics into tables, by SQLAlchemy: PostgreSQL, SQLite and what else it has.
+"""Copies tables of SQL databases to topics, and topics to tables: PostgreSQL, SQLite and all others of SQLAlchemy.
 
-The keys are those of the JDBC connectors that Kafka's users know. Tables and columns are named as they are in the
-database; values keep their types through Connect's schemas.
+The configs are those of the well-known JDBC connectors for Kafka. Tables and columns have their names in the database.
+Connect's schemas preserve the types of values.
 """

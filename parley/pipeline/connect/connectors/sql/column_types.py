@@ -1,8 +1,8 @@
-"""Which columns of a database hold which values exactly: its types beside Arrow's, which the rule of values knows.
+"""Maps the column types of a database to the Arrow types of the values that they store exactly.
 
-Nested values are kept as JSON. SQLite has no decimals, so that they are kept as text there. A timestamp is a moment in
-UTC, also in a column without time zone. Types that have no Arrow type here (a UUID, an address) take texts as they are,
-which the database reads or refuses.
+Nested values are stored as JSON. SQLite has no decimals, so they are stored as text there. A timestamp is a moment in
+UTC, also in a column without a time zone. Columns of a type without an Arrow type here (a UUID, an address) get texts
+unchanged, and the database parses or refuses them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _TYPES: Final[Mapping[Any, Callable[[], TypeEngine[Any]]]] = {
     JSON: lambda: sa.JSON(none_as_null=True),
 }
 _UNBOUNDED: Final = pa.decimal256(76, 38)
-"""The type of a column of decimals without precision: the numbers that are sure to fit into it."""
+"""The type for a column of decimals without a precision: all its numbers are sure to fit."""
 _SQLITE_DIGITS: Final = 15
-"""SQLite keeps a number with a point as a double."""
+"""The decimal digits that SQLite stores exactly: it stores numbers with a fraction as doubles."""
 
 
 class TextDecimal(sa.types.UserDefinedType[Decimal]):
-    """A decimal of SQLite, which has none: kept as text. The name of the type makes SQLite leave it as it is."""
+    """A decimal in SQLite, stored as text. The name of the type makes SQLite keep the text unchanged."""
 
     cache_ok = True
 
@@ -62,7 +62,7 @@ class TextDecimal(sa.types.UserDefinedType[Decimal]):
 
 
 def sql_kind(kind: Any) -> Any:
-    """The Arrow type of a column that is made for values of another: nested values are kept as JSON."""
+    """Return the Arrow type of a new column for values of an Arrow type. Nested values are stored as JSON."""
     if types.is_nested(kind):
         return JSON
     if types.is_timestamp(kind):
@@ -73,7 +73,7 @@ def sql_kind(kind: Any) -> Any:
 
 
 def sql_type(kind: Any, dialect: sa.Dialect) -> TypeEngine[Any]:
-    """The type of a column for values of an Arrow type, one that `sql_kind` returns."""
+    """Return the database's column type for an Arrow type that ``sql_kind`` returns."""
     if types.is_decimal(kind):
         is_sqlite = dialect.name == "sqlite"
         return TextDecimal(kind.precision, kind.scale) if is_sqlite else sa.Numeric(kind.precision, kind.scale)
@@ -83,9 +83,9 @@ def sql_type(kind: Any, dialect: sa.Dialect) -> TypeEngine[Any]:
 
 
 def column_kind(kind: TypeEngine[Any], dialect: sa.Dialect) -> Any:
-    """The Arrow type of what a column of the database holds exactly; None for types that are not known here.
+    """Return the Arrow type of the values that a column stores exactly; None if the column's type is unknown.
 
-    A timestamp is a moment in UTC, also in a column without time zone.
+    A timestamp is a moment in UTC, also in a column without a time zone.
     """
     is_sqlite = dialect.name == "sqlite"
     if isinstance(kind, TextDecimal):
@@ -115,7 +115,7 @@ def _decimal_kind(kind: Any, *, is_sqlite: bool) -> Any:
 
 
 def _unit(kind: Any) -> Any:
-    """The unit of times of a column: that of the digits that it keeps, or a coarser one."""
+    """Return the finest unit of time that a column's digits can express."""
     digits = getattr(kind, "precision", getattr(kind, "fsp", None))
     return "us" if digits is None or digits >= 6 else "ms" if digits >= 3 else "s"
 
@@ -134,14 +134,15 @@ _KINDS: Final[tuple[tuple[type[Any], Any], ...]] = (
 
 
 def sql_value(value: Any, column: sa.Column[Any], kind: Any, dialect: sa.Dialect) -> Any:
-    """A value that fits the column's Arrow type, as the driver takes it. Raises DoesNotFit.
+    """Return a value that fits the column's Arrow type, in the driver's form. Raises DoesNotFit.
 
-    The database itself would cut, pad or round: texts that are longer than the column, numbers that SQLite lacks.
+    The database itself would truncate, pad or round, for example texts longer than the column, or numbers that SQLite
+    lacks.
     """
     if isinstance(value, str):
         _check_text(value, column, kind, dialect)
     elif isinstance(value, float) and dialect.name == "sqlite" and (math.isnan(value) or str(value) == "-0.0"):
-        raise DoesNotFit(kind_of(value), kind)  # they become NULL and 0.0
+        raise DoesNotFit(kind_of(value), kind)  # SQLite would store NULL and 0.0
     elif isinstance(value, Decimal) and kind == _UNBOUNDED:
         return value.normalize(_ALL_DIGITS)
     elif isinstance(value, dt.datetime) and not getattr(column.type, "timezone", False):

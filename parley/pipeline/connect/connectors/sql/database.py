@@ -1,4 +1,4 @@
-"""A database: how it is reached, and which of Connect's schemas the values of its columns have."""
+"""Connects to a database, and maps its columns to Connect's schemas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["CONNECTION", "connect_schema", "connect_value", "failed", "open_engi
 
 
 def _database(name: str, value: Any) -> None:
-    """A URL for which there is a driver; nothing is connected to."""
+    """Check that there is a driver for the URL, without connecting. Raises ConfigError."""
     non_empty(name, value)
     if value:
         open_engine(value, None, None).dispose()
@@ -60,7 +60,7 @@ _SCALE_UNKNOWN: Final = 9
 
 
 def open_engine(url: str, user: str | None, password: Password | None) -> sa.Engine:
-    """The database at a URL; connected to when it is used. Raises ConfigError."""
+    """Return the engine for the database at a URL. It connects on first use. Raises ConfigError."""
     text = url.removeprefix("jdbc:")
     if text.startswith("sqlite:") and not text.startswith("sqlite://"):
         text = f"sqlite:///{text.removeprefix('sqlite:')}"
@@ -89,17 +89,17 @@ def _one(value: str | tuple[str, ...] | None) -> str | None:
 
 
 def failed(error: sa.exc.SQLAlchemyError, doing: str) -> ConnectError:
-    """What to raise for an error of the database: it may pass where the connection is to blame."""
+    """Return the error to raise for a database error: a RetriableError if the connection may be the cause."""
     text = f"{doing}: {getattr(error, 'orig', None) or error}"
     is_passing = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
     return RetriableError(text) if is_passing else ConnectError(text)
 
 
-# From the database.
+# Values from the database.
 
 
 def connect_schema(kind: TypeEngine[Any], *, optional: bool) -> Schema:
-    """The schema of values of a column; what has no type of its own in Connect is text."""
+    """Return the schema for the values of a column. Types that Connect lacks become text."""
     schema = next((make(kind) for of, make in _SCHEMAS if isinstance(kind, of)), STRING)
     return schema.as_optional() if optional else schema
 
@@ -126,7 +126,7 @@ _SCHEMAS: Final[tuple[tuple[type[Any], Callable[[Any], Schema]], ...]] = (
 
 
 def connect_value(value: Any, schema: Schema | None) -> Any:
-    """A value of a row as its schema has it."""
+    """Return a value of a row in the form of its schema."""
     if value is None:
         return None
     if isinstance(value, dt.datetime):

@@ -1,15 +1,15 @@
-"""Topics into tables of a database, each record once.
+"""Writes topics to tables of a database, each record once.
 
-The rows of a range of offsets and the end of the range are written in one transaction: the end into a row of the table
-`offsets.table`, which is made if it is not there. A task that comes back asks that table; one that is late, because
-another has taken its place, finds more there than it expects and gives up.
+One transaction writes the rows of a range of offsets and the end of the range. The end is stored in the table
+``offsets.table``, which is created if necessary. A restarted task reads its offsets from that table. A task that
+another has replaced finds newer offsets there and fails.
 
-``insert.mode``: ``insert`` adds rows; ``upsert`` (PostgreSQL, SQLite, MySQL) adds or replaces by the primary key;
-``update`` changes rows that are there. ``pk.mode`` says what the primary key is: ``none``, ``kafka`` (topic, partition
-and offset), ``record_key`` or ``record_value``, with ``pk.fields``.
+``insert.mode``: ``insert`` adds rows; ``upsert`` (PostgreSQL, SQLite, MySQL) adds or replaces rows by primary key;
+``update`` changes existing rows. ``pk.mode`` selects the primary key: ``none``, ``kafka`` (topic, partition and
+offset), ``record_key`` or ``record_value``, with ``pk.fields``.
 
-A database rounds what does not fit a column. So each transaction keeps the table's columns as they are (`tables`),
-looks at their types, and gives every value the type of its column by the rule of `columns`, or refuses the record.
+A database rounds values that do not fit a column. So each transaction locks the table's columns (``tables``), reads
+their types, and converts each value to the type of its column by the rule of ``columns``, or refuses the record.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _Refusals = list[tuple[SinkRecord, Refused]]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a record does to a table: its row is written, or the row with the values of the key is deleted."""
+    """The effect of a record on a table: its row is written, or the row with its key is deleted."""
 
     row: Row
     key: tuple[str, ...]
@@ -79,7 +79,7 @@ class _Change:
 
 
 class SqlSinkTask(ExactlyOnceSinkTask):
-    """Writes a transaction for each range that it is given."""
+    """Writes each range in one transaction."""
 
     version = _VERSION
 
@@ -117,7 +117,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     def _put(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
             self._put_once(offsets, records, alone=False)
-        except NeedsTableAlone:  # from the beginning: two tasks that have the table would wait for each other
+        except NeedsTableAlone:  # begin again: two tasks that both hold the table would wait for each other
             self._put_once(offsets, records, alone=True)
 
     def _put_once(self, offsets: OffsetRange, records: Sequence[SinkRecord], *, alone: bool) -> None:
@@ -133,7 +133,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
                 refuse(record, error)
 
     def _advance(self, connection: sa.Connection, offsets: OffsetRange) -> None:
-        """Put the end of the range where the next one must begin. Raises ConnectError if another task was there."""
+        """Store the end of the range as the next offset. Raises ConnectError if another task has written the range."""
         table = self._offsets
         mine = (
             (table.c.connector == self._name)
@@ -167,7 +167,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         return found
 
     def _change(self, record: SinkRecord) -> _Change | None:
-        """What a record does; None for a tombstone that is left out. Raises DataError."""
+        """Return the change for a record; None for a tombstone to skip. Raises DataError."""
         key, declared = self._key(record)
         if record.value is None:
             is_deletion = self._config["delete.enabled"]
@@ -183,7 +183,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         return _Change(Row(record, {**columns, **key}, {**types, **declared}), tuple(key))
 
     def _key(self, record: SinkRecord) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The columns of the primary key with their values, and the types that are declared. Raises DataError."""
+        """Return the columns of the primary key with their values, and their declared types. Raises DataError."""
         mode, fields = self._config["pk.mode"], self._config["pk.fields"]
         match mode:
             case "none":
@@ -215,9 +215,9 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     def _write(
         self, connection: sa.Connection, name: str, changes: Sequence[_Change], refusals: _Refusals, *, alone: bool
     ) -> None:
-        """Write rows in their order, those together that name the same columns. Raises ConnectError.
+        """Write rows in order. Consecutive rows with the same columns share a statement. Raises ConnectError.
 
-        Raises NeedsTableAlone if the table has to be changed and others may write to it.
+        Raises NeedsTableAlone if the table must be changed while others may write to it.
         """
         table = self._reflected(connection, name, alone)
         if table is None and not self._config["auto.create"]:
@@ -262,7 +262,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         *,
         alone: bool,
     ) -> None:
-        """Make the table, or change its columns."""
+        """Create the table or change its columns. Raises NeedsTableAlone if others may write to it meanwhile."""
         if table is None:
             fixed = dict(zip(key, _KAFKA_TYPES, strict=True)) if self._config["pk.mode"] == "kafka" else {}
             make_table(connection, name, columns.kinds, key, fixed)
@@ -300,7 +300,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
 
 
 def _parameters(stored: StoredRow, table: sa.Table, columns: Columns, dialect: sa.Dialect) -> dict[str, Any]:
-    """The values of a row as the driver takes them, nulls included. Raises Refused."""
+    """Return the values of a row in the driver's form, including nulls. Raises Refused."""
     found = {}
     for name in stored.row.values:
         if name in columns.kinds:
@@ -338,7 +338,7 @@ _UPSERTS: Final[Mapping[str, Callable[[sa.Table, Mapping[str, Any], list[str]], 
 
 
 class SqlSinkConnector(SinkConnector):
-    """See the module."""
+    """A sink that writes to tables of a database. See the module."""
 
     version = _VERSION
     task_class = SqlSinkTask

@@ -1,16 +1,16 @@
-"""Rows of tables, or of a query, as records of topics.
+"""Reads rows of tables, or of a query, as records for topics.
 
-What is new is found by ``mode``:
+``mode`` selects how new rows are found:
 
 ========================  ============================================================================================
-bulk                      everything, again and again; no offsets
-incrementing              rows whose column is greater than the greatest seen: only rows that are added
-timestamp                 rows whose time is later than the latest seen: also rows that are changed
-timestamp+incrementing    both, so that rows of one time are told apart
+bulk                      all rows, again and again; no offsets
+incrementing              rows whose column is greater than the greatest value so far: new rows only
+timestamp                 rows whose time is later than the latest time so far: new and changed rows
+timestamp+incrementing    both, to distinguish rows with the same time
 ========================  ============================================================================================
 
-A row is passed on at least once. The offset of a row by time alone is that of the time before it until the last row of
-its time has been read: rows of one time are never left out.
+Delivery is at least once. With ``timestamp``, the offset of a row stays at the previous time until the last row with
+the same time has been read. So no row with the same time is ever skipped.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 
 Row = dict[Any, Any]
 _Read = tuple[Row, dict[str, Any]]
-"""A row, and the offset behind it."""
+"""A row and its source offset."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """A table or the query, and how far it was read."""
+    """A table or the query, and the offset of the last row read."""
 
     name: str
     topic: str
@@ -63,11 +63,11 @@ class _Table:
     seen: dict[str, Any] = field(default_factory=dict)
     due_s: float = 0.0
     rows: Generator[list[_Read], None, None] | None = None
-    """What is being read."""
+    """The batches of the read in progress."""
 
 
 class SqlSourceTask(SourceTask):
-    """Reads its tables in turn, a batch in each call."""
+    """Reads its tables in turn, one batch per ``poll``."""
 
     version = _VERSION
 
@@ -98,11 +98,11 @@ class SqlSourceTask(SourceTask):
         return self._known(_Table("query", self._config["topic.prefix"], relation, None, {"query": "query"}))
 
     def _columns(self) -> list[Any]:
-        """The columns of the query: an empty answer says which it has."""
+        """Return the columns of the query, from an empty result."""
         try:
             with self._engine.connect() as connection:
                 asked = sa.text(f"SELECT * FROM ({self._config['query']}) AS query WHERE 1 = 0")
-                return [sa.column(name) for name in connection.execute(asked).keys()]  # noqa: SIM118 - a result is no dict
+                return [sa.column(name) for name in connection.execute(asked).keys()]  # noqa: SIM118 - not a dict
         except sa.exc.SQLAlchemyError as error:
             raise failed(error, "the query cannot be run") from error
 
@@ -119,11 +119,11 @@ class SqlSourceTask(SourceTask):
             batch = self._next(table)
             if batch:
                 return [self._record(table, row, offset) for row, offset in batch]
-            self._tables.append(self._tables.pop(0))  # the next one's turn
+            self._tables.append(self._tables.pop(0))  # the next table's turn
         return None
 
     def _next(self, table: _Table) -> list[_Read]:
-        """The next rows of a table with their offsets; none where it is read to its end, or not due."""
+        """Return the next rows of a table with their offsets; none if the table is read to its end or not due."""
         if table.rows is None:
             if time.monotonic() < table.due_s:
                 return []
@@ -141,7 +141,7 @@ class SqlSourceTask(SourceTask):
         return batch
 
     def _read(self, table: _Table) -> Generator[list[_Read], None, None]:
-        """Batches of what is new in the table, each row with the offset behind it."""
+        """Yield the new rows of the table in batches, each row with its offset."""
         size = self._config["batch.max.rows"]
         with self._engine.connect().execution_options(stream_results=True, max_row_buffer=size) as connection:
             rows = (dict(row) for row in connection.execute(self._statement(table)).mappings())
@@ -181,7 +181,7 @@ class SqlSourceTask(SourceTask):
         elif time_column is None and last_id is not None:
             statement = statement.where(id_column > last_id)
         if time_column is not None:
-            # A row without a time would never be seen to change; one that is later than the order would be lost.
+            # Rows without a time have no place in the order, so neither they nor their changes could be found reliably.
             statement = statement.where(time_column.is_not(None))
         return statement.order_by(*(one for one in (time_column, id_column) if one is not None))
 
@@ -218,7 +218,7 @@ def _schema_of(schema: Schema | None, name: str) -> Schema | None:
 
 
 def _time_of(seen: Mapping[str, Any]) -> dt.datetime | None:
-    """The time of an offset: whole milliseconds, and the nanoseconds within its second where they are known."""
+    """Return the time of an offset, from its milliseconds and, if present, its nanoseconds within the second."""
     if seen.get(_TIMESTAMP) is None:
         return None
     micros = int(seen.get(_NANOS, seen[_TIMESTAMP] % 1000 * 1_000_000)) // 1000
@@ -226,7 +226,7 @@ def _time_of(seen: Mapping[str, Any]) -> dt.datetime | None:
 
 
 class SqlSourceConnector(SourceConnector):
-    """See the module. The tables are divided among the tasks; a query has one."""
+    """A source that reads a database. See the module. The tables are divided among tasks; a query has one task."""
 
     version = _VERSION
     task_class = SqlSourceTask

@@ -1,8 +1,8 @@
-"""Tables of a database: looked at, made, changed.
+"""Inspects, creates and changes tables of a database.
 
-A column is widened by ``ALTER COLUMN TYPE`` in PostgreSQL. SQLite has no such statement: there a new column takes the
-values and then the name of the old one, unless the old one is in the primary key, NOT NULL or has a default. Other
-databases have to be changed by hand.
+PostgreSQL widens a column with ``ALTER COLUMN TYPE``. SQLite has no such statement: there a new column gets the values
+and then the name of the old one. A column in the primary key, with NOT NULL or with a default cannot be widened so. In
+other databases, columns must be widened by hand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STREAMED_ROWS: Final = 10_000
 
 
 class MakingFailed(Exception):
-    """A table or a column could not be made; `cause` is the database's error."""
+    """A table or a column could not be created. ``cause`` is the database's error."""
 
     def __init__(self, cause: sa.exc.SQLAlchemyError) -> None:
         super().__init__(str(cause))
@@ -44,12 +44,12 @@ class MakingFailed(Exception):
 
 
 class NeedsTableAlone(Exception):
-    """The table has to be changed, and so to be locked against others from the beginning of the transaction."""
+    """The table must be changed, so the transaction must lock it against all others from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """A table as a target of `Columns`; no table if it is yet to be made."""
+    """A table as a target of ``Columns``. ``table`` is None if it does not exist yet."""
 
     name: str
     evolution_key: str | None
@@ -57,14 +57,14 @@ class TableColumns:
     table: sa.Table | None
 
     def kinds(self) -> dict[str, Any]:
-        """The Arrow types of the columns."""
+        """Return the Arrow types of the columns by name."""
         if self.table is None:
             return {}
         dialect = self.connection.dialect
         return {column.name: column_kind(column.type, dialect) or pa.string() for column in self.table.c}
 
     def fixed(self) -> list[str]:
-        """The columns that cannot be widened without losing what they have beside their type."""
+        """Return the columns that would lose their key, NOT NULL or default if they were widened."""
         if self.table is None or self.connection.dialect.name != "sqlite":
             return []
         return [one.name for one in self.table.c if one.primary_key or not one.nullable or one.server_default]
@@ -82,7 +82,7 @@ class TableColumns:
 
 
 def reflected(connection: sa.Connection, name: str) -> sa.Table:
-    """The table as the database has it now. Raises NoSuchTableError."""
+    """Return the table as it is in the database now. Raises NoSuchTableError."""
     schema, bare = _parts(name)
     table = sa.Table(bare, sa.MetaData(), schema=schema, autoload_with=connection, resolve_fks=False)
     for column in table.c:
@@ -119,7 +119,7 @@ def make_table(
     keys: Sequence[str],
     fixed: Mapping[str, Any],
 ) -> None:
-    """Make a table with columns for these Arrow types, some of them of a fixed type. Raises MakingFailed."""
+    """Create a table with columns for these Arrow types; ``fixed`` sets other types for some. Raises MakingFailed."""
     dialect = connection.dialect
     columns = [
         sa.Column(each, fixed.get(each) or sql_type(kind, dialect), primary_key=each in keys, autoincrement=False)
@@ -139,7 +139,7 @@ def add_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, 
 
 
 def widen_columns(connection: sa.Connection, table: sa.Table, kinds: Mapping[str, Any]) -> None:
-    """Change columns to wider Arrow types, which hold all their values. Raises ConnectError."""
+    """Change columns to wider Arrow types that hold all their values. Raises ConnectError."""
     statements = _WIDENING.get(connection.dialect.name)
     if kinds and statements is None:
         raise ConnectError(f"{table.name} needs wider columns ({', '.join(kinds)}): change it by hand")
@@ -171,7 +171,7 @@ def _table_words(connection: sa.Connection, table: sa.Table) -> str:
 
 
 def _quoted(connection: sa.Connection, name: str) -> str:
-    """A name in a statement that is given as text, in which a colon would begin a parameter."""
+    """Quote a name for a textual statement, where a colon would begin a parameter."""
     return connection.dialect.identifier_preparer.quote(name).replace(":", "\\:")
 
 
@@ -181,7 +181,7 @@ def _type_words(connection: sa.Connection, kind: Any) -> str:
 
 
 def making(make: Callable[[], object]) -> None:
-    """Raises MakingFailed."""
+    """Call ``make``. Raises MakingFailed if the database reports an error."""
     try:
         make()
     except sa.exc.SQLAlchemyError as error:
@@ -189,7 +189,7 @@ def making(make: Callable[[], object]) -> None:
 
 
 def even_if_raced(work: Callable[[], None]) -> None:
-    """Do it, once more if a table cannot be made: another task that makes the same one has done so by then.
+    """Do the work, and once more if creating a table or column fails: another task may have created it first.
 
     Raises SQLAlchemyError.
     """
