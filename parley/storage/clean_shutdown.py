@@ -26,6 +26,11 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _log = logging.getLogger(__name__)
 
 
+CLOSERS = 16
+"""The most threads that close the logs of one directory. Nearly all their time they wait for syncs, and the disk and
+the journal of its file system serve those that wait together at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
     """A marker: the directory was shut down cleanly by a broker registered under ``broker_epoch``.

@@ -28,7 +28,10 @@ from parley.storage.segment import Segment
 class Durability:
     """The recovery point of one log. ``lock`` is the log's; the caller holds it for every method except ``sync``."""
 
-    def __init__(self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int) -> None:
+    def __init__(
+        self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int, *, is_on_disk: bool
+    ) -> None:
+        """``is_on_disk`` says that the whole log is on disk as a clean shutdown left it."""
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
         """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
@@ -38,10 +41,15 @@ class Durability:
         self._unsynced = list(unsynced)
         self._lock = lock
         self._synced_ms = now_ms
-        self._changes = 1
-        """How often the names of segments have changed, or batches were cut off."""
+        self._changes = 0 if is_on_disk else 1
+        """How often the names of segments have changed, or batches were cut off. 0 means that nothing has changed since
+        a clean shutdown."""
         self._changes_synced = 0
         self._is_directory_new = False
+
+    def topic_id_written(self) -> None:
+        """Note that the file with the topic id is new, so that it must be synced."""
+        self._changes += 1
 
     def directory_created(self) -> None:
         """Note that the log's directory was created, so that its name must be synced too."""
@@ -52,6 +60,11 @@ class Durability:
         """Note that the segment takes no more appends because another has begun."""
         self._unsynced.append(segment)
         self._changes += 1
+
+    @property
+    def has_changes(self) -> bool:
+        """False if the files of the log are as a clean shutdown left them, but for appends to the active segment."""
+        return self._changes > 0
 
     def is_unchanged_since(self, removals: int) -> bool:
         """True if no file was removed or renamed since ``removals`` was read, and none is being renamed now.

@@ -100,6 +100,7 @@ class MappedIndex:
             try:
                 access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
                 mapped = with_room(mmap.mmap, fd, 0, access=access)  # the map has a descriptor of its own
+                mapped.madvise(mmap.MADV_RANDOM)  # else the first entry would bring in 32 pages
             finally:
                 os.close(fd)
             self._map = mapped

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
@@ -102,6 +103,14 @@ class Log(ReadableLog):
         epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         return cls(place, settings, recovery.unwritten(directory, producers, epochs, appended, settings.now_ms()))
+
+    def identify(self, topic_id: UUID) -> None:
+        """Note the id of the topic, which the log did not know, also in its directory. Blocks. Raises ``OSError``."""
+        with self._lock:
+            if self.is_written:
+                write_topic_id(self.directory, topic_id)
+                self._durability.topic_id_written()
+            self.topic_id = topic_id
 
     def _begin_files(self) -> None:
         """Create the directory and the files, unless the log has them. The next flush makes their names durable."""
@@ -537,7 +546,8 @@ class Log(ReadableLog):
     def close(self) -> None:
         """Flush, write a producer snapshot, trim and close the files, so that the next start scans nothing.
 
-        Blocks. Idempotent. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and then the log was not closed cleanly.
+        A log that nothing has changed since a clean shutdown is closed without a sync. Blocks. Idempotent. Raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR, and then the log was not closed cleanly.
         """
         with self._lock:
             if self._is_half_changed:
@@ -548,8 +558,10 @@ class Log(ReadableLog):
                 with self._disk():
                     if self.log_end_offset:
                         self.producers.take_snapshot(self.log_end_offset)
-                    self._segments.active.trim(self.log_end_offset)
-                    self._durability.sealed(self._segments.active)
+                    active = self._segments.active
+                    if active.writable or self._durability.has_changes:
+                        active.trim(self.log_end_offset)
+                        self._durability.sealed(active)
                     self.flush()
             finally:
                 self.release()

@@ -26,7 +26,7 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import DirectoryCloser, common_epoch, release_all, write_marker
+from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
@@ -37,7 +37,6 @@ from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.mending import Mending
-from parley.storage.partition_metadata import write_topic_id
 from parley.storage.shortage import RESERVES, reserve_for
 
 T = TypeVar("T")
@@ -67,12 +66,14 @@ class LogManager:
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
         on_all_offline: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
+        closing: Executor | None = None,
     ) -> None:
         """``default_config`` is for topics without a configuration of their own; ``start_task`` runs the maintenance.
         ``highest_leader_epoch`` is that of any partition that the directories know (``LastKnown``).
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
-        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, or in the loop's own.
+        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, what ``close`` does to
+        the logs in ``closing``; or both in the loop's own.
         Raises ``ValueError`` if a directory is named twice.
         """
         resolved = [path.resolve() for path in directories]
@@ -89,6 +90,7 @@ class LogManager:
         )
         self._threads_per_directory = max(1, recovery_threads_per_directory)
         self._threads = IoThreads(executor)
+        self._closing_threads = IoThreads(closing)
         self._on_offline = on_offline
         self._on_all_offline = on_all_offline
         self._start_task = start_task
@@ -219,7 +221,7 @@ class LogManager:
         if epoch == NO_EPOCH:  # nothing was appended, so the shutdown before this start still counts
             epoch = self.previous_broker_epoch
         closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
-        await self._threads.run_all([each.work for each in closing for _ in range(self._threads_per_directory)])
+        await self._closing_threads.run_all([each.work for _ in range(CLOSERS) for each in closing])
         for each in closing:
             if each.clean and each.directory.online:
                 try:
@@ -343,9 +345,7 @@ class LogManager:
                 ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
             )
         with self._locations.busy((log.topic, log.partition)):
-            if log.is_written:
-                await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
-            log.topic_id = topic_id
+            await self.run(self.directory_of(log), log.identify, topic_id)
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
         """Delete the log of a partition. Returns False if it has none. The name is free when this returns.

@@ -89,6 +89,8 @@ class LoadedLog:
     """The ranges between segments, or before the first one, whose batches are not in any file."""
     cleaned_up_to: int | None
     """The offset up to which the log was compacted last; None if it never was."""
+    is_on_disk: bool
+    """True if a clean shutdown left the log as it is, and on disk."""
     is_written: bool = True
     """False if the log has no files yet (``parley.storage.unwritten_logs``)."""
 
@@ -98,7 +100,7 @@ def unwritten(
 ) -> LoadedLog:
     """A new, empty log. Touches no file."""
     segments = (Segment.unwritten(directory, now_ms),)
-    return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, is_written=False)
+    return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, False, is_written=False)
 
 
 def load(
@@ -135,6 +137,7 @@ def load(
         _log.warning("%s ends at %d, before its log start %d: deleting all of it", directory, log_end, log_start)
         while segments:
             segments.pop().delete()
+    was_found = bool(segments)
     if not segments:
         segments = [Segment.create(directory, log_start, config, now_ms)]
         log_end = log_start
@@ -168,6 +171,7 @@ def load(
         appended_epochs,
         tuple(missing),
         cleaned,
+        whole and was_found,
     )
 
 

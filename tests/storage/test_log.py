@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -679,6 +680,52 @@ class TestFailingDisk:
         assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert log.recovery_point == 0
         assert errors
+
+
+class TestCleanStop:
+    @pytest.fixture
+    def syncs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The names of the files below the directory that were synced, as they are synced."""
+        synced: list[str] = []
+        real = os.fsync
+
+        def noted(fd: int) -> None:
+            synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", only_below(tmp_path, noted, real))
+        return synced
+
+    def test_a_log_that_nothing_has_changed_is_not_synced_again(self, tmp_path: Path, syncs: list[str]) -> None:
+        log = open_log(tmp_path)
+        fill(log, 10)
+        log = reopened(log, clean=True)
+        syncs.clear()
+        log = reopened(log, clean=True)
+        assert not syncs
+        assert len(values_of(log)) == 10
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_what_may_not_be_on_disk_is_synced_with_its_indexes(
+        self, tmp_path: Path, syncs: list[str], clean: bool
+    ) -> None:
+        log = open_log(tmp_path)
+        fill(log, 10)
+        log = reopened(log, clean=clean, recovery_point=10)
+        if clean:
+            append(log, b"one more")
+        syncs.clear()
+        log.close()
+        assert {f"{0:020d}{kind}" for kind in (".log", ".index", ".timeindex")} < set(syncs)
+
+    def test_a_topic_id_that_was_learned_later_is_synced(self, tmp_path: Path, syncs: list[str]) -> None:
+        log = open_log(tmp_path)
+        fill(log, 10)
+        log = reopened(log, clean=True)
+        log.identify(UUID(int=7))
+        syncs.clear()
+        log.close()
+        assert "partition.metadata" in syncs
 
 
 def open_files(directory: Path) -> int:

@@ -10,7 +10,7 @@ import os
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
-READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
+READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION, CLOSING = 8, 4, 4, 1, 1, 16, 16
 HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left to the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 
@@ -33,6 +33,8 @@ class Threads:
     """Decoding and encoding of messages with very many elements. One thread: it takes turns with the event loop."""
     compaction: Executor | None = None
     """The workers of the log cleaner. Each occupies a thread for as long as the compaction of a log takes."""
+    closing: Executor | None = None
+    """Closing the logs at a clean stop. Its threads wait for the disk, which serves many syncs at once."""
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
@@ -45,6 +47,7 @@ class Threads:
             groups=ThreadPoolExecutor(GROUPS, "groups"),
             messages=ThreadPoolExecutor(MESSAGES, "messages"),
             compaction=ThreadPoolExecutor(COMPACTION, "compaction"),
+            closing=ThreadPoolExecutor(CLOSING, "closing"),
         )
 
     async def close(self) -> None:

@@ -67,6 +67,7 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
         on_offline=failures,
         on_all_offline=environment.failed.set,
         executor=environment.threads.upkeep,
+        closing=environment.threads.closing,
     )
     environment.undo.push_async_callback(environment.maintenance.close)
     environment.undo.push_async_callback(manager.close)
