@@ -205,11 +205,12 @@ class LogManager:
         return Log.create(LogPlace(path, *key, topic_id, partial(self._on_io_error, directory)), settings)
 
     async def note_new_logs(self) -> None:
-        """Write down which logs have no files yet. Until then, a kill loses that they were created.
+        """Write down in which directories the logs are that have no files yet. Until then, a kill loses that.
 
-        A directory that fails meanwhile goes offline.
+        A single directory needs no note before the next periodic checkpoint: the log can only be there, so the next
+        start creates it again. A directory that fails meanwhile goes offline.
         """
-        for directory in self.online():
+        for directory in self.online() if len(self.directories) > 1 else ():
             with suppress(KafkaError):  # its failure was reported
                 await self._maintenance.checkpoint_unwritten(directory)
 
@@ -364,7 +365,8 @@ class LogManager:
                 self._locations.remove(key, log, directory)
                 self.lost_below.pop(log, None)
                 aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-                await self._maintenance.checkpoint(directory)
+                if aside:  # the checkpoints of offsets do not name a log without files
+                    await self._maintenance.checkpoint(directory)
             self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
         return True
 

@@ -37,6 +37,7 @@ from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.segment import Segment
 from parley.storage.shortage import DESCRIPTORS, MEMORY
+from parley.storage.unwritten_logs import UNWRITTEN_LOGS
 from tests.storage.logs import values_of
 from tests.support.descriptors import open_descriptors
 from tests.support.faulty_files import only_below
@@ -512,6 +513,22 @@ async def test_a_kill_after_note_new_logs_loses_no_log_without_files(home: Home)
     async with home.opened() as manager:
         (found,) = manager.logs
         assert (found.directory, found.topic_id) == (log.directory, TOPIC_ID)
+
+
+async def test_new_logs_in_a_single_directory_cost_no_write(home: Home) -> None:
+    home.paths = home.paths[:1]
+    note = home.paths[0] / UNWRITTEN_LOGS
+    async with home.opened() as manager:
+        await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        await manager.note_new_logs()
+        await manager.get_or_create("other", 0, topic_id=TOPIC_ID)
+        await manager.delete("other", 0)
+        assert not note.exists()
+        await home.crash(manager)
+    async with home.opened() as manager:
+        assert manager.logs == []
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID, is_new=False)
+        assert log.directory == home.paths[0] / "topic-0"
 
 
 @contextmanager
