@@ -24,7 +24,7 @@ TARGETS = {
     "parley/broker/replication/isr_decisions.py": _REPLICATION,
     "parley/broker/replication/follower_decisions.py": _REPLICATION,
     "parley/broker/replication/followed_partition.py": _REPLICATION,
-    "parley/broker/coordinators": ["tests/broker/coordinators", "tests/broker/api", "tests/broker/share"],
+    "parley/broker/coordinators": ["tests/broker/coordinators"],
     "parley/broker/controller": ["tests/broker/controller", "tests/broker/api"],
     "parley/consensus/recipes": [
         "tests/consensus/test_recipes.py",

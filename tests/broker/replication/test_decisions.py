@@ -72,6 +72,7 @@ def test_a_follower_s_step_after_an_error(code: ErrorCode, step: Step) -> None:
     ("removed_up_to", "known", "step"),
     [
         (-1, 0, Append()),
+        (99, 0, Append()),
         (100, 0, Append()),  # all of them were fetched
         (101, 0, StartOver(7, 101)),
         (101, 100, StartOver(7, 101)),
