@@ -3,13 +3,14 @@
 Rules:
 
 1. A connector's object and the objects of its tasks live in workers: each task in its own thread, beside tasks of other
-connectors, perhaps in another worker. The runtime finds a task's class by its module and name: both must be top-level
-classes. Tasks of a worker share the interpreter, so they must not change global state. 2. One thread calls a task's
-methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and ``commit_record``/``commit``,
-for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be stopped between any two calls and
-started elsewhere. Then it loses its state, except for offsets. 3. A call should return within a few seconds: ``poll``
-returns None if there is nothing. A longer call delays only its own task. 4. An exception fails the task. After
-``RetriableError``, the call is repeated later.
+   connectors, perhaps in another worker. The runtime finds a task's class by its module and name: both must be
+   top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
+2. One thread calls a task's methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and
+   ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be
+   stopped between any two calls and started elsewhere. Then it loses its state, except for offsets.
+3. A call should return within a few seconds: ``poll`` returns None if there is nothing. A longer call delays only its
+   own task.
+4. An exception fails the task. After ``RetriableError``, the call is repeated later.
 
 The smallest connector is a task and two lines::
 

@@ -3,13 +3,13 @@
 Rules:
 
 1. A herder (standalone or distributed) decides what runs. The worker runs it, and reports to the herder's
-``WorkerEvents``. Every call blocks, and any thread may make it. Calls for one connector or task must not overlap. From
-a loop, make them by ``asyncio.to_thread``. 2. Connectors and tasks are in this process, each task in its own thread
-(``TaskHost``). Other workers of the group are other processes. 3. Events come from threads of the worker, in order for
-each connector and task. The handlers must return quickly: a herder with a loop passes them on
-(``loop.call_soon_threadsafe``). A stopped task sends no more events. 4. A connector or task that fails stays known, as
-FAILED, until it is stopped.
-"""
+   ``WorkerEvents``. Every call blocks, and any thread may make it. Calls for one connector or task must not overlap.
+   From a loop, make them by ``asyncio.to_thread``.
+2. Connectors and tasks are in this process, each task in its own thread (``TaskHost``). Other workers of the group are
+   other processes.
+3. Events come from threads of the worker, in order for each connector and task. The handlers must return quickly: a
+   herder with a loop passes them on (``loop.call_soon_threadsafe``). A stopped task sends no more events.
+4. A connector or task that fails stays known, as FAILED, until it is stopped."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog``), or memory for a standalone worker
 (``MemoryLog``). Rules:
 
-1. ``on_record`` gets the records in the order of their partition, each at least once, also those sent from here. 2.
-``start`` returns when it has read all existing records; ``read_to_end`` when it has read all that existed when it was
-called. So a worker that sends a record and then reads to the end has read this record. 3. Temporary errors (a leader
-moves, a broker returns) are retried until the log is stopped. ``send`` fails after ``SEND_SECONDS``. 4. Records of
-aborted transactions are left out. Reading to the end waits for open transactions there.
-"""
+1. ``on_record`` gets the records in the order of their partition, each at least once, also those sent from here.
+2. ``start`` returns when it has read all existing records; ``read_to_end`` when it has read all that existed when it
+   was called. So a worker that sends a record and then reads to the end has read this record.
+3. Temporary errors (a leader moves, a broker returns) are retried until the log is stopped. ``send`` fails after
+   ``SEND_SECONDS``.
+4. Records of aborted transactions are left out. Reading to the end waits for open transactions there."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 Rules:
 
 1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. A bug gets 500 with its text; its
-trace goes to the log. 2. The worker forwards requests that only the leader of the group can serve
-(``parley.pipeline.connect.rest.forwarding``). 3. A request that takes longer than the application's ``request_seconds``
-is given up.
-"""
+   trace goes to the log.
+2. The worker forwards requests that only the leader of the group can serve
+   (``parley.pipeline.connect.rest.forwarding``).
+3. A request that takes longer than the application's ``request_seconds`` is given up."""
 
 from __future__ import annotations
 

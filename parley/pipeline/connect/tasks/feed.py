@@ -3,11 +3,11 @@
 Rules:
 
 1. A subscription is a partition read for one task, from an offset on. Fetched batches wait in the task's ``Inbox``.
-While ``limit_bytes`` of a subscription wait, it is not fetched until the task has ``taken`` some. 2. The feed has its
-own connections: a broker that delays the response to a long poll delays nothing else. 3. Temporary errors are retried
-for ever, with fresh metadata, after a pause of the affected partition only. If the log does not have an offset, the
-task decides. 4. A partition that two tasks read is fetched for them in turn, because a request names a partition once.
-"""
+   While ``limit_bytes`` of a subscription wait, it is not fetched until the task has ``taken`` some.
+2. The feed has its own connections: a broker that delays the response to a long poll delays nothing else.
+3. Temporary errors are retried for ever, with fresh metadata, after a pause of the affected partition only. If the log
+   does not have an offset, the task decides.
+4. A partition that two tasks read is fetched for them in turn, because a request names a partition once."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 Rules:
 
 1. One thread calls ``begin``, then ``step`` repeatedly, and ``finish`` at the end. Nothing here starts threads, or
-waits longer than a step may. 2. A partition's number decides its task, whatever the number of workers (``share``). A
-new partition goes to one task and moves no other. 3. A position is committed only after ``pre_commit`` has confirmed
-that the target has it. If that fails, the task returns to the committed position and gets the records again, with the
-whole batch that waits for another ``put``. 4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets
-partitions, and after a range could not be put. Until it responds, nothing is put. Then the group's offsets are only for
-people to look at. 5. The guard is asked before each put.
-"""
+   waits longer than a step may.
+2. A partition's number decides its task, whatever the number of workers (``share``). A new partition goes to one task
+   and moves no other.
+3. A position is committed only after ``pre_commit`` has confirmed that the target has it. If that fails, the task
+   returns to the committed position and gets the records again, with the whole batch that waits for another ``put``.
+4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets partitions, and after a range could not be put.
+   Until it responds, nothing is put. Then the group's offsets are only for people to look at.
+5. The guard is asked before each put."""
 
 from __future__ import annotations
 
