@@ -8,7 +8,8 @@ Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog`
    was called. So a worker that sends a record and then reads to the end has read this record.
 3. Temporary errors (a leader moves, a broker returns) are retried until the log is stopped. ``send`` fails after
    ``SEND_SECONDS``.
-4. Records of aborted transactions are left out. Reading to the end waits for open transactions there."""
+4. Records of aborted transactions are left out. Reading to the end waits for open transactions there.
+"""
 
 from __future__ import annotations
 

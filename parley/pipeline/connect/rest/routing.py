@@ -6,7 +6,8 @@ Rules:
    trace goes to the log.
 2. The worker forwards requests that only the leader of the group can serve
    (``parley.pipeline.connect.rest.forwarding``).
-3. A request that takes longer than the application's ``request_seconds`` is given up."""
+3. A request that takes longer than the application's ``request_seconds`` is given up.
+"""
 
 from __future__ import annotations
 

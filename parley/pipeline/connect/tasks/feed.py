@@ -7,7 +7,8 @@ Rules:
 2. The feed has its own connections: a broker that delays the response to a long poll delays nothing else.
 3. Temporary errors are retried for ever, with fresh metadata, after a pause of the affected partition only. If the log
    does not have an offset, the task decides.
-4. A partition that two tasks read is fetched for them in turn, because a request names a partition once."""
+4. A partition that two tasks read is fetched for them in turn, because a request names a partition once.
+"""
 
 from __future__ import annotations
 

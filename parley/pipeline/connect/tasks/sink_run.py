@@ -10,7 +10,8 @@ Rules:
    returns to the committed position and gets the records again, with the whole batch that waits for another ``put``.
 4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets partitions, and after a range could not be put.
    Until it responds, nothing is put. Then the group's offsets are only for people to look at.
-5. The guard is asked before each put."""
+5. The guard is asked before each put.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ Rules:
    ``errors.retry.delay.max.ms``.
 2. A record that still fails ends the task with ``errors.tolerance=none``. With ``all`` it is skipped, after it is
    logged and sent to the dead letter topic, if the connector's configuration says so.
-3. Errors of a connector's own ``put`` or ``poll`` are not tolerated."""
+3. Errors of a connector's own ``put`` or ``poll`` are not tolerated.
+"""
 
 from __future__ import annotations
 
