@@ -31,8 +31,11 @@ from parley.broker.security.principal import Principal
 from parley.broker.security.tls.principal_mapping import NoRuleMatches
 from parley.broker.security.tls.server import ServerTls
 
-HANDSHAKE_BYTES_MAX: Final = 256 << 10
-"""The most bytes that a client may send in a handshake: a long certificate chain takes 20 KiB."""
+HANDSHAKE_BYTES_MAX: Final = 128 << 10
+"""The most bytes that a client may send in a handshake: OpenSSL takes a certificate chain of 100 KiB. A long one has 20
+KiB, and Kafka's brokers take 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
+HANDSHAKE_RECEIVE_BYTES: Final = 16 << 10
+"""Received at a time in a handshake; while a step of it runs, at most twice as much waits."""
 RECEIVE_BYTES: Final = 256 << 10
 RECORDS_AT_ONCE: Final = 256
 """Records given to OpenSSL together. It takes 3 ms for as many that bring no data."""
@@ -154,7 +157,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._deadline = Deadline(self._loop, self._handshake_s, self._handshake_too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[:HANDSHAKE_RECEIVE_BYTES] if self._state is _HANDSHAKE else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         arrived = self._buffer[:nbytes]
@@ -169,7 +172,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._arrived += arrived
             if not self._is_stepping:
                 self._continue_handshake()
-            elif len(self._arrived) >= RECEIVE_BYTES:
+            elif len(self._arrived) >= HANDSHAKE_RECEIVE_BYTES:
                 self._watch_socket()
 
     def _feed(self, data: memoryview | bytearray, records_max: int) -> int:
@@ -188,7 +191,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     def _watch_socket(self) -> None:
         """Read the socket, or do not: the connection takes no more, or bytes that have arrived wait for their turn."""
         if self._state is _HANDSHAKE:
-            wanted = len(self._arrived) < RECEIVE_BYTES
+            wanted = len(self._arrived) < HANDSHAKE_RECEIVE_BYTES
         else:
             wanted = self._reading and not self._waits_for_turn
         if wanted is not self._socket_is_read:
@@ -381,6 +384,14 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     def write(self, data: Any) -> None:
         if not data or self._state is not _OPEN:
             return
+        try:
+            self._encrypt(data)
+        except ssl.SSLError as error:
+            assert self._connection is not None
+            self._connection.close(_reason(error, "TLS cannot send a response"))
+
+    def _encrypt(self, data: Any) -> None:
+        """Encrypt and send. Raises SSLError if the client has sent a part of a message for new keys."""
         if len(data) <= PIECE_BYTES:
             self._ssl.write(data)  # takes all of it: the memory is not bounded here, but by the sender
             self._flush()
@@ -438,6 +449,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 def _reason(error: BaseException, what: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLWantReadError):
+        return f"{what}: the client has sent a part of a TLS message"
     if isinstance(error, ssl.SSLError):
         return f"{what}: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, NoRuleMatches):

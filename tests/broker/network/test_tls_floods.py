@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
 
-from parley.broker.network.tls_channel import IDLE_RECORDS_MAX, RECEIVE_BYTES
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.network.tls_channel import HANDSHAKE_RECEIVE_BYTES, IDLE_RECORDS_MAX, RECEIVE_BYTES
 from parley.broker.network.tls_records import RecordEnds
 from parley.configuration.tls import tls_settings
 from parley.protocol.codec import request_frame
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.broker.network.harness import eventually, serving
 from tests.broker.network.test_tls import METADATA, Asked, by_hand, client_context, connected, files, tls
 from tests.support.tls_records import (
     ALERT,
     HANDSHAKE,
+    KEY_UPDATE,
     KEY_UPDATE_ASKS_FOR_ONE,
     HostileClient,
     hostile,
@@ -96,6 +102,48 @@ async def test_requests_may_follow_the_handshake_at_once(version: ssl.TLSVersion
         client.writer.write(client.outgoing.read())
         await eventually(lambda: len(asked.principals) == count)
         assert listener.metrics.failed_authentications == 0
+
+
+async def test_a_response_within_a_part_of_a_message_for_new_keys_ends_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, may_respond = asyncio.Event(), asyncio.Event()
+
+    async def respond(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        begun.set()
+        await may_respond.wait()
+        return MetadataResponse(brokers=[], topics=[])
+
+    async with serving({3: respond}, security=tls()) as listener:
+        client = await hostile(("127.0.0.1", listener.port), fresh_context, V13)
+        request = client.record(b"".join(request_frame(METADATA, 8, 7, None)))
+        await client.flood(request + client.record(KEY_UPDATE[:2], HANDSHAKE))
+        await begun.wait()
+        may_respond.set()
+        assert await client.is_closed()
+        client.writer.close()
+    assert [each.message for each in caplog.records] == ["connection closed"]
+    assert "a part of a TLS message" in caplog.records[0].__dict__["reason"]
+
+
+async def test_a_handshake_keeps_little_while_a_step_of_it_waits() -> None:
+    """The socket is not read any more, however much a client sends behind its first message."""
+    may_shake = threading.Event()
+    executor = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(executor)
+    async with serving({3: Asked()}, security=tls()) as listener, by_hand(listener, fresh_context()) as client:
+        executor.submit(may_shake.wait)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        hello = client.outgoing.read()
+        client.writer.write(hello)
+        await eventually(lambda: len(listener._channels) == 1)
+        (channel,) = listener._channels
+        client.writer.write(bytes(1 << 20))
+        await eventually(lambda: not channel._socket_is_read)
+        assert len(channel._arrived) < 2 * HANDSHAKE_RECEIVE_BYTES
+        may_shake.set()
+        await eventually(lambda: listener.metrics.failed_authentications == 1)
 
 
 async def test_the_rest_of_a_burst_is_read_when_a_paused_client_may_go_on() -> None:
