@@ -5,7 +5,7 @@ the client's listener, and the version of the response. Nothing in them belongs 
 decided for each request. They are kept until one of the three changes. Images are immutable, so the same object is the
 same topic.
 
-While this broker opens logs, the bytes depend on those, too. Then nothing is taken from here.
+While this broker opens logs of a topic, the bytes of the topic depend on those, too, and are not kept.
 """
 
 from __future__ import annotations
@@ -96,6 +96,14 @@ class ShownTopics:
             self._kept.topics[topic.name] = (topic, encoded)
             self._kept.size += size
         return encoded
+
+    def while_opening(self, view: ListenerView, opens_logs_of: Callable[[str], bool]) -> ShownTopics:
+        """Return the same topics for one request while this broker opens logs. ``view`` knows which are missing."""
+
+        def encode(version: int, view: ListenerView, topic: TopicImage) -> bytes:
+            return self._encode(version, view, topic) if opens_logs_of(topic.name) else self.encoded(topic)
+
+        return ShownTopics(self.image, self.version, view, encode)
 
     @property
     def all(self) -> EncodedArray | None:

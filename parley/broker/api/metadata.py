@@ -79,6 +79,10 @@ class HostedLogs(Protocol):
         """True while the logs of new partitions are being opened."""
         ...
 
+    def opens_logs_of(self, topic: str) -> bool:
+        """Return True while logs of the topic are being opened."""
+        ...
+
     def lacks_log(self, topic: str, index: int) -> bool:
         """Return True if this broker leads the partition but has not opened its log yet."""
         ...
@@ -89,6 +93,9 @@ class HostedLogs(Protocol):
 
 class _AllOpen:
     is_opening = False
+
+    def opens_logs_of(self, topic: str) -> bool:
+        return False
 
     def lacks_log(self, topic: str, index: int) -> bool:
         return False
@@ -198,12 +205,16 @@ class MetadataApi:
         image, version = self._metadata.image, context.api_version
         # Clients know LISTENER_NOT_FOUND since version 6 (KIP-207).
         unreachable = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        with_operations = request.include_topic_authorized_operations
-        if not with_operations and not self._logs.is_opening:
+        with_operations, logs = request.include_topic_authorized_operations, self._logs
+        if not with_operations and not logs.is_opening:
             return self._encoded.shown(image, context.listener, version, unreachable)
-        view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=self._logs.lacks_log)
-        operations = self._topic_operations(context) if with_operations else _not_asked
-        return ShownTopics(image, version, view, partial(_encoded_topic, operations=operations))
+        view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=logs.lacks_log)
+        if with_operations:
+            operations = self._topic_operations(context)
+            return ShownTopics(image, version, view, partial(_encoded_topic, operations=operations))
+        return self._encoded.shown(image, context.listener, version, unreachable).while_opening(
+            view, logs.opens_logs_of
+        )
 
     async def _create_absent(self, context: RequestContext, names: Iterable[str]) -> tuple[set[str], int]:
         """Create the missing topics that the client may describe and create.

@@ -74,6 +74,7 @@ class HostedPartitions:
         self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
+        self._topics_opening: dict[str, int] = {}  # and how many tasks open logs of each
         self._truncations: dict[Partition, asyncio.Future[None]] = {}  # done when the truncation has ended
 
     def __iter__(self) -> Iterator[Partition]:
@@ -154,9 +155,24 @@ class HostedPartitions:
                 case ConfigReplaced(resource):
                     self._reconfigure([resource.name] if resource.type == ResourceType.TOPIC else list(self.by_topic))
         if added:
-            opening = self._tasks.start(self._open(added, is_new), name="opening of new partitions")
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            self._start_opening(added, is_new)
+
+    def _start_opening(self, added: list[Partition], is_new: bool) -> None:
+        """Open the logs of partitions in the background."""
+        topics, by_topic = {partition.topic for partition in added}, self._topics_opening
+        for topic in topics:
+            by_topic[topic] = by_topic.get(topic, 0) + 1
+        opening = self._tasks.start(self._open(added, is_new), name="opening of new partitions")
+        self._opening.add(opening)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._opening.discard(task)
+            for topic in topics:
+                by_topic[topic] -= 1
+                if not by_topic[topic]:
+                    del by_topic[topic]
+
+        opening.add_done_callback(ended)
 
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
         """Begin to host the partitions of a topic that have a replica here. Returns them."""
@@ -289,9 +305,13 @@ class HostedPartitions:
         """True while the logs of new partitions are being opened."""
         return bool(self._opening)
 
+    def opens_logs_of(self, topic: str) -> bool:
+        """Return True while logs of the topic are being opened."""
+        return topic in self._topics_opening
+
     def lacks_log(self, topic: str, index: int) -> bool:
         """Return True if this broker leads the partition, but has not opened its log yet."""
-        if not self._opening:
+        if topic not in self._topics_opening:
             return False
         partition = self.by_topic.get(topic, {}).get(index)
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed

@@ -80,6 +80,9 @@ class Logs:
         self.missing: set[tuple[str, int]] = set()
         self.is_opening = False
 
+    def opens_logs_of(self, topic: str) -> bool:
+        return self.is_opening and any(topic == name for name, _ in self.missing)
+
     def lacks_log(self, topic: str, index: int) -> bool:
         return self.is_opening and (topic, index) in self.missing
 
@@ -151,7 +154,7 @@ class World:
                 self.change(ConfigReplaced(ConfigResource(ResourceType.TOPIC, name), {"retention.ms": "1"}))
             case 7, _:
                 self.logs.is_opening = not self.logs.is_opening
-                self.logs.missing = {(name, rng.randrange(3)) for name in NAMES}
+                self.logs.missing = {(name, rng.randrange(3)) for name in rng.sample(NAMES, 3)}
             case _, name:
                 right = (rng.choice(USERS), rng.choice((Operation.DESCRIBE, Operation.READ)), name)
                 if self.rights is not None:
@@ -325,6 +328,22 @@ def ask(topics: EncodedTopics, image: MetadataImage, version: int = 12, listener
     shown = topics.shown(image, listener, version, ErrorCode.LISTENER_NOT_FOUND)
     for topic in image.topics.values():
         shown.encoded(topic)
+
+
+def test_only_topics_whose_logs_are_being_opened_are_encoded_for_each_request() -> None:
+    world, encode_one = World(random.Random(1)), Counting()
+    topics = EncodedTopics(encode_one)
+    for name in "abc":
+        world.create(name)
+    ask(topics, world.image)
+    assert encode_one.taken() == ["a", "b", "c"]
+    for _ in range(2):
+        shown = topics.shown(world.image, "PLAINTEXT", 12, ErrorCode.LISTENER_NOT_FOUND)
+        opening = shown.while_opening(shown.view, {"b"}.__contains__)
+        assert opening.all is None
+        for topic in world.image.topics.values():
+            opening.encoded(topic)
+        assert encode_one.taken() == ["b"]
 
 
 def test_a_topic_is_encoded_again_only_when_its_bytes_may_differ() -> None:

@@ -138,6 +138,7 @@ async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> 
 
     class Logs:
         is_opening = True
+        opens_logs_of = staticmethod(bench.partitions.opens_logs_of)
         lacks_log = staticmethod(bench.partitions.lacks_log)
 
         async def opened(self, within_s: float | None = None) -> None:
