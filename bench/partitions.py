@@ -1,8 +1,8 @@
 """``python -m bench.partitions``: what partitions cost beside Apache Kafka: to create, to keep, and at a restart.
 
 One broker, topics of ``--per-topic`` partitions. A client waits after each creation until every partition has a leader,
-so a broker cannot gain by responding early. Few partitions get a record (``--used``), as in most clusters. The restart
-ends when the metadata names all leaders.
+so a broker cannot gain by responding early. Few partitions get a record (``--used``), as in most clusters. A restart
+ends when the metadata names all leaders. The second one comes after more records and ``kill -9``.
 """
 
 from __future__ import annotations
@@ -73,18 +73,20 @@ def use(broker: Measured, topics: int, per_topic: int, used: int) -> None:
         raise SystemExit("not all records were written")
 
 
-def restart(broker: Measured, partitions: int, figures: Figures) -> None:
-    """Stop the broker cleanly and start it again."""
+def restart(broker: Measured, partitions: int, figures: Figures, *, clean: bool) -> None:
+    """Stop the broker, cleanly or with ``kill -9``, and start it again."""
     assert broker.process is not None
+    after = "a clean stop" if clean else "kill -9"
     began = time.perf_counter()
-    broker.process.send_signal(signal.SIGTERM)
+    broker.process.send_signal(signal.SIGTERM if clean else signal.SIGKILL)
     broker.process.wait(STOP_SECONDS_MAX)
-    figures["clean stop, s", broker.name].append(time.perf_counter() - began)
+    if clean:
+        figures["clean stop, s", broker.name].append(time.perf_counter() - began)
     began = time.perf_counter()
     broker.start()
     wait_for_leaders(AdminClient({"bootstrap.servers": broker.bootstrap}), partitions)
-    figures["start with all leaders, s", broker.name].append(time.perf_counter() - began)
-    figures["CPU of that start, s", broker.name].append(broker.cpu_seconds())
+    figures[f"start with all leaders after {after}, s", broker.name].append(time.perf_counter() - began)
+    figures[f"CPU of the start after {after}, s", broker.name].append(broker.cpu_seconds())
 
 
 def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: Figures) -> None:
@@ -92,8 +94,9 @@ def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: F
     try:
         broker.start()
         create(broker, topics, per_topic, figures)
-        use(broker, topics, per_topic, used)
-        restart(broker, (topics + 1) * per_topic, figures)
+        for clean in (True, False):
+            use(broker, topics, per_topic, used)
+            restart(broker, (topics + 1) * per_topic, figures, clean=clean)
     finally:
         broker.stop()
 
