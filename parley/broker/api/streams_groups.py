@@ -210,21 +210,28 @@ def check_topic_names(request: StreamsGroupHeartbeatRequest) -> None:
 def _check_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
     """Raise INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY if a heartbeat breaks a rule, as Kafka does."""
     _check_supported(request)
-    for value, name in ((request.member_id, "MemberId"), (request.group_id, "GroupId"), (request.rack_id, "RackId")):
-        _require(value is None or value.strip() != "", f"{name} can't be empty.")
-        _require(value is None or len(value) <= ID_MAX, f"{name} is too long.")
-    tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
-    if request.member_epoch == JOIN:
+    _check_id(request.member_id, "MemberId")
+    _check_id(request.group_id, "GroupId")
+    _check_id(request.rack_id, "RackId")
+    epoch = request.member_epoch
+    if epoch == JOIN:
         _check_join(request)
-    elif request.member_epoch == LEAVE_STATIC:
+    elif epoch == LEAVE_STATIC:
         _require(False, "InstanceId can't be null.")
-    else:
-        text = f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2."
-        _require(request.member_epoch > LEAVE_STATIC, text)
-    is_whole = all(each is None for each in tasks) or all(each is not None for each in tasks)
+    elif epoch < LEAVE_STATIC:
+        _require(False, f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
+    has_none = request.active_tasks is None
+    is_whole = has_none is (request.standby_tasks is None) and has_none is (request.warmup_tasks is None)
     _require(is_whole, "If one task-type is non-null, all must be non-null.")
-    if request.member_epoch != JOIN:
+    if epoch != JOIN:
         _require(request.topology is None, "Topology can only be provided when (re-)joining.")
+
+
+def _check_id(value: str | None, name: str) -> None:
+    if value is not None and not value.strip():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
+    if value is not None and len(value) > ID_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is too long.")
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:

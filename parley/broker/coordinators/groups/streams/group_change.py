@@ -46,6 +46,8 @@ class StreamsGroupChange:
         self.group = group
         self.now_ms = now_ms
         self.settings = shard.streams_settings(group.group_id)
+        self.is_new = shard.streams_group(group.group_id) is not group
+        """True if the group does not exist yet."""
         self.records: list[KeyValue] = []
         self.timers: dict[Hashable, Timer | None] = {}
         self.statuses: list[Status] = []
@@ -67,11 +69,6 @@ class StreamsGroupChange:
     @property
     def group_id(self) -> str:
         return self.group.group_id
-
-    @property
-    def is_new(self) -> bool:
-        """True if the group does not exist yet."""
-        return self.shard.streams_group(self.group_id) is not self.group
 
     def decision(self, reply: T) -> Decision[T]:
         """Return all of it as a decision."""
