@@ -1,7 +1,8 @@
 """``python -m bench.share_groups``: a share group reads a topic, on Parley and on Apache Kafka in turn.
 
 The client is Kafka's ``ShareConsumerPerformance``. Each round is another group, which begins at the start of the topic
-and acknowledges every record. Quote the ratios: the figures depend on what else the machine does.
+and acknowledges every record. ``--cluster`` measures three brokers of each, with replication factor 3. Quote the
+ratios: the figures depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from bench.__main__ import Figures, spread, table
+from bench.cluster import KafkaCluster
 from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.replication import ReplicatedCluster
 from parley.protocol.client import Client
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 
@@ -51,7 +54,7 @@ async def begin_at_the_start(bootstrap: str, group: str) -> None:
             raise SystemExit(f"{group}: {response.responses[0].error_message}")
 
 
-def fill(broker: Measured, size: int, records: int) -> None:
+def fill(broker: Measured | ReplicatedCluster, size: int, records: int) -> None:
     """Create the topic and write the records."""
     broker.create_topic(TOPIC, PARTITIONS)
     words = ["produce", broker.bootstrap, TOPIC, "--partitions", str(PARTITIONS)]
@@ -59,7 +62,7 @@ def fill(broker: Measured, size: int, records: int) -> None:
     subprocess.run([sys.executable, "-m", "bench.load", *words], check=True, capture_output=True)
 
 
-def consume(broker: Measured, group: str, records: int, threads: int) -> tuple[float, float, float]:
+def consume(broker: Measured | ReplicatedCluster, group: str, records: int, threads: int) -> tuple[float, float, float]:
     """Read the records with a group. Returns its MB, MB per second, and the broker's processor seconds."""
     asyncio.run(begin_at_the_start(broker.bootstrap, group))
     before = broker.cpu_seconds()
@@ -74,14 +77,14 @@ def consume(broker: Measured, group: str, records: int, threads: int) -> tuple[f
     return megabytes, per_second, broker.cpu_seconds() - before
 
 
-def run(rounds: int, sizes: list[int], total: int, threads: int) -> Figures:
-    """Measure both brokers in turn."""
+def run(rounds: int, sizes: list[int], total: int, threads: int, *, clusters: bool) -> Figures:
+    """Measure both brokers, or both clusters, in turn."""
+    kinds: list[type[Measured] | type[ReplicatedCluster]]
+    kinds = [ReplicatedCluster, KafkaCluster] if clusters else [Parley, SharingKafka]
     figures: Figures = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
-            brokers: list[Measured] = [
-                kind(Path(folder) / f"{kind.__name__}-{size}") for kind in (Parley, SharingKafka)
-            ]
+            brokers = [kind(Path(folder) / f"{kind.__name__}-{size}") for kind in kinds]
             records = total // size
             for broker in brokers:
                 broker.start()
@@ -104,8 +107,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024])
     parser.add_argument("--total", type=int, default=200_000_000, help="bytes in the topic")
     parser.add_argument("--threads", type=int, default=1, help="share consumers in the client")
+    parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     options = parser.parse_args()
-    figures = run(options.rounds, options.sizes, options.total, options.threads)
+    figures = run(options.rounds, options.sizes, options.total, options.threads, clusters=options.cluster)
     print(table(figures))
     print(spread(figures))
 
