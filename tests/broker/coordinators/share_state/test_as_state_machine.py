@@ -92,7 +92,7 @@ def test_batches_that_no_leader_writes_are_passed_over() -> None:
 def test_a_leader_is_stored_by_its_first_read_only() -> None:
     """The record fences earlier leaders. To read again, or without an epoch, costs no record."""
     machine = SharePartitions()
-    machine.submit(partial(decisions.initialize, KEYS[0], 0, 0))
+    machine.submit(partial(decisions.initialize, KEYS[0], 0, 0, NO_CHECK))
     for leader_epoch, records in ((3, 1), (3, 0), (-1, 0), (4, 1)):
         before = machine.end
         machine.submit(partial(decisions.read, KEYS[0], leader_epoch))
