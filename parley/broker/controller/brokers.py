@@ -47,10 +47,10 @@ def register_broker(
     changes: list[Change] = [*raise_epochs(image, registration.broker_id, registration.seen_leader_epoch)]
     if changes:
         image = image.with_changes(changes)
-    if report is not None and (outdated := distrust_outdated(image, registration.broker_id, report)):
+    outdated = [] if report is None else distrust_outdated(image, registration.broker_id, report)
+    if outdated:
         changes += outdated
         image = image.with_changes(changes)
-        known = None if known is None else replace(known, log_dirs=())  # they may be outdated, too
     joined = replace(registration, fenced=False, seen=NO_TERM, seen_leader_epoch=NO_EPOCH)
     if known is not None and not known.fenced:
         if known.incarnation_id == registration.incarnation_id:
@@ -59,7 +59,7 @@ def register_broker(
         image = image.with_changes(changes)
     arrival = BrokerRegistered(joined)
     after = image.with_changes((arrival,))
-    condition = conditions(known, joined, report)
+    condition = conditions(known, joined, report, directories_count=not outdated)
     if condition is None:
         return Decision((*changes, arrival, *_elections(after, joined.broker_id, rules)), [])
     elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules)

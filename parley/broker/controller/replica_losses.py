@@ -7,6 +7,7 @@
   it: an older copy, or an exchanged directory. Otherwise it is suspect, and the recovery asks the broker again.
 * The same process has lost nothing when it registers again: it reports a failed disk as soon as it notices it.
 * A process that reports no log directories has a version that knows none of this. Its replicas count as unharmed.
+* If the store was set back, the directories in it may be outdated. Then only the reported logs count.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ ConditionOf = Callable[[UUID, int, PartitionState], Condition]
 
 
 def conditions(
-    known: BrokerRegistration | None, joined: BrokerRegistration, report: BrokerReport | None
+    known: BrokerRegistration | None,
+    joined: BrokerRegistration,
+    report: BrokerReport | None,
+    *,
+    directories_count: bool = True,
 ) -> ConditionOf | None:
     """Return the conditions of a broker's replicas; None if all are unharmed.
 
     ``known`` is the previous registration, ``joined`` the one that begins. Without a report, each replica counts as
-    suspect that is neither certainly unharmed nor certainly lost.
+    suspect that is neither certainly unharmed nor certainly lost. ``directories_count`` is False if the store was set
+    back: a replica may have moved to another directory since.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
         return None
@@ -48,12 +54,12 @@ def conditions(
         return None
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
     is_older_copy = known is not None and any(0 <= e < known.epoch for e in (joined.previous_epoch, joined.kept_epoch))
-    former = () if known is None else known.log_dirs
+    former = () if known is None or not directories_count else known.log_dirs
     is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration has the others only
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
         assigned = state.directory(joined.broker_id)
-        expected = former if assigned == UNASSIGNED_DIRECTORY else (assigned,)
+        expected = former if assigned == UNASSIGNED_DIRECTORY or not directories_count else (assigned,)
         if report is None:
             is_missing = not set(expected).issubset(joined.log_dirs)
             if is_older_copy or (is_missing and not is_any_offline):

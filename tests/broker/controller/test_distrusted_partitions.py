@@ -110,6 +110,18 @@ def test_a_broker_whose_log_knows_a_higher_epoch_brings_down_that_partition_only
     assert second.last_known_elr == (1, 2, 3), "the replica in the exchanged directory is not lost: it was moved"
 
 
+def test_a_replica_without_a_log_is_lost_also_if_the_store_was_set_back() -> None:
+    """The report counts, though the directories in the store do not."""
+    waiting = replace(STATE, isr=(), elr=(2,), leader=NO_LEADER)
+    before = image(waiting, STATE)
+    joining = broker(2, 7, incarnation=22)
+    only_second = BrokerReport(UUID(int=22), {(TOPIC, 1): log(7)})
+    decision = register_broker(before, joining, only_second, rules)
+    first, second = before.with_changes(decision.changes).topics["t"].partitions
+    assert (first.leader, first.elr) == (NO_LEADER, ())
+    assert (second.leader, second.leader_epoch) == (NO_LEADER, 8)
+
+
 def test_a_process_that_stayed_up_while_the_store_was_set_back_reports_too() -> None:
     before = image(STATE)
     decision = register_broker(before, broker(1, 7), report(1, log(8)), rules)
