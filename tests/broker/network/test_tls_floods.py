@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -116,9 +117,13 @@ async def test_a_response_within_a_part_of_a_message_for_new_keys_ends_the_conne
 
     async with serving({3: respond}, security=tls()) as listener:
         client = await hostile(("127.0.0.1", listener.port), fresh_context, V13)
-        request = client.record(b"".join(request_frame(METADATA, 8, 7, None)))
-        await client.flood(request + client.record(KEY_UPDATE[:2], HANDSHAKE))
+        await client.flood(client.record(b"".join(request_frame(METADATA, 8, 7, None))))
         await begun.wait()
+        (connection,) = listener._connections
+        channel: Any = connection._transport
+        await eventually(lambda: channel._idle_records == 0)
+        await client.flood(client.record(KEY_UPDATE[:4], HANDSHAKE))
+        await eventually(lambda: channel._idle_records == 1 and not channel._incoming.pending)
         may_respond.set()
         assert await client.is_closed()
         client.writer.close()
