@@ -9,20 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.election_rules import ElectionRules
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.leader_elections import (
     ElectionType,
-    elect_leaders,
+    elect_preferred_leaders,
     needing_election,
     rebalance_to_preferred,
 )
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
+from parley.broker.metadata.changes import Change
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint
 
@@ -31,9 +34,9 @@ ALTERED = 1000
 ROUNDS = 5
 
 
-def never(image: MetadataImage, topic: str) -> bool:
-    """Allow unclean election for no topic."""
-    return False
+def rules(image: MetadataImage, topic: str) -> ElectionRules:
+    """The default rules, for every topic."""
+    return ElectionRules()
 
 
 def registration(broker_id: int, epoch: int = 1) -> BrokerRegistration:
@@ -48,9 +51,9 @@ def cluster(rng: Random) -> MetadataImage:
     return image.with_changes(new_topics(image, rng, TOPICS, "topic").changes)
 
 
-def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> Decision[object]:
+def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> Decision[Any]:
     """Create topics, with as many requests as necessary."""
-    changes = []
+    changes: list[Change] = []
     for first in range(count):
         wanted = [NewTopic(f"{prefix}{first:04d}", configs={"retention.ms": "86400000"})]
         changes += create_topics(
@@ -63,7 +66,7 @@ def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> De
     return Decision(tuple(changes), None)
 
 
-def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object]:
+def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[Any]:
     """Remove a follower from the ISR of many partitions of a leader."""
     led = [each for each in image.partitions() if each[2].leader == leader][:count]
     wanted = [
@@ -76,27 +79,27 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object
         )
         for topic, index, state in led
     ]
-    return alter_partitions(image, leader, 1, wanted)
+    return alter_partitions(image, leader, 1, wanted, rules)
 
 
-def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[object]]]:
+def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[Any]]]:
     """The measured decisions, by their names in the output."""
-    lost = image.with_changes(fence_broker(image, 7, never).changes)
+    lost = image.with_changes(fence_broker(image, 7, rules).changes)
     moves = [Reassignment(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
-    moving = image.with_changes(alter_reassignments(image, moves, never).changes)
+    moving = image.with_changes(alter_reassignments(image, moves, rules).changes)
     return {
-        "a broker is lost": lambda: fence_broker(image, 7, never),
-        "a broker leaves in good order": lambda: hand_over_leadership(image, 7, 1, never),
-        "a broker comes back": lambda: register_broker(lost, registration(7, 2), never),
+        "a broker is lost": lambda: fence_broker(image, 7, rules),
+        "a broker leaves in good order": lambda: hand_over_leadership(image, 7, 1, rules),
+        "a broker comes back": lambda: register_broker(lost, registration(7, 2), None, rules),
         f"the ISR of {ALTERED} partitions changes": lambda: grown_isrs(image, 3, ALTERED),
         "the ISR of one partition changes": lambda: grown_isrs(image, 3, 1),
         f"a topic of {PARTITIONS} partitions is created": lambda: new_topics(image, rng, 1, "new"),
         "a topic is deleted": lambda: delete_topics(image, ["topic0007"], {}),
-        "preferred leaders everywhere": lambda: elect_leaders(
-            lost, ElectionType.PREFERRED, needing_election(lost, ElectionType.PREFERRED)
+        "preferred leaders everywhere": lambda: elect_preferred_leaders(
+            lost, needing_election(lost, ElectionType.PREFERRED), rules
         ),
-        "leaders are balanced (nothing to do)": lambda: rebalance_to_preferred(image, 10, 1000),
-        f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, never),
+        "leaders are balanced (nothing to do)": lambda: rebalance_to_preferred(image, 10, 1000, rules),
+        f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, rules),
         "moves are listed": lambda: Decision((), list_reassignments(moving, None)),
     }
 
@@ -121,7 +124,7 @@ def main() -> None:
         base = image
         changes = decide().changes
         if name.startswith(("a broker comes", "preferred")):
-            base = image.with_changes(fence_broker(image, 7, never).changes)
+            base = image.with_changes(fence_broker(image, 7, rules).changes)
         after = base.with_changes(changes)
         writes = writes_for(changes, after, base)
         size = sum(len(value or b"") for value in writes.values()) / 1024
