@@ -261,8 +261,11 @@ class _Loader:
 
         Retention, too, removes the first segments; until the recovery point is written, it leaves ``.deleted`` files.
         """
-        bases, start = _bases(self._directory), self.known.log_start_offset
-        if self.known.clean or self.known.recovery_point > start or not bases or bases[0] <= start:
+        start = self.known.log_start_offset
+        if self.known.clean or self.known.recovery_point > start:
+            return
+        bases = _bases(self._directory)
+        if not bases or bases[0] <= start:
             return
         if self.known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
             return  # files were removed; or the log began here, and only the checkpoints are lost
