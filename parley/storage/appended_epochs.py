@@ -40,7 +40,7 @@ class AppendedEpochs:
     """The leader epochs of the batches that were appended to one log on this boot of the machine."""
 
     def __init__(self, path: Path) -> None:
-        """Know nothing yet. ``path`` is where the file will be."""
+        """Begin without epochs. ``path`` is the path of the file that will be written."""
         self.path = path
         self._runs: tuple[EpochStart, ...] = ()
 

@@ -222,7 +222,7 @@ def incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResourc
 
 
 def _results(make: Callable[..., R], outcomes: dict[ResourceKey, KafkaError | None]) -> list[R]:
-    """The outcome of each resource, as ``make`` writes it in either response."""
+    """Build the result of each resource. ``make`` is the class of a result in one of the two responses."""
     return [
         make(
             error_code=ErrorCode.NONE if error is None else error.code,

@@ -27,11 +27,12 @@ def store_token(
     after: DelegationToken | None,
     max_per_requester: int,
 ) -> Decision[None]:
-    """Replace a token that is still as the broker knew it; None: there is no token.
+    """Create, change or remove a token, if the stored one is still ``before``.
 
-    Raises POLICY_VIOLATION if the principal that creates a token has ``max_per_requester`` already.
-    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the
-    token has been changed meanwhile. The client can repeat its request.
+    None as ``before`` means that there must be no token; None as ``after`` removes it. Raises POLICY_VIOLATION if the
+    principal that creates a token has ``max_per_requester`` already, UNSUPPORTED_VERSION if a broker of the cluster
+    cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the token has changed since. The client can repeat its
+    request.
     """
     check_all_support(SECURITY, image)
     if image.delegation_tokens.get(token_id) != before:

@@ -54,10 +54,10 @@ def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport
 
 
 def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> list[PartitionChanged]:
-    """Raise the leader epochs of a broker's partitions that wait for a recovery above ``leader_epoch``, which the
-    broker has seen. It may join after the controller has noticed that the store was set back.
+    """Raise the leader epochs of a broker's partitions that wait for a recovery above ``leader_epoch``.
 
-    Nothing else changes: most recoveries have another cause, and the replicas that were eligible last stay the same.
+    That is the highest epoch that the broker has seen: it may join after the controller has noticed that the store was
+    set back. The last eligible replicas stay the same, because most recoveries have another cause.
     """
     return [
         PartitionChanged(

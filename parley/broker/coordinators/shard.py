@@ -329,7 +329,7 @@ class Shard(Generic[S]):
         return [_Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
 
     def _take_effect(self, decision: Decision[Any], released: list[_Reply]) -> None:
-        """Give the replies that need not wait, set timers, and change what is not stored."""
+        """Send the replies that wait for no record, set timers, and apply the change to state that is not stored."""
         if not decision.records:
             for reply in released:
                 reply.give()

@@ -120,10 +120,10 @@ class Exporter:
         return [b"There are /metrics and /healthz.\n"]
 
     def _is_user(self, environ: WSGIEnvironment, *, must_be: bool) -> bool:
-        """True if no login is demanded, or the client has sent the right name and password.
+        """True if no login is required, or the client has sent a valid name and password.
 
-        A client that has sent a wrong password waits, and so does one that ``must_be`` a user and is none: guessing
-        passwords takes time.
+        A client with a wrong password waits for its response, so that guessing takes time. With ``must_be``, so does a
+        client without one.
         """
         rules = AccessRules() if self._access is None else self._access.current()
         if self._access is None or rules.users is None:

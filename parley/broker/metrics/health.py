@@ -76,7 +76,7 @@ class Health:
         self._troubles[what] = Trouble(text, fatal)
 
     def solved(self, what: str) -> None:
-        """Remove the problem with ``what``, if there is one."""
+        """Remove the problem called ``what``, if there is one."""
         self._troubles.pop(what, None)
 
     def problem(self, what: str) -> str:

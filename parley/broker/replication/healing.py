@@ -78,7 +78,7 @@ def facts_of(damage: DamagedRange) -> dict[str, object]:
 
 @dataclass(slots=True)
 class HealingCounts:
-    """What the healing has done since the start, for the metrics."""
+    """Counts of what was healed since the start of the broker, for the metrics."""
 
     ranges: int = 0
     bytes: int = 0

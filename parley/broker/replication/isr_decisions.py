@@ -2,9 +2,9 @@
 
 A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins as soon as it
 has all committed records and the log with which the leader's epoch began, if its broker is alive with the epoch it
-fetches with. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.) Only fetches since
-the controller last changed the partition's state count for joining: a follower that must remove its log has the
-controller change the state, stops fetching before, and so does not join before it has fetched its log again.
+fetches with. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.) Fetches before the
+controller's last change of the partition's state do not count. A follower that must remove its log stops fetching and
+lets the controller change the state. So it does not join before it has fetched its log again.
 """
 
 from __future__ import annotations

@@ -375,8 +375,10 @@ class SharePartition:
         self._has_changed = self._must_store_all = False
 
     def end_write(self, write: Write, *, is_stored: bool) -> None:
-        """Let the acknowledgements of a write hold, or undo them. After a failure the next write has everything: it is
-        not known what was stored."""
+        """Make the acknowledgements of a write final, or undo them.
+
+        After a failure it is unknown what was stored, so the next write contains the whole state.
+        """
         for first, last in write.pending:
             self._spans.change(first, last, _hold if is_stored else _undo)
         if not is_stored:

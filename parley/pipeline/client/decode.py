@@ -44,7 +44,7 @@ _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 class BadBatch(KafkaError):
     """A batch in the log that cannot be read. ``partition``, ``offset`` (of its first record) and ``next_offset`` say
-    which; reading can go on behind it from ``next_offset``, without its records."""
+    which. Reading can continue at ``next_offset``, without its records."""
 
     def __init__(self, partition: TopicPartition, header: BatchHeader, error: KafkaError) -> None:
         super().__init__(

@@ -198,6 +198,25 @@ def test_a_client_that_has_disconnected_acquires_nothing(directory: Path) -> Non
     run(scenario())
 
 
+def test_a_session_that_is_too_large_ends_and_its_records_go_to_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one, two = bench.member("one", topic), bench.member("two", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        with monkeypatch.context() as patch:
+            patch.setattr("parley.broker.api.share_fetch.sessions.PARTITIONS_MAX", 0)
+            with pytest.raises(KafkaError) as error:
+                await one.fetch(epoch=0)
+        assert error.value.code is ErrorCode.INVALID_REQUEST
+        assert await two.acquired(max_wait_ms=1000) == [(0, 3, 2)]
+
+    run(scenario())
+
+
 def test_a_group_whose_state_was_deleted_begins_again(directory: Path) -> None:
     """A member that the group has forgotten may still have a session."""
 

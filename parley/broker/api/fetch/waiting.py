@@ -121,7 +121,7 @@ class WaitingFetch(Delayed[Any]):
     # --- Looking ---
 
     def look_at(self, targets: Iterable[FetchTarget]) -> None:
-        """Look at partitions in this order: plan what each gets, and find the batches."""
+        """Plan what each partition gets, in this order, and find the batches. Without any, the fetch does not wait."""
         for target in targets:
             self._look_at(target)
         if not (self._found if self._session is None else self._session.targets):

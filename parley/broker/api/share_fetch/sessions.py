@@ -4,8 +4,9 @@ Rules of this module:
 
 * Epoch 0 begins a session, a higher epoch continues it and must be the next one, -1 ends it. A session belongs to a
   group, a member and a principal: no other principal can continue or end it.
-* A session ends with its connection, too. Its member's records are released then.
-* Clients choose how many partitions a session has. They are bounded: in one session, and in all together.
+* A session ends with its connection, too. Then the records that its member has of its partitions are released.
+* Clients choose how many partitions a session has. They are bounded: in one session, and in all together. A session
+  that exceeds a bound ends as with its connection.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class ShareSessions:
     def __init__(
         self, most: Callable[[], int], metrics: ShareGroupMetrics, on_ended: Callable[[ShareSession, bool], None]
     ) -> None:
-        """``most()`` is ``group.share.max.share.sessions``. ``on_ended`` is called when a session has ended because its
-        connection has; with True if it was the last one of its group, however it has ended."""
+        """``most()`` is ``group.share.max.share.sessions``. ``on_ended`` is called with False before this room ends a
+        session by itself, so that its records are released; with True after the last one of a group has ended."""
         self._most = most
         self._metrics = metrics
         self._on_ended = on_ended
@@ -134,6 +135,7 @@ class ShareSessions:
 
     def _check_size(self, session: ShareSession) -> None:
         if len(session.partitions) > PARTITIONS_MAX or self._metrics.session_partitions > ALL_PARTITIONS_MAX:
+            self._on_ended(session, False)
             self.end(session)
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The share sessions of this broker have too many partitions.")
 

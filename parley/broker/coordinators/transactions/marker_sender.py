@@ -252,8 +252,10 @@ class MarkerSender:
         error = completing.exception()
         if isinstance(error, KafkaError):
             self._not_completed(ending, error)
-        else:
-            self._drop(ending)
+            return
+        if error is not None:
+            _log.error("a transaction was not completed; its timer tries again", extra={"error": repr(error)})
+        self._drop(ending)
 
     def _not_completed(self, ending: _Ending, error: KafkaError) -> None:
         """Try again, unless this broker no longer coordinates the transaction."""

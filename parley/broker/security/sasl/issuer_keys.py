@@ -176,7 +176,7 @@ def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
 
 
 def _context(options: Mapping[str, str]) -> ssl.SSLContext:
-    """The trust in the issuer's server: the ``ssl.*`` options of the JAAS entry. Raises ValueError."""
+    """Return the TLS context that verifies the issuer's server, from the JAAS entry's ``ssl.*``. Raises ValueError."""
     try:
         return tls_settings({key: text for key, text in options.items() if key.startswith("ssl.")}).client_context()
     except BadKeyStore as error:

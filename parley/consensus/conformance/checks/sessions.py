@@ -297,7 +297,7 @@ async def _fill_executor() -> None:
 
 
 def _left(before: dict[str, int]) -> str:
-    """Describe what exceeds the earlier counts by more than three; empty if nothing does."""
+    """Describe the counts that have grown by more than three; empty if there are none."""
     more = {what: count - before[what] for what, count in _held().items()}
     return ", ".join(f"{count} {what}" for what, count in more.items() if count > 3)
 
