@@ -120,5 +120,6 @@ def validate_regex(pattern: str) -> None:
     try:
         re2.compile(pattern, options=options)
     except re2.error as error:
-        raise CommandError(f"'{pattern}' is not a valid regular expression of RE2: {error}.") from error
+        reason = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else error
+        raise CommandError(f"'{pattern}' is not a valid regular expression of RE2: {reason}.") from error
     print(f"Success: the regular expression '{pattern}' is valid.")
