@@ -16,6 +16,9 @@ from typing import Any
 
 RELEASES = ("4.3.1", "3.9.2")  # the newer one first
 
+OWN_TAG_MIN = 10_000
+"""Kafka does not reach this tag. Its brokers pass over Parley's own fields, whose tags begin here."""
+
 Json = dict[str, Any]
 NO_VERSIONS: frozenset[int] = frozenset()
 
@@ -34,6 +37,11 @@ def versions(text: str | None, highest: int) -> frozenset[int]:
 def snake_case(name: str) -> str:
     """Our name for a field: an underscore before each capital letter that follows a small letter or a digit."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def is_own(field: Any) -> bool:
+    """True for a field that Parley has added to a message of Kafka's."""
+    return field.tag is not None and field.tag >= OWN_TAG_MIN
 
 
 @dataclass(frozen=True, slots=True)
