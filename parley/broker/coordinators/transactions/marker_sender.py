@@ -254,7 +254,7 @@ class MarkerSender:
             self._not_completed(ending, error)
             return
         if error is not None:
-            _log.error("a transaction was not completed; its timer tries again", extra={"error": repr(error)})
+            self._failures.report("completing a transaction failed", error, asyncio.get_running_loop().time())
         self._drop(ending)
 
     def _not_completed(self, ending: _Ending, error: KafkaError) -> None:

@@ -41,10 +41,6 @@ app = App(
             "parley consume --topic jobs --share --group workers --property print.delivery=true",
             "as a member of a share group, with the number of deliveries of each record",
         ),
-        (
-            "parley consume --topic __consumer_offsets --from-beginning --formatter OffsetsMessageFormatter",
-            "the offsets that groups committed",
-        ),
     ],
 )
 
