@@ -96,7 +96,7 @@ def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the
         await world.client_process("admin").start(create(), name="admin")
         await world.until(is_in_sync, what="topic")
         copy = world.store.copy()
-        for machine in (*machines, *machines):
+        for machine in machines * 3:
             machine.shut_down()
             await world.until(lambda machine=machine: not machine.is_up, what="end")  # type: ignore[misc]
             machine.boot()

@@ -11,14 +11,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.consume.options import Options
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import reason_of, security_properties
-
-if TYPE_CHECKING:
-    from parley.tools.cli.consume import Options
 
 DEFAULT_GROUP: Final = "console-share-consumer"
 _SINCE: Final = "2.16"
