@@ -531,7 +531,8 @@ class Segment:
             if not self.size:
                 return -1
             try:
-                self._first_timestamp = next(self.batches(chunk=HEADER_SIZE))[1].max_timestamp
+                first = next(self.batches(chunk=HEADER_SIZE), None)
+                self._first_timestamp = -1 if first is None else first[1].max_timestamp
             except CorruptRecord as error:
                 _log.error("%r is damaged: %s", self, error)
                 self._first_timestamp = -1
