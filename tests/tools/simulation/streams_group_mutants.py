@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.broker.coordinators.groups.streams import group_change, heartbeats, reconciliation
+from parley.broker.coordinators.groups.streams import heartbeats, reconciliation, target_assignment
 from parley.broker.coordinators.groups.streams.group_change import StreamsGroupChange
 from parley.broker.coordinators.groups.streams.sticky_assignor import assign
 from parley.broker.coordinators.groups.streams.streams_group import (
@@ -84,7 +84,7 @@ def never_hand_over(patch: pytest.MonkeyPatch) -> None:
 def assign_no_copies(patch: pytest.MonkeyPatch) -> None:
     """The assignor knows nothing of standby tasks."""
     patch.setattr(
-        group_change, "assign", lambda members, subtopologies, standby_replicas: assign(members, subtopologies, 0)
+        target_assignment, "assign", lambda members, subtopologies, standby_replicas: assign(members, subtopologies, 0)
     )
 
 
