@@ -432,16 +432,23 @@ MUTANTS = (
         )
     ),
     *(
-        Mutant(mutate, range(2, 42), faults, share_groups=True, invariant=invariant, is_long=mutate in SHARE_SOAKS)
-        for mutate, faults, invariant in (
-            (share.end_locks_early, no_faults, "AcquiredByOne"),
-            (share.deliver_without_limit, no_faults, "DeliveredWithinCount"),
-            (share.forget_deliveries, kills, "DeliveredWithinCount"),
-            (share.store_no_outcome, kills, "AcknowledgedOnce"),
-            (share.confirm_unstored, kills, "AcknowledgedOnce"),
-            (share.archive_released, no_faults, "NoRecordSkipped"),
-            (share.send_other_records, no_faults, "NoRecordSkipped"),
-            (share.keep_locks, no_faults, "ShareProgress"),
+        Mutant(
+            mutate,
+            range(first, first + 40),
+            faults,
+            share_groups=True,
+            invariant=invariant,
+            is_long=mutate in SHARE_SOAKS,
+        )
+        for mutate, faults, first, invariant in (
+            (share.end_locks_early, no_faults, 2, "AcquiredByOne"),
+            (share.deliver_without_limit, no_faults, 2, "DeliveredWithinCount"),
+            (share.forget_deliveries, kills, 2, "DeliveredWithinCount"),
+            (share.store_no_outcome, kills, 2, "AcknowledgedOnce"),
+            (share.confirm_unstored, kills, 42, "AcknowledgedOnce"),
+            (share.archive_released, no_faults, 2, "NoRecordSkipped"),
+            (share.send_other_records, no_faults, 2, "NoRecordSkipped"),
+            (share.keep_locks, no_faults, 2, "ShareProgress"),
         )
     ),
     *(

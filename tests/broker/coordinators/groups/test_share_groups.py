@@ -222,12 +222,16 @@ def test_a_deleted_topic_does_not_wait_for_a_member() -> None:
     assert is_assignment_pending(group, IMAGE)
 
 
-def test_altering_partitions_that_do_not_exist_makes_no_group() -> None:
+def test_altering_partitions_that_do_not_exist_makes_an_empty_group() -> None:
+    """As in Kafka."""
+
     async def scenario() -> None:
         bench = Bench()
         shard = await bench.begin()
         altered = await bench.coordinated.groups.share.alter_offsets("g", {"t": {1: 5}})
         assert altered == {"t": {1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
-        assert shard.share_group("g") is None
+        group = shard.share_group("g")
+        assert group is not None
+        assert not group.stored.initializing
 
     run(scenario())
