@@ -12,14 +12,12 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
 
 if TYPE_CHECKING:
     from bench.replication import ReplicatedCluster
@@ -129,13 +127,10 @@ def main() -> None:
         return
     kinds: list[type[Measured]] = [Parley] if given.alone or not KAFKA.exists() else [Kafka, Parley]
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                broker = kind(Path(folder) / "broker")
-                total = given.mb * 1_000_000
-                measure(broker, sizes, partitions, total, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        broker = kind(folder)
+        total = given.mb * 1_000_000
+        measure(broker, sizes, partitions, total, figures)
     print(table(figures))
 
 

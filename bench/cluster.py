@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Kafka, Measured, free_port
+from bench.clusters import Kafka, Measured, free_port, turns
 from bench.replication import BROKERS, NO_SETTINGS, SMALL_BATCHES, ReplicatedCluster
 from parley.tools.checker import Trial
 
@@ -165,9 +164,6 @@ def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
     """Measure this many turns of each cluster."""
     kinds: list[type[ReplicatedCluster]] = [ReplicatedCluster] if alone else [KafkaCluster, ReplicatedCluster]
     figures: Figures = defaultdict(list)
-    for turn in range(rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder)), sizes, total, figures)
+    for kind, folder in turns(kinds, rounds):
+        measure(kind(folder), sizes, total, figures)
     return figures

@@ -8,8 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +23,24 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS_MAX = 180.0
 STOP_SECONDS_MAX = 180.0
 """Kafka needs a minute to close thousands of logs."""
+
+
+class Named(Protocol):
+    """A broker or a cluster, by its name in tables."""
+
+    name: str
+
+
+M = TypeVar("M", bound=Named)
+
+
+def turns(kinds: Sequence[type[M]], rounds: int) -> Iterator[tuple[type[M], Path]]:
+    """Return each kind of broker or cluster in turns, with a new folder, which is deleted after the turn."""
+    for turn in range(rounds):
+        for kind in kinds:
+            print(f"round {turn + 1} of {rounds}: {kind.name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+                yield kind, Path(folder) / "broker"
 
 
 def free_port() -> int:

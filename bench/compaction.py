@@ -8,8 +8,6 @@ cleaner has reached the active segment. Clients are idle meanwhile.
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -19,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from bench.__main__ import Figures, spread, table
-from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley
+from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley, turns
 
 TOPIC = "keyed"
 SETTINGS = {"log.cleaner.backoff.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "1000"}
@@ -136,11 +134,8 @@ def main() -> None:
     if not given.alone and KAFKA.exists():
         kinds.insert(0, CompactingKafka)
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder) / "broker"), given.keys, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        measure(kind(folder), given.keys, figures)
     print(table(figures))
     print(spread(figures))
 

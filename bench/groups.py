@@ -15,18 +15,16 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from bench.__main__ import Figures, spread, table
-from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -298,16 +296,14 @@ def main() -> None:
     if given.alone or not KAFKA.exists():
         kinds = [PatientParley]
     figures: Figures = defaultdict(list)
-    for _ in range(given.rounds):
-        for kind in kinds:
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                broker = kind(Path(folder) / "broker")
-                broker.start()
-                try:
-                    broker.create_topic(TOPIC, PARTITIONS)
-                    asyncio.run(measure(broker, given, figures))
-                finally:
-                    broker.stop()
+    for kind, folder in turns(kinds, given.rounds):
+        broker = kind(folder)
+        broker.start()
+        try:
+            broker.create_topic(TOPIC, PARTITIONS)
+            asyncio.run(measure(broker, given, figures))
+        finally:
+            broker.stop()
     print(table(figures))
     print(spread(figures))
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.__main__ import Figures, spread, table
 from bench.cluster import KafkaCluster
-from bench.clusters import KAFKA
+from bench.clusters import KAFKA, turns
 from bench.replication import ReplicatedCluster
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -210,11 +207,8 @@ def main() -> None:
     if not given.alone and KAFKA.exists():
         kinds.insert(0, KafkaCluster)
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder), SETTINGS), given.offsets // PARTITIONS, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        measure(kind(folder, SETTINGS), given.offsets // PARTITIONS, figures)
     print(table(figures))
     print(spread(figures))
 

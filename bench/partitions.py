@@ -10,17 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.__main__ import IDLE_SECONDS, Figures, spread, table
-from bench.clusters import KAFKA, STOP_SECONDS_MAX, Kafka, Measured, Parley
+from bench.clusters import KAFKA, STOP_SECONDS_MAX, Kafka, Measured, Parley, turns
 
 PATIENCE_S = 600.0
 
@@ -113,12 +110,9 @@ def main() -> None:
     if not given.alone and KAFKA.exists():
         kinds.insert(0, Kafka)
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                broker = kind(Path(folder) / "broker")
-                measure(broker, given.partitions // given.per_topic, given.per_topic, given.used, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        broker = kind(folder)
+        measure(broker, given.partitions // given.per_topic, given.per_topic, given.used, figures)
     print(table(figures))
     print(spread(figures))
 

@@ -13,7 +13,6 @@ import json
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -32,7 +31,7 @@ from confluent_kafka.admin import (
 )
 
 from bench.__main__ import Figures, table
-from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port
+from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port, turns
 from bench.secured_load import round_trip
 from tests.support.certificates import Authority
 
@@ -296,11 +295,8 @@ def main() -> None:
     if not given.alone and KAFKA.exists():
         kinds.insert(0, SecuredKafka)
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"turn {turn + 1}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder) / "broker"), given, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        measure(kind(folder), given, figures)
     print(table(figures))
 
 

@@ -18,18 +18,15 @@ when all in-sync replicas have them.
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
-from pathlib import Path
 
 from confluent_kafka import Producer
 
 from bench.__main__ import Figures, load, spread, table
 from bench.cluster import KafkaCluster
-from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
 from bench.replication import ReplicatedCluster
 
 PARTITIONS = 6
@@ -156,12 +153,9 @@ def main() -> None:
     if given.alone or not KAFKA.exists():
         kinds = kinds[1:]
     figures: Figures = defaultdict(list)
-    for turn in range(given.rounds):
-        for kind in kinds:
-            print(f"turn {turn + 1}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                broker, total = kind(Path(folder) / "broker"), given.mb * 1_000_000
-                measure(broker, given.producers, given.offered, given.seconds, total, figures)
+    for kind, folder in turns(kinds, given.rounds):
+        broker, total = kind(folder), given.mb * 1_000_000
+        measure(broker, given.producers, given.offered, given.seconds, total, figures)
     print(table(figures))
     print(spread(figures))
 
