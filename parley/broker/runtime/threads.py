@@ -10,7 +10,9 @@ import os
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
-READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION, CLOSING = 8, 4, 4, 1, 1, 16, 16
+from parley.storage.clean_shutdown import CLOSERS
+
+READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
 HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left to the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 
@@ -47,7 +49,7 @@ class Threads:
             groups=ThreadPoolExecutor(GROUPS, "groups"),
             messages=ThreadPoolExecutor(MESSAGES, "messages"),
             compaction=ThreadPoolExecutor(COMPACTION, "compaction"),
-            closing=ThreadPoolExecutor(CLOSING, "closing"),
+            closing=ThreadPoolExecutor(CLOSERS, "closing"),
         )
 
     async def close(self) -> None:

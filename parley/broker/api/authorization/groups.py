@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, R, Steps, after, listed, made_of, refusal, with_refused
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from parley.broker.coordinators.groups.responses import join_error
@@ -248,17 +248,25 @@ def _visible_topics(checks: Checks, context: RequestContext, answer: Any) -> Any
 def _unfetched(
     topic: OffsetFetchRequest.OffsetFetchRequestTopic, code: ErrorCode
 ) -> Steps[OffsetFetchResponse.OffsetFetchResponseTopic]:
-    partitions = yield from listed(
-        OffsetFetchResponse.OffsetFetchResponsePartition(
-            partition_index=index,
-            committed_offset=NO_OFFSET,
-            committed_leader_epoch=NO_EPOCH,
-            metadata="",
-            error_code=code,
-        )
-        for index in topic.partition_indexes
-    )
+    make = OffsetFetchResponse.OffsetFetchResponsePartition
+    partitions = yield from _without_offsets(make, topic.partition_indexes, code)
     return OffsetFetchResponse.OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+
+
+def _without_offsets(make: Callable[..., R], indexes: Iterable[int], code: ErrorCode) -> Steps[list[R]]:
+    """Return the partitions of a topic whose committed offsets the client may not see."""
+    return (
+        yield from listed(
+            make(
+                partition_index=index,
+                committed_offset=NO_OFFSET,
+                committed_leader_epoch=NO_EPOCH,
+                metadata="",
+                error_code=code,
+            )
+            for index in indexes
+        )
+    )
 
 
 def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, request: OffsetFetchRequest) -> Steps[Any]:
@@ -304,16 +312,8 @@ def _fetch_groups(checks: Checks, handler: Handler, context: RequestContext, req
 def _unfetched_of_group(
     topic: OffsetFetchRequest.OffsetFetchRequestTopics, code: ErrorCode
 ) -> Steps[OffsetFetchResponse.OffsetFetchResponseTopics]:
-    partitions = yield from listed(
-        OffsetFetchResponse.OffsetFetchResponsePartitions(
-            partition_index=index,
-            committed_offset=NO_OFFSET,
-            committed_leader_epoch=NO_EPOCH,
-            metadata="",
-            error_code=code,
-        )
-        for index in topic.partition_indexes
-    )
+    make = OffsetFetchResponse.OffsetFetchResponsePartitions
+    partitions = yield from _without_offsets(make, topic.partition_indexes, code)
     return OffsetFetchResponse.OffsetFetchResponseTopics(
         name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )

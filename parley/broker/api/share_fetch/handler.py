@@ -89,17 +89,16 @@ class ShareFetchApi:
             failures=FailureLog(_log),
         )
         self._is_offered = is_offered
-        self.sessions = ShareSessions(sessions_max, share_partitions.metrics, self._session_ended)
+        self.sessions = ShareSessions(
+            sessions_max,
+            share_partitions.metrics,
+            release=partial(released, self._parts),
+            on_last_ended=share_partitions.forget_group,
+        )
 
     def routes(self) -> dict[int, Handler]:
         """Return the handlers by API key."""
         return {ShareFetchRequest.API_KEY: self.fetch, ShareAcknowledgeRequest.API_KEY: self.acknowledge}
-
-    def _session_ended(self, session: ShareSession, is_last: bool) -> None:
-        if is_last:
-            self._parts.share_partitions.forget_group(session.key.group_id)
-        else:
-            released(self._parts, session)
 
     # --- ShareFetch ---
 

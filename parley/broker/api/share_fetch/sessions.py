@@ -70,13 +70,19 @@ class ShareSessions:
     """The share sessions of one broker."""
 
     def __init__(
-        self, most: Callable[[], int], metrics: ShareGroupMetrics, on_ended: Callable[[ShareSession, bool], None]
+        self,
+        most: Callable[[], int],
+        metrics: ShareGroupMetrics,
+        *,
+        release: Callable[[ShareSession], object],
+        on_last_ended: Callable[[str], None],
     ) -> None:
-        """``most()`` is ``group.share.max.share.sessions``. ``on_ended`` is called with False before this room ends a
-        session by itself, so that its records are released; with True after the last one of a group has ended."""
+        """``most()`` is ``group.share.max.share.sessions``. ``release`` releases the records of a session that is about
+        to end without a request of its member. ``on_last_ended`` is called with a group after its last session."""
         self._most = most
         self._metrics = metrics
-        self._on_ended = on_ended
+        self._release = release
+        self._on_last_ended = on_last_ended
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._of_group: dict[str, int] = {}
 
@@ -135,19 +141,19 @@ class ShareSessions:
 
     def _check_size(self, session: ShareSession) -> None:
         if len(session.partitions) > PARTITIONS_MAX or self._metrics.session_partitions > ALL_PARTITIONS_MAX:
-            self._on_ended(session, False)
+            self._release(session)
             self.end(session)
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The share sessions of this broker have too many partitions.")
 
     def end(self, session: ShareSession) -> None:
         """Forget a session. The caller has released its records."""
         if self._remove(session):
-            self._on_ended(session, True)
+            self._on_last_ended(session.key.group_id)
 
     def _disconnected(self, session: ShareSession) -> None:
         if self.has(session):
             self._metrics.disconnected += 1
-            self._on_ended(session, False)
+            self._release(session)
             self.end(session)
 
     def _remove(self, session: ShareSession) -> bool:

@@ -115,11 +115,12 @@ def validate_regex(pattern: str) -> None:
     """
     import re2  # takes a while to import, and only this option needs it
 
+    from parley.broker.coordinators.groups.consumer.regexes import reason_of
+
     options = re2.Options()
     options.log_errors = False
     try:
         re2.compile(pattern, options=options)
     except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else error
-        raise CommandError(f"'{pattern}' is not a valid regular expression of RE2: {reason}.") from error
+        raise CommandError(f"'{pattern}' is not a valid regular expression of RE2: {reason_of(error)}.") from error
     print(f"Success: the regular expression '{pattern}' is valid.")

@@ -83,11 +83,16 @@ def compiled(regex: str) -> Any:
     try:
         return re2.compile(regex, options=options)
     except re2.error as error:
-        text = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {text}.",
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason_of(error)}.",
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return why RE2 refuses an expression, from its ``re2.error``. The library has the reason as bytes."""
+    reason = error.args[0] if error.args else ""
+    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)
 
 
 @dataclass(frozen=True, slots=True)
