@@ -235,3 +235,15 @@ def test_altering_partitions_that_do_not_exist_makes_an_empty_group() -> None:
         assert not group.stored.initializing
 
     run(scenario())
+
+
+def test_altering_no_topics_makes_no_group() -> None:
+    """As in Kafka: a client without a right to any of the topics creates no group."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        shard = await bench.begin()
+        assert await bench.coordinated.groups.share.alter_offsets("g", {}) == {}
+        assert shard.share_group("g") is None
+
+    run(scenario())

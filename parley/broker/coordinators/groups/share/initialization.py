@@ -151,7 +151,7 @@ def begin_alteration(
         if topics.keys() & group.stored.deleting.keys():
             change.check_metadata(bump=True)
         _put_initializing(change, topics)
-    elif known is None:
+    elif wanted and known is None:
         change.put_stored(group.stored)  # Kafka creates the group, too, if none of the partitions exists
     return change.decision(Begun(change.epoch, topics))
 
