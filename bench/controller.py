@@ -14,14 +14,14 @@ from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import ElectionRules
-from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_elections import (
+from parley.broker.controller.elections.election_rules import ElectionRules
+from parley.broker.controller.elections.leader_elections import (
     ElectionType,
     elect_preferred_leaders,
     needing_election,
     rebalance_to_preferred,
 )
+from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics

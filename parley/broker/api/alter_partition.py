@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext

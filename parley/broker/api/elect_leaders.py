@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from parley.broker.api.requested_names import once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RulesOf
-from parley.broker.controller.leader_elections import (
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_elections import (
     ElectionOutcome,
     ElectionType,
     elect_preferred_leaders,
     needing_election,
 )
-from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse

@@ -13,7 +13,7 @@ from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.api.requested_names import more_than_once, named_twice, once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.reassignment import (
     Reassignment,
     ReassignmentOutcome,

@@ -22,8 +22,8 @@ from parley.broker.config.topic_config import TopicConfig, check_topic, warnings
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RulesOf
-from parley.broker.controller.leader_elections import reconcile_leaders
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_elections import reconcile_leaders
 from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
     Charge,

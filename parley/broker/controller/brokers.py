@@ -9,10 +9,10 @@ from uuid import UUID
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.distrusted_partitions import distrust_outdated, raise_epochs
-from parley.broker.controller.election_rules import ElectionRules, RulesOf
-from parley.broker.controller.leader_choice import elect_leader
-from parley.broker.controller.recovery_choice import Recovery, needs_recovery, recover_leader
-from parley.broker.controller.replica_losses import Condition, ConditionOf, conditions
+from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
+from parley.broker.controller.elections.leader_choice import elect_leader
+from parley.broker.controller.elections.replica_losses import Condition, ConditionOf, conditions
+from parley.broker.controller.elections.unclean_leader_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.features import check_can_read
 from parley.broker.metadata.image import MetadataImage
@@ -32,8 +32,8 @@ def register_broker(
     If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
     leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
     never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
-    (``replica_losses.py``). If its logs know higher leader epochs than the store, a recovery decides about these
-    partitions (``distrusted_partitions.py``).
+    (``elections/replica_losses.py``). If its logs know higher leader epochs than the store, a recovery decides about
+    these partitions (``distrusted_partitions.py``).
 
     A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
     higher epoch.
@@ -149,7 +149,7 @@ def _elections_after_loss(
     """Return the elections after the arrival of a broker whose replicas may have lost records.
 
     A partition with this one replica recovers here and now. The others are left to the recovery duty
-    (``unclean_recovery.py``).
+    (``elections/unclean_recovery.py``).
     """
     live = image.live_broker_ids()
     changes: list[Change] = []

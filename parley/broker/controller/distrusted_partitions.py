@@ -2,7 +2,7 @@
 
 The store may name replicas that have left the ISR since, and log directories that are no longer in use. Its leader
 epochs may be below those in the logs. So a partition loses its leader, its ISR and its ELR, and a recovery elects a
-leader by what all replicas report (``recovery_choice.py``), under an epoch above all that they know.
+leader by what all replicas report (``elections/unclean_leader_choice.py``), under an epoch above all that they know.
 
 No log has an epoch in which nothing was written. So each broker also reports the highest leader epoch that it has seen
 of any partition.

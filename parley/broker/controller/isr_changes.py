@@ -12,8 +12,8 @@ from uuid import UUID
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RulesOf
-from parley.broker.controller.leader_choice import next_partition_state
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_choice import next_partition_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState

@@ -1,9 +1,9 @@
 """Decisions that move partitions to other replicas (KIP-455).
 
 While a partition moves, its ``replicas`` are those of the target, in the target's order, followed by those that leave.
-The reassignment completes by itself, by the rule in ``leader_choice.py``, once all added replicas are in the ISR. To
-cancel it is to reassign the partition to the replicas that it had before. A second target replaces the first one, and
-replicas that only the first one wanted leave at once.
+The reassignment completes by itself, by the rule in ``elections/leader_choice.py``, once all added replicas are in the
+ISR. To cancel it is to reassign the partition to the replicas that it had before. A second target replaces the first
+one, and replicas that only the first one wanted leave at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
-from parley.broker.controller.leader_choice import next_partition_state
+from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.elections.leader_choice import next_partition_state
 from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage

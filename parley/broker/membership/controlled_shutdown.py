@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from parley.broker.controller.brokers import hand_over_leadership
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError

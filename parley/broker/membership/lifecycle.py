@@ -19,9 +19,9 @@ from typing import Any
 from uuid import UUID
 
 from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller, store_unavailable
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next_state
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower

@@ -21,9 +21,9 @@ from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, register_broker
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP

@@ -13,9 +13,9 @@ from parley.broker.api.transactional.markers import TransactionMarkers
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
 from parley.broker.coordinators.producer_ids import ProducerIds

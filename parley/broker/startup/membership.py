@@ -8,10 +8,13 @@ from uuid import UUID
 from parley.broker.config import BrokerConfig, TopicConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.delegation_tokens import remove_expired_periodically
-from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy, RulesOf
-from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy, RulesOf
+from parley.broker.controller.elections.periodic_elections import (
+    rebalance_leaders_periodically,
+    reconcile_leaders_periodically,
+)
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.report_requests import ReportRequests
-from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.producer_ids import PRODUCER_IDS, highest_producer_id
 from parley.broker.membership.identity import BROKER_IDS
 from parley.broker.membership.known_epochs import KnownEpochs

@@ -11,7 +11,7 @@ from typing import Any
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator

@@ -10,7 +10,7 @@ from parley.broker.api import elect_leaders as elections_module
 from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.controller.broker_reports import Replica
-from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.elections import (

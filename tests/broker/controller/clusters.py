@@ -7,7 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.decision import Decide, T
-from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
 from parley.broker.metadata.changes import Delta, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage

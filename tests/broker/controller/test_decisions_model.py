@@ -24,17 +24,17 @@ from parley.broker.controller.brokers import (
     unregister_broker,
 )
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_elections import (
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.elections.leader_elections import (
     ElectionType,
     elect_preferred_leaders,
     needing_election,
     rebalance_to_preferred,
     reconcile_leaders,
 )
+from parley.broker.controller.elections.unclean_leader_choice import recover_leaders
+from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
-from parley.broker.controller.recovery_choice import recover_leaders
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import (
     NewPartitions,

@@ -8,8 +8,8 @@ from uuid import UUID
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.brokers import register_broker
 from parley.broker.controller.distrusted_partitions import distrust_all, distrusted
-from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.recovery_choice import recover_leader
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.elections.unclean_leader_choice import recover_leader
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 

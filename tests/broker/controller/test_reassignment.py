@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from parley.broker.controller.brokers import fence_broker
-from parley.broker.controller.election_rules import RulesOf
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_choice import elect_leader, recovered
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_choice import elect_leader, recovered
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState

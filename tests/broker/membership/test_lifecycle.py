@@ -15,7 +15,7 @@ import pytest
 from parley.broker.api import forwarding
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import fence_broker
-from parley.broker.controller.election_rules import ElectionRules
+from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership import lifecycle as lifecycle_module
 from parley.broker.membership.controller_follower import ControllerFollower

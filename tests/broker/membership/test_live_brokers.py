@@ -12,8 +12,8 @@ import pytest
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica
 from parley.broker.controller.controller import Outranked
-from parley.broker.controller.election_rules import ElectionRules
-from parley.broker.controller.unclean_recovery import UncleanRecovery
+from parley.broker.controller.elections.election_rules import ElectionRules
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.membership import dead_process_detection, live_brokers
 from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata

@@ -12,10 +12,10 @@ import pytest
 
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import ElectionRules
+from parley.broker.controller.elections.election_rules import ElectionRules
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import TERMS
-from parley.broker.controller.unclean_recovery import UncleanRecovery
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.changes import Change, ConfigReplaced, TopicCreated
 from parley.broker.metadata.current import Metadata

@@ -23,7 +23,7 @@ from parley.broker.api.produce import ProduceApi
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import ElectionRules
+from parley.broker.controller.elections.election_rules import ElectionRules
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.leader_elections import ElectionType, reconcile_leaders
+from parley.broker.controller.elections.leader_elections import ElectionType, reconcile_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 from parley.broker.server import BrokerServer

@@ -11,7 +11,7 @@ import pytest
 
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import brokers
-from parley.broker.controller import leader_choice as election
+from parley.broker.controller.elections import leader_choice as election
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups import coordinator as group_coordinator
 from parley.broker.coordinators.groups import member_decisions, membership_change, offset_decisions

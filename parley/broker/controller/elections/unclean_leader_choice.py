@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
-from parley.broker.controller.leader_choice import recovered
+from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.elections.leader_choice import recovered
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.controller.leader_choice import elect_leader, next_partition_state, recovered
+from parley.broker.controller.elections.leader_choice import elect_leader, next_partition_state, recovered
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9)

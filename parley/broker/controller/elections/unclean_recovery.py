@@ -1,9 +1,9 @@
 """Recovery of partitions without eligible replicas (KIP-966): a duty of the controller.
 
 If every replica in the ISR and the ELR of a partition may have lost records, none of them is elected by itself. The
-controller asks the live replicas how far their logs reach, and elects a leader by the rule in ``recovery_choice.py``.
-It looks again when a broker registers, when the configuration changes, and after ``RETRY_S`` if a broker does not
-respond.
+controller asks the live replicas how far their logs reach, and elects a leader by the rule in
+``unclean_leader_choice.py``. It looks again when a broker registers, when the configuration changes, and after
+``RETRY_S`` if a broker does not respond.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from functools import partial
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.election_rules import RecoveryStrategy, RulesOf
-from parley.broker.controller.leader_elections import ElectionOutcome, elect_unclean_leaders
-from parley.broker.controller.leaderless_log import LeaderlessLog, Wait
-from parley.broker.controller.recovery_choice import Recovery, awaited_at_least, needs_recovery, recover_leaders
+from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.elections.leader_elections import ElectionOutcome, elect_unclean_leaders
+from parley.broker.controller.elections.leaderless_log import LeaderlessLog, Wait
+from parley.broker.controller.elections.unclean_leader_choice import (
+    Recovery,
+    awaited_at_least,
+    needs_recovery,
+    recover_leaders,
+)
 from parley.broker.metadata.changes import BrokerRegistered, ConfigReplaced, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage

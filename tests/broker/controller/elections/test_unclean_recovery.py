@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 
-from parley.broker.controller import leaderless_log, unclean_recovery
 from parley.broker.controller.broker_reports import OFFLINE, BrokerReport, Replica, ReplicaReport
 from parley.broker.controller.brokers import fence_broker, register_broker
-from parley.broker.controller.election_rules import RecoveryStrategy
-from parley.broker.controller.leaderless_log import Wait
-from parley.broker.controller.unclean_recovery import UncleanRecovery, wait_of
+from parley.broker.controller.elections import leaderless_log, unclean_recovery
+from parley.broker.controller.elections.election_rules import RecoveryStrategy
+from parley.broker.controller.elections.leaderless_log import Wait
+from parley.broker.controller.elections.unclean_recovery import UncleanRecovery, wait_of
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, DirectController, balanced, image_with

@@ -2,10 +2,8 @@
 
 * The leader is the first replica, in order of preference, that is alive and in the ISR. A leader that is both stays. If
   there is none, the first live replica in the ELR leads, and is then alone in the ISR. Otherwise the partition has no
-  leader, and only a recovery can elect one (``recovery_choice.py``).
-* Dead replicas leave the ISR, which may become empty. While it is smaller than ``min.insync.replicas``, the leader does
-  not advance the high watermark. So each replica that leaves it then has all committed records: it joins the ELR. The
-  ELR is cleared when the ISR is large enough again.
+  leader, and only a recovery can elect one (``unclean_leader_choice.py``).
+* Dead replicas leave the ISR, which may become empty. ``eligible_leader_replicas.py`` decides which join the ELR.
 * A ``suspect`` replica, which may have lost records, leaves both. If there is no leader then, it joins
   ``last_known_elr``, and the recovery waits for it. A ``lost`` replica leaves all three.
 * A reassignment (KIP-455) is complete when every replica it adds is in the ISR; those it removes leave at that moment.
@@ -17,6 +15,11 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from uuid import UUID
 
+from parley.broker.controller.elections.eligible_leader_replicas import (
+    eligible_replicas,
+    next_elr,
+    next_last_known_elr,
+)
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 from parley.protocol.sentinels import NO_EPOCH
 
@@ -55,14 +58,11 @@ def next_partition_state(
     if settled is known and known.leader in isr and not known.elr and not known.last_known_elr:
         return known  # by far the most frequent case
     settled = _complete(settled)
-    eligible = [
-        b for b in settled.replicas if (b in known.isr or b in known.elr) and b not in suspect and b not in lost
-    ]
+    eligible = eligible_replicas(known, settled.replicas, suspect, lost)
     leader = _leader(settled, eligible, live)
     isr = settled.isr or (() if leader == NO_LEADER else (leader,))
-    has_enough = len(isr) >= min(min_isr, len(settled.replicas))
-    elr = () if has_enough else tuple([broker for broker in eligible if broker not in isr])
-    last_known_elr = _last_known(known, settled, suspect, lost) if leader == NO_LEADER else ()
+    elr = next_elr(eligible, isr, len(settled.replicas), min_isr)
+    last_known_elr = next_last_known_elr(known, settled.replicas, suspect, lost) if leader == NO_LEADER else ()
     if (leader, isr, elr, last_known_elr) == (known.leader, known.isr, known.elr, known.last_known_elr) and (
         settled.replicas == known.replicas and settled.adding == known.adding and settled.removing == known.removing
     ):
@@ -102,15 +102,6 @@ def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int =
         last_known_elr=(),
         unclean_epoch=epoch if unclean else known.unclean_epoch,
     )
-
-
-def _last_known(
-    known: PartitionState, settled: PartitionState, suspect: Iterable[int], lost: Iterable[int]
-) -> tuple[int, ...]:
-    """Return the replicas that have left ISR and ELR while the partition had no leader, and may have all records."""
-    leaving = {*known.isr, *known.elr}.intersection(suspect)
-    remembered = leaving.union(known.last_known_elr).difference(lost)
-    return tuple([broker for broker in settled.replicas if broker in remembered])
 
 
 def _directories(known: PartitionState, replicas: tuple[int, ...]) -> tuple[UUID, ...]:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.leaderless_log import RESTART_S, LeaderlessLog, Wait
+from parley.broker.controller.elections.leaderless_log import RESTART_S, LeaderlessLog, Wait
 from parley.broker.logging.growing_interval import PAUSE_MAX_S
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.current import Metadata

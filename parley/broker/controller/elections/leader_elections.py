@@ -1,7 +1,7 @@
 """Decisions that elect leaders: on request (ElectLeaders), and to keep leadership on preferred replicas.
 
-This module decides which partitions need an election; ``leader_choice.py`` and ``recovery_choice.py`` decide which
-replica leads.
+This module decides which partitions need an election; ``leader_choice.py`` and ``unclean_leader_choice.py`` decide
+which replica leads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from uuid import UUID
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election_rules import ElectionRules, RulesOf
-from parley.broker.controller.leader_choice import elect_leader, next_partition_state
-from parley.broker.controller.recovery_choice import Recovery, recover_leaders
+from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
+from parley.broker.controller.elections.leader_choice import elect_leader, next_partition_state
+from parley.broker.controller.elections.unclean_leader_choice import Recovery, recover_leaders
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState

@@ -8,8 +8,8 @@ from functools import partial
 
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.election_rules import RulesOf
-from parley.broker.controller.leader_elections import rebalance_to_preferred, reconcile_leaders
+from parley.broker.controller.elections.election_rules import RulesOf
+from parley.broker.controller.elections.leader_elections import rebalance_to_preferred, reconcile_leaders
 
 ELECTIONS_MAX = 1000
 """Leaders that one decision moves at most, so that the decisions behind it do not wait long."""

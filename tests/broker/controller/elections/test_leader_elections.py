@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
-from parley.broker.controller.leader_elections import (
+from parley.broker.controller.elections.leader_elections import (
     ElectionOutcome,
     ElectionType,
     elect_other_leaders,

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.controller.broker_reports import MISSING, OFFLINE, BrokerReport, ReplicaReport
-from parley.broker.controller.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.recovery_choice import Choice, choose_leader, needs_recovery, recover_leaders
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
+from parley.broker.controller.elections.unclean_leader_choice import (
+    Choice,
+    choose_leader,
+    needs_recovery,
+    recover_leaders,
+)
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, aggressive, balanced, image_with

@@ -11,8 +11,11 @@ from parley.broker.config import BrokerConfig, TopicConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.configs import ConfigChange
-from parley.broker.controller.election_rules import ElectionRules
-from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
+from parley.broker.controller.elections.election_rules import ElectionRules
+from parley.broker.controller.elections.periodic_elections import (
+    rebalance_leaders_periodically,
+    reconcile_leaders_periodically,
+)
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
