@@ -13,8 +13,9 @@ create a topic that a client has named, to list offsets) needs ClusterAction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
+from types import GeneratorType
 from typing import Any, Final
 
 from parley.broker.api.authorization import groups, records, share_groups, streams_groups, topics, transactions
@@ -145,7 +146,8 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
 
 def _checked(guard: Guard, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
     result = guard(checks, handler, context, request)
-    return in_turns(result) if isinstance(result, Generator) else result
+    # Not collections.abc.Generator: the coroutine of a handler that has begun (at_once) has the methods of one, too.
+    return in_turns(result) if isinstance(result, GeneratorType) else result
 
 
 def _on_cluster(row: Requirement, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:

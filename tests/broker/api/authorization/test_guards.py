@@ -16,6 +16,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
+from parley.broker.runtime.first_step import at_once
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AuthorizationDecision, Authorizer
@@ -479,6 +480,33 @@ async def test_a_response_that_waits_stays_a_future() -> None:
             changed.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+
+@pytest.mark.parametrize("api_key", sorted(GUARDS.keys() | WHOLE_CLUSTER.keys()), ids=lambda key: APIS[key].name)
+async def test_a_handler_that_has_begun_and_waits_is_awaited(api_key: int) -> None:
+    """EndTxn waits so for the other replicas: no guard may take the rest of its work for its own steps."""
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def when_written(context: RequestContext, request: Any) -> Response:
+        await written
+        return handler(context, request)
+
+    def begun(context: RequestContext, request: Any) -> Any:
+        return at_once(when_written(context, request))
+
+    authorization = Authorization(AllBut(), AuditLog(lambda: 0.0), broker_listeners=("PLAINTEXT",))
+    routes = guarded({api_key: begun}, authorization, metadata())
+    version = APIS[api_key].request.VERSIONS.max
+    request: Any = filled(APIS[api_key].request, version, TOPIC_ID)
+    if (change := CHANGES.get((APIS[api_key].name, ResourceType.TOPIC))) is not None:
+        change(request)
+    fit(request, version)
+    name_topics_once(request, version)
+    response = routes[api_key](context_of(api_key, version), request)
+    written.set_result(None)
+    while isawaitable(response):
+        response = await response
+    assert isinstance(response, Response)
 
 
 def test_without_an_authorizer_there_are_no_guards() -> None:
