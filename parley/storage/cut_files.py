@@ -22,7 +22,7 @@ from pathlib import Path
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checkpoints import sync_directory
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.log import Log
 
 _log = logging.getLogger(__name__)

@@ -21,11 +21,14 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention
-from parley.storage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.checkpoints import INT64_MAX
-from parley.storage.compaction import MAP_BYTES, MAP_LOAD_FACTOR
-from parley.storage.damage import DamagedRange
-from parley.storage.dirtiness import Dirtiness, measure
+from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
+from parley.storage.compaction.dirtiness import Dirtiness, measure
+from parley.storage.compaction.log_compaction import LogCompaction, LogToCompact
+from parley.storage.compaction.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.mending import MendedLog, Mending
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
@@ -41,17 +44,14 @@ from parley.storage.log_append import (
     runs,
     whole_batches,
 )
-from parley.storage.log_compaction import LogCompaction, LogToCompact
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
-from parley.storage.mending import MendedLog, Mending
 from parley.storage.partition_metadata import write_topic_id
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_log import ReadableLog
 from parley.storage.recovery import LastKnown
-from parley.storage.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
 from parley.storage.segment import Segment
 from parley.storage.timestamp_lookup import FoundRecord
 
@@ -354,7 +354,7 @@ class Log(ReadableLog):
     # --- Compaction ---
 
     def dirtiness(self, now_ms: int, *, if_flushed: bool = False) -> Dirtiness:
-        """How much of the log compaction has not processed yet (``parley.storage.dirtiness``). Blocks.
+        """How much of the log compaction has not processed yet (``parley.storage.compaction.dirtiness``). Blocks.
 
         With ``if_flushed``, as it would be if all sealed segments were on disk, and the checkpoint said so. Raises
         ``KafkaError`` KAFKA_STORAGE_ERROR.

@@ -27,6 +27,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
+from parley.storage.damage.mending import Mending
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
@@ -36,7 +37,6 @@ from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, par
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogPlace, LogSettings
-from parley.storage.mending import Mending
 from parley.storage.shortage import RESERVES, reserve_for
 
 T = TypeVar("T")

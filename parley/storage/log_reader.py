@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.log_integrity import DamagedOffset, LogIntegrity
+from parley.storage.damage.log_integrity import DamagedOffset, LogIntegrity
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile, batches
 from parley.storage.shortage import no_memory

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage import recovery, timestamp_lookup
-from parley.storage.appended_epochs import AppendedEpochs
-from parley.storage.damage import DamagedRange
+from parley.storage.compaction.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
+from parley.storage.compaction.removed_tombstones import RemovedTombstones
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
-from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
-from parley.storage.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
-from parley.storage.removed_tombstones import RemovedTombstones
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
 from parley.storage.shortage import no_memory, reserve_for

@@ -24,11 +24,13 @@ from typing import Final
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage import altered_epochs
-from parley.storage.appended_epochs import AppendedEpochs
-from parley.storage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.checkpoints import sync_directory
-from parley.storage.damage import DamagedBytes, DamagedRange
+from parley.storage.damage import altered_epochs
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange
+from parley.storage.damage.segment_check import Extent, check
+from parley.storage.damage.segment_digest import SegmentDigest, read_digest, remove_digest
 from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
@@ -43,8 +45,6 @@ from parley.storage.segment import (
     base_offset_of,
     file_name,
 )
-from parley.storage.segment_check import Extent, check
-from parley.storage.segment_digest import SegmentDigest, read_digest, remove_digest
 from parley.storage.segment_file import LOOKUP_CHUNK, SegmentFile, read_batch
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex

@@ -22,11 +22,8 @@ from typing import Final
 
 from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.damage import DamagedBytes
-from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
-from parley.storage.log_config import LogConfig
-from parley.storage.offset_index import OffsetIndex, OffsetPosition
-from parley.storage.segment_digest import (
+from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.damage.segment_digest import (
     DigestBuilder,
     SegmentDigest,
     read_digest,
@@ -34,10 +31,13 @@ from parley.storage.segment_digest import (
     sync_digest,
     write_digest,
 )
+from parley.storage.damage.unverified_spans import Spans, without
+from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
+from parley.storage.log_config import LogConfig
+from parley.storage.offset_index import OffsetIndex, OffsetPosition
 from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
 from parley.storage.time_index import TimeIndex, TimestampOffset
 from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
-from parley.storage.unverified_spans import Spans, without
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"

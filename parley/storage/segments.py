@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 
 from parley.storage.checkpoints import sync_directory
+from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
-from parley.storage.log_integrity import LogIntegrity
 from parley.storage.log_reader import Failed, LogEnd, LogReader
 from parley.storage.segment import DELETED, LOG_SUFFIX, Segment
 

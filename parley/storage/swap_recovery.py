@@ -14,6 +14,7 @@ from pathlib import Path
 
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checkpoints import sync_directory
+from parley.storage.damage.segment_digest import read_digest
 from parley.storage.segment import (
     CLEANED,
     DELETED,
@@ -27,7 +28,6 @@ from parley.storage.segment import (
     base_offset_of,
     file_name,
 )
-from parley.storage.segment_digest import read_digest
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 
 _log = logging.getLogger(__name__)

@@ -651,7 +651,7 @@ class TestFailingDisk:
         with monkeypatch.context() as patch:
             patch.setattr("parley.storage.log_reader.LogReader.plan", failing)
             patch.setattr("parley.storage.timestamp_lookup.latest", failing)
-            patch.setattr("parley.storage.log_integrity.LogIntegrity.verify", failing)
+            patch.setattr("parley.storage.damage.log_integrity.LogIntegrity.verify", failing)
             for work in (
                 lambda: log.read(0, 1000, up_to=100),
                 log.max_timestamp,

@@ -17,11 +17,11 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
-from parley.storage.appended_epochs import APPENDED_EPOCHS
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
-from tests.storage.compactions import compacted
+from tests.storage.compaction.compactions import compacted
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 
 INDEXES = (".index", ".timeindex")
@@ -755,7 +755,7 @@ class TestOlderFormats:
 
 
 def test_a_batch_that_says_it_is_huge_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.storage.checked_batches.LARGE_BATCH", 3 << 20)
+    monkeypatch.setattr("parley.storage.damage.checked_batches.LARGE_BATCH", 3 << 20)
     log = open_log(tmp_path)
     append(log, b"a")
     log.release()

@@ -11,7 +11,7 @@ from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.messages.log_verification import VerifyLogsRequest, VerifyLogsResponse
-from parley.storage.scrubber import Scrubber
+from parley.storage.damage.scrubber import Scrubber
 
 
 class LogVerificationApi:

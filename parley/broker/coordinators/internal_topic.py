@@ -20,9 +20,9 @@ from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.control_batch import ControlType, read_marker
 from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import Log, Origin
-from parley.storage.log_integrity import DamagedOffset
 
 READ_BYTES: Final = 5 * 1024 * 1024
 """Bytes that one read takes while a shard is loaded (Kafka's default for ``*.load.buffer.size``)."""

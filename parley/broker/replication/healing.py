@@ -36,9 +36,9 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import HandOverLeadershipRequest, HandOverLeadershipResponse
 from parley.protocol.records.batch_header import headers
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.mending import CompactedOtherwise, Mending
 from parley.storage.log_manager import LogManager
-from parley.storage.mending import CompactedOtherwise, Mending
 
 _log = logging.getLogger(__name__)
 

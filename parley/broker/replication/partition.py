@@ -29,10 +29,10 @@ from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import INT64_MAX
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import AppendInfo, Log, LogRead, Origin
 from parley.storage.log_config import NEVER, LogConfig
-from parley.storage.log_integrity import DamagedOffset
 
 _log = logging.getLogger(__name__)
 

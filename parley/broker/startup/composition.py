@@ -56,9 +56,9 @@ from parley.broker.startup.replication import Replication, make_replication
 from parley.broker.startup.store import Joined
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
-from parley.storage.log_cleaner import LogCleaner
+from parley.storage.compaction.log_cleaner import LogCleaner
+from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager
-from parley.storage.scrubber import Scrubber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

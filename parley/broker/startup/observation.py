@@ -72,9 +72,9 @@ from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
-from parley.storage.log_cleaner import LogCleaner
+from parley.storage.compaction.log_cleaner import LogCleaner
+from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager
-from parley.storage.scrubber import Scrubber
 
 LATE_MS = 300_000
 """How long after the longest timeout a transaction counts as late, as in Kafka: its marker may still be on its way."""

@@ -18,9 +18,9 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.membership import Membership
-from parley.storage.cleaner_worker import ProcessWorker, ThreadWorker
-from parley.storage.log_cleaner import CleanerSettings, LogCleaner
-from parley.storage.scrubber import Scrubber, ScrubSettings
+from parley.storage.compaction.cleaner_worker import ProcessWorker, ThreadWorker
+from parley.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
+from parley.storage.damage.scrubber import Scrubber, ScrubSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

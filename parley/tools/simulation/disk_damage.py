@@ -14,9 +14,9 @@ from random import Random
 
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.altered_epochs import ELECTIONS_UNNOTED
-from parley.storage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.boot_id import BOOT_FILE
+from parley.storage.damage.altered_epochs import ELECTIONS_UNNOTED
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
 from parley.storage.segment import LOG_SUFFIX
 from parley.tools.simulation.disk import Disk

@@ -20,13 +20,13 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.mending import Mending
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from parley.storage.mending import Mending
 from parley.storage.segment import LOG_SUFFIX
 from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
-from tests.storage.compactions import compacted, table
+from tests.storage.compaction.compactions import compacted, table
 
 SMALL = LogConfig(segment_bytes=4096, min_insync_replicas=1)
 """Each segment holds a few batches."""

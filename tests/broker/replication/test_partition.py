@@ -18,10 +18,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage.checkpoints import INT64_MAX
-from parley.storage.damage import DamagedRange
+from parley.storage.compaction.removed_tombstones import CHECKPOINT, RemovedTombstones
+from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
-from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
 

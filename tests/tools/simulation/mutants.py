@@ -35,13 +35,14 @@ from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, read_header
-from parley.storage import checkpoints, compaction, durability, producer_snapshots, recovery, segments
-from parley.storage._offset_map import OffsetMap, note_keys
-from parley.storage.compaction_batches import Batch, with_records
+from parley.storage import checkpoints, durability, producer_snapshots, recovery, segments
+from parley.storage.compaction import compactor
+from parley.storage.compaction._offset_map import OffsetMap, note_keys
+from parley.storage.compaction.compacted_batches import Batch, with_records
+from parley.storage.compaction.removed_tombstones import RemovedTombstones
+from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.log import Log
-from parley.storage.log_integrity import LogIntegrity
 from parley.storage.meta_properties import DirectoryIdentity
-from parley.storage.removed_tombstones import RemovedTombstones
 from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import TRANSFERS, Outcome, Settings, simulate
 from tests.tools.simulation import consumer_group_mutants as consumer
@@ -119,7 +120,7 @@ def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
     def note_next(records: bytes, count: int, base_offset: int, start: int, keys: OffsetMap) -> bool:
         return note_keys(records, count, base_offset + 1, start, keys)
 
-    patch.setattr(compaction, "note_keys", note_next)
+    patch.setattr(compactor, "note_keys", note_next)
 
 
 def close_gaps(patch: pytest.MonkeyPatch) -> None:
@@ -134,7 +135,7 @@ def close_gaps(patch: pytest.MonkeyPatch) -> None:
         data = assemble(kept.header._replace(length=length, base_timestamp=close[0].timestamp), body)
         return Batch(read_header(data), data, kept.end)
 
-    patch.setattr(compaction, "with_records", renumbered)
+    patch.setattr(compactor, "with_records", renumbered)
 
 
 def forget_removed_tombstones(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from parley.protocol.records.batch_header import headers
 from parley.storage.log_config import LogConfig
 from parley.storage.shortage import MEMORY, no_memory
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
-from tests.storage.compactions import compacted
+from tests.storage.compaction.compactions import compacted
 from tests.support.memory import nothing_is_in_memory
 
 MAX = 1 << 30

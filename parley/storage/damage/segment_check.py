@@ -28,13 +28,13 @@ from parley.protocol.records.batch_header import (
     Buffer,
 )
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage import appended_epochs
-from parley.storage.appended_epochs import AppendedEpochs
-from parley.storage.checked_batches import CheckedBatch, CheckedBatches
-from parley.storage.damage import DamagedBytes, joined
+from parley.storage.damage import appended_epochs
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes, joined
+from parley.storage.damage.segment_digest import NO_BATCHES, BlockSums, SegmentDigest, added
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import Segment
-from parley.storage.segment_digest import NO_BATCHES, BlockSums, SegmentDigest, added
 
 READ: Final = 256 << 10
 """Read at a time: what a core's cache holds."""

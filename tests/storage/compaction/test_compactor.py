@@ -19,20 +19,21 @@ from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, read_hea
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, read_marker
 from parley.protocol.records.record import Record
-from parley.storage import compacted_segments, log_compaction, producer_row
-from parley.storage.batch_retention import InconsistentTransactions, TransactionsSeen
+from parley.storage import producer_row
 from parley.storage.checkpoints import sync_directory
-from parley.storage.compaction import CompactedGroup, Uncleanable, compact
-from parley.storage.dirtiness import Dirtiness, choose
+from parley.storage.compaction import compacted_segments, log_compaction
+from parley.storage.compaction.batch_retention import InconsistentTransactions, TransactionsSeen
+from parley.storage.compaction.compactor import CompactedGroup, Uncleanable, compact
+from parley.storage.compaction.dirtiness import Dirtiness, choose
+from parley.storage.compaction.log_cleaner import Verdict, verdict
+from parley.storage.compaction.removed_tombstones import CHECKPOINT, RemovedTombstones
 from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
 from parley.storage.log_append import AppendInfo
-from parley.storage.log_cleaner import Verdict, verdict
 from parley.storage.log_config import LogConfig
-from parley.storage.removed_tombstones import CHECKPOINT, RemovedTombstones
 from parley.storage.segment import LOG_SUFFIX, Segment
 from parley.storage.transaction_index import AbortedTransaction
-from tests.storage.compactions import batches, committed, compacted, end_transaction, settled, table
+from tests.storage.compaction.compactions import batches, committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, check_segment, open_log, reopened
 from tests.support.faulty_files import only_below
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final, Protocol
 
-from parley.storage.compaction import CompactedGroup, CompactionRequest, CompactionResult, compact
+from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, compact
 
 NICE: Final = 10
 """A tenth of the CPU time of a broker that needs the same core. Linux derives the priority for the disk from it."""
@@ -51,7 +51,7 @@ class Worker(Protocol):
     """Compacts one log at a time."""
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
-        """As ``parley.storage.compaction.compact``, reading and writing at most so many bytes per second. Blocks.
+        """As ``compactor.compact``, reading and writing at most so many bytes per second. Blocks.
 
         ``adopt`` is called in the calling thread. When this ends in any way, nothing writes files any more. Raises
         ``WorkerEnded`` too, and then this worker cannot be used again; and ``WorkerNotStarted``.
@@ -188,7 +188,7 @@ class ProcessWorker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None and not self._stopped:
-            command = [sys.executable, "-c", "from parley.storage.cleaner_worker import main; main()"]
+            command = [sys.executable, "-c", "from parley.storage.compaction.cleaner_worker import main; main()"]
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             except OSError as error:

@@ -33,11 +33,11 @@ from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_TIMESTAMP
-from parley.storage._offset_map import shift_timestamps
-from parley.storage.checked_batches import CheckedBatch, CheckedBatches
-from parley.storage.damage import DamagedBytes
+from parley.storage.compaction._offset_map import shift_timestamps
+from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.damage.segment_digest import DigestBuilder, read_digest
 from parley.storage.segment import DIGEST_SUFFIX, LOG_SUFFIX, Segment
-from parley.storage.segment_digest import DigestBuilder, read_digest
 from parley.storage.segment_file import SegmentFile
 
 LEGACY_RECORDS_MAX: Final = 1000

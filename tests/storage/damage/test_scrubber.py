@@ -16,9 +16,9 @@ import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
+from parley.storage.damage.scrubber import NEVER_MS, Scrubber, ScrubSettings, _verified_ms
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
-from parley.storage.scrubber import NEVER_MS, Scrubber, ScrubSettings, _verified_ms
 from tests.storage.logs import NOW, fill, open_log, reopened
 from tests.support.virtual_time import run
 

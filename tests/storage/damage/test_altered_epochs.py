@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.altered_epochs import ELECTIONS_UNNOTED, HELD_MAX, Found, altered_of, without_altered
-from parley.storage.checked_batches import CheckedBatch
-from parley.storage.damage import DamagedBytes
+from parley.storage.damage.altered_epochs import ELECTIONS_UNNOTED, HELD_MAX, Found, altered_of, without_altered
+from parley.storage.damage.checked_batches import CheckedBatch
+from parley.storage.damage.damaged_ranges import DamagedBytes
 
 SIZE = 100
 Batch = tuple[int, int]

@@ -24,7 +24,7 @@ from parley.protocol.records.batch_header import (
 )
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.damage import DamagedBytes
+from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 

@@ -23,12 +23,12 @@ from parley.protocol.records.control_batch import ControlMarker, ControlType, bu
 from parley.protocol.records.crc import seal
 from parley.protocol.records.record import Record
 from parley.storage import checkpoints
-from parley.storage.damage import DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.mending import CompactedOtherwise
 from parley.storage.log import Log, Origin
-from parley.storage.mending import CompactedOtherwise
 from parley.storage.segment import Segment
 from parley.tools.simulation.disk import Disks
-from tests.storage.compactions import compacted
+from tests.storage.compaction.compactions import compacted
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.faulty_files import only_below
 from tests.support.proportion import examples

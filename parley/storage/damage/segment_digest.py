@@ -5,7 +5,7 @@ and the checksum itself, so both together cover every byte. Rules:
 
 1. Sealing a segment writes its digest; so does closing the active segment. A segment that takes appends has no file.
 2. A missing or malformed digest, or one of another size, is ignored: the batches' checksums are verified alone. One
-   that disagrees with batches whose checksums are right may be wrong itself (``parley.storage.segment_check``).
+   that disagrees with batches whose checksums are right may be wrong itself (``parley.storage.damage.segment_check``).
 3. A digest of version 1 (checksums of all bytes) yields only the size and the end offset of the segment.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file

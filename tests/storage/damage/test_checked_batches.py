@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.storage.checked_batches import CheckedBatch, CheckedBatches
-from parley.storage.damage import DamagedBytes, joined
+from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes, joined
+from parley.storage.damage.unverified_spans import Spans, overlap, without
 from parley.storage.segment_file import SegmentFile
-from parley.storage.unverified_spans import Spans, overlap, without
 from tests.storage.logs import batch_of
 from tests.storage.test_log_fuzz import damaged
 from tests.support.proportion import examples

@@ -25,9 +25,9 @@ from typing import Final, Protocol
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.cleaner_worker import Worker, WorkerEnded, WorkerNotStarted
-from parley.storage.compaction import CompactedGroup, CompactionResult, CompactionStats, Uncleanable
-from parley.storage.dirtiness import Dirtiness, choose
+from parley.storage.compaction.cleaner_worker import Worker, WorkerEnded, WorkerNotStarted
+from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, CompactionStats, Uncleanable
+from parley.storage.compaction.dirtiness import Dirtiness, choose
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_directory import FULL, LogDirectory

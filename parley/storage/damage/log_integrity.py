@@ -10,15 +10,15 @@ from typing import Final
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.appended_epochs import AppendedEpochs
-from parley.storage.checked_batches import CheckedBatches
-from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.damage.checked_batches import CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.segment_check import Checked, Extent, check
+from parley.storage.damage.segment_digest import DigestBuilder, write_digest
+from parley.storage.damage.unverified_spans import overlap, without
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import DIGEST_SUFFIX, UNSEALED, Segment
-from parley.storage.segment_check import Checked, Extent, check
-from parley.storage.segment_digest import DigestBuilder, write_digest
-from parley.storage.unverified_spans import overlap, without
 
 FIRST_READ: Final = 256 << 10
 """Verified by a read at an offset before which nothing was verified."""

@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import ATTRIBUTES_AT, Buffer, headers
+from parley.storage.damage.segment_digest import (
+    BLOCK,
+    CorruptDigest,
+    DigestBuilder,
+    SegmentDigest,
+    read_digest,
+    write_digest,
+)
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from parley.storage.segment_digest import BLOCK, CorruptDigest, DigestBuilder, SegmentDigest, read_digest, write_digest
 from tests.storage.logs import NOW, append, batch_of, fill, open_log, values_of
 from tests.support.proportion import examples
 

@@ -16,11 +16,12 @@ import pytest
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlType
 from parley.protocol.records.record import Record
-from parley.storage import checkpoints, compacted_segments, log_compaction, swap_recovery
+from parley.storage import checkpoints, swap_recovery
 from parley.storage.checkpoints import sync_directory
+from parley.storage.compaction import compacted_segments, log_compaction
 from parley.storage.log import Log
 from parley.tools.simulation.disk import Disk, Disks
-from tests.storage.compactions import committed, compacted, end_transaction, settled, table
+from tests.storage.compaction.compactions import committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, SMALL, check_segment, open_log
 from tests.support.faulty_files import only_below
 

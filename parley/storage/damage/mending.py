@@ -23,19 +23,19 @@ from parley.protocol.records.batch_header import BatchHeader, Buffer, headers
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.appended_epochs import AppendedEpochs
 from parley.storage.checkpoints import sync_directory
-from parley.storage.damage import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.appended_epochs import AppendedEpochs
+from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.log_integrity import LogIntegrity
+from parley.storage.damage.segment_check import Extent, check
 from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
-from parley.storage.log_integrity import LogIntegrity
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import Scan, replay
 from parley.storage.segment import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, Segment
-from parley.storage.segment_check import Extent, check
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 from parley.storage.segments import Segments
 

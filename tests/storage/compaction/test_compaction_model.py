@@ -22,7 +22,7 @@ from parley.protocol.records.record import Record
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_snapshots import snapshot_path
-from tests.storage.compactions import committed, compacted, end_transaction, settled, table
+from tests.storage.compaction.compactions import committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, check_segment, open_log, reopened
 from tests.support.proportion import examples
 

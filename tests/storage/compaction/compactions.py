@@ -10,7 +10,7 @@ from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker, read_marker
 from parley.protocol.records.record import Record
 from parley.storage.checkpoints import INT64_MAX
-from parley.storage.compaction import CompactedGroup, CompactionResult, compact
+from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, compact
 from parley.storage.log import Log, Origin
 from tests.storage.logs import NOW
 

@@ -5,7 +5,7 @@ Rules (docs/storage.md, "Compaction"):
 1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
 2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the
    log's lock for renames only, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. Before tombstones are removed, the log notes up to which offset (``parley.storage.removed_tombstones``).
+3. Before tombstones are removed, the log notes up to which offset (``parley.storage.compaction.removed_tombstones``).
 4. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
 """
 
@@ -22,13 +22,13 @@ from typing import Self
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import sync_directory
-from parley.storage.compaction import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment
-from parley.storage.dirtiness import Dirtiness
+from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment
+from parley.storage.compaction.dirtiness import Dirtiness
+from parley.storage.compaction.removed_tombstones import RemovedTombstones
 from parley.storage.index import CorruptIndex
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
-from parley.storage.removed_tombstones import RemovedTombstones
 from parley.storage.segment import CLEANED, SWAP, Segment, base_offset_of
 from parley.storage.segments import Segments
 from parley.storage.transaction_index import CorruptTransactionIndex

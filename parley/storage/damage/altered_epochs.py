@@ -17,8 +17,8 @@ from typing import Final
 
 from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.checked_batches import CheckedBatch
-from parley.storage.damage import DamagedBytes
+from parley.storage.damage.checked_batches import CheckedBatch
+from parley.storage.damage.damaged_ranges import DamagedBytes
 
 ELECTIONS_UNNOTED: Final = 1 << 20
 """How far an epoch may be above the highest that the broker knows. A killed broker has not noted the last elections,

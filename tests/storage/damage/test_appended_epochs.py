@@ -8,7 +8,7 @@ import pytest
 
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.appended_epochs import APPENDED_EPOCHS, RUNS_MAX, AppendedEpochs
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, RUNS_MAX, AppendedEpochs
 from parley.storage.leader_epoch_cache import EpochStart
 
 

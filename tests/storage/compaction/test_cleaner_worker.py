@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.cleaner_worker import (
+from parley.storage.compaction.cleaner_worker import (
     NICE,
     OOM_SCORE,
     Pace,
@@ -23,11 +23,11 @@ from parley.storage.cleaner_worker import (
     WorkerEnded,
     WorkerNotStarted,
 )
-from parley.storage.compaction import CompactedGroup, CompactionResult, Uncleanable
+from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, Uncleanable
+from parley.storage.compaction.log_compaction import LogCompaction
 from parley.storage.log import Log
-from parley.storage.log_compaction import LogCompaction
 from parley.storage.log_config import LogConfig
-from tests.storage.compactions import settled, table
+from tests.storage.compaction.compactions import settled, table
 from tests.storage.logs import NOW, append, open_log
 
 CONFIG = LogConfig(
@@ -134,7 +134,7 @@ def test_a_process_that_cannot_be_started(log: Log, monkeypatch: pytest.MonkeyPa
 
 _BROKER = """
 import pickle, sys
-from parley.storage.cleaner_worker import ProcessWorker
+from parley.storage.compaction.cleaner_worker import ProcessWorker
 
 def wait(group):
     print(worker.pid, flush=True)

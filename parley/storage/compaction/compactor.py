@@ -3,8 +3,8 @@
 A compaction reads the dirty segments and notes the last offset of each key, then copies all segments from the first one
 on without the records that a later one supersedes. It knows files only, no ``Log``: it may run in another process. For
 each group of adjacent segments it writes ``.cleaned`` segments, complete and on disk, and passes them to ``adopt``,
-which puts them in the place of the old ones (``parley.storage.log_compaction``). Groups are adopted in the order of the
-log, each before the next one is written, so the log is correct after each.
+which puts them in the place of the old ones (``log_compaction.py``). Groups are adopted in the order of the log, each
+before the next one is written, so the log is correct after each.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import payload
 from parley.protocol.records.batch_header import COMPRESSION_MASK, HEADER_SIZE, BatchHeader
 from parley.protocol.records.control_batch import read_marker
-from parley.storage._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
-from parley.storage.batch_retention import (
+from parley.storage.compaction._offset_map import SLOT_BYTES, OffsetMap, note_keys, select
+from parley.storage.compaction.batch_retention import (
     InconsistentTransactions,
     TransactionsSeen,
     retention_of_control,
     retention_of_data,
 )
-from parley.storage.compacted_segments import CompactedSegments
-from parley.storage.compaction_batches import Batch, emptied, verified_batches, with_horizon, with_records
+from parley.storage.compaction.compacted_batches import Batch, emptied, verified_batches, with_horizon, with_records
+from parley.storage.compaction.compacted_segments import CompactedSegments
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig

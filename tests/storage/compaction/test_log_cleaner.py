@@ -20,10 +20,9 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage.checkpoints import OffsetCheckpoint
-from parley.storage.cleaner_worker import Adopt, WorkerEnded, WorkerNotStarted
-from parley.storage.compaction import CompactionRequest, CompactionResult, Uncleanable, compact
-from parley.storage.log import Log
-from parley.storage.log_cleaner import (
+from parley.storage.compaction.cleaner_worker import Adopt, WorkerEnded, WorkerNotStarted
+from parley.storage.compaction.compactor import CompactionRequest, CompactionResult, Uncleanable, compact
+from parley.storage.compaction.log_cleaner import (
     IDLE_S,
     MAP_BYTES_MIN,
     WORKER_DEATHS_MAX,
@@ -32,6 +31,7 @@ from parley.storage.log_cleaner import (
     Verdict,
     verdict,
 )
+from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 from tests.storage.logs import NOW, values_of
