@@ -21,16 +21,16 @@ from parley.broker.metrics.health import Health, State
 from parley.broker.metrics.registry import Metrics
 from parley.broker.network.listener import bind
 from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
-from parley.broker.runtime.starvation import StarvationWatch
+from parley.broker.runtime.exhaustion_watch import ExhaustionWatch
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.environment import Environment
+from parley.broker.startup.exhaustion_watch import watch_for_exhaustion
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, read_credentials, register
 from parley.broker.startup.serving import Serving, accept, serve
-from parley.broker.startup.starvation_watch import watch_for_starvation
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 
@@ -51,7 +51,7 @@ class BrokerServer:
     ) -> None:
         """``bind`` makes the sockets to listen on, as ``parley.broker.network.listener.bind`` does. With
         ``owns_process``, the broker guards against running out of file descriptors and memory
-        (``parley.broker.runtime.starvation``)."""
+        (``parley.broker.runtime.exhaustion_watch``)."""
         self.environment = Environment(
             config=config,
             clock=clock,
@@ -73,7 +73,7 @@ class BrokerServer:
         """The step in which the start failed; empty if it did not."""
         self._parts: Parts | None = None
         self._serving: Serving | None = None
-        self._starvation: StarvationWatch | None = None
+        self._exhaustion: ExhaustionWatch | None = None
         self._stopped = False
 
     # --- What a running broker offers ---
@@ -107,12 +107,12 @@ class BrokerServer:
     @property
     def starved(self) -> str:
         """Why the broker must end if its process has run out of file descriptors or memory; empty if it has not."""
-        return "" if self._starvation is None else self._starvation.reason
+        return "" if self._exhaustion is None else self._exhaustion.reason
 
     @property
-    def starvation_checks(self) -> int | None:
+    def exhaustion_checks(self) -> int | None:
         """How often the broker has checked for shortages; None before it does."""
-        return None if self._starvation is None else self._starvation.beats
+        return None if self._exhaustion is None else self._exhaustion.beats
 
     @property
     def parts(self) -> Parts:
@@ -168,7 +168,7 @@ class BrokerServer:
         await parts.logs.set_strays_aside(parts.partitions.wants)
         self._serving = await serve(environment, parts, listening)
         if environment.owns_process:
-            self._starvation = watch_for_starvation(environment, parts)
+            self._exhaustion = watch_for_exhaustion(environment, parts)
 
     async def stop(self) -> None:
         """Stop: hand over leadership, complete the requests in progress, close the logs. Idempotent."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from parley.storage.shortage import with_room
+from parley.storage.resource_exhaustion import with_room
 
 Entry = TypeVar("Entry")
 TopicPartition = tuple[str, int]

@@ -28,7 +28,7 @@ from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.recovery import LastKnown
-from parley.storage.shortage import reserve_for
+from parley.storage.resource_exhaustion import reserve_for
 from parley.storage.unwritten_logs import UnwrittenLog
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from parley.storage.shortage import with_room
+from parley.storage.resource_exhaustion import with_room
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _FIRST_BLOCKS: Final = 4096

@@ -7,7 +7,7 @@ Rules (docs/storage.md has them all):
    once; its files are removed later. A log that belongs to no partition becomes ``-stray`` and is kept.
 3. Everything else in the directory is left alone, whatever its name.
 4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has run
-   out of file descriptors or memory (``parley.storage.shortage``).
+   out of file descriptors or memory (``parley.storage.resource_exhaustion``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, par
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogPlace, LogSettings
-from parley.storage.shortage import RESERVES, reserve_for
+from parley.storage.resource_exhaustion import RESERVES, reserve_for
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage.log_integrity import DamagedOffset, LogIntegrity
+from parley.storage.resource_exhaustion import no_memory
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile, batches
-from parley.storage.shortage import no_memory
 
 _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8

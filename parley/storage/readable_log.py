@@ -21,9 +21,9 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
+from parley.storage.resource_exhaustion import no_memory, reserve_for
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
-from parley.storage.shortage import no_memory, reserve_for
 from parley.storage.timestamp_lookup import FoundRecord
 from parley.storage.transaction_index import AbortedTransaction
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader, read_header
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.shortage import with_room
+from parley.storage.resource_exhaustion import with_room
 
 LOOKUP_CHUNK: Final = 4096
 """Usually enough for a walk from an index entry: there is one every ``index.interval.bytes`` (4096)."""

@@ -18,8 +18,8 @@ from parley.broker.coordinators.producer_ids import BLOCK
 from parley.broker.metadata.types import PartitionState
 from parley.consensus.backend import Backend, Delete, Entry, Put
 from parley.consensus.registry import create_backend
-from parley.consensus.store_copy import everything
-from parley.consensus.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_copy import everything
+from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest

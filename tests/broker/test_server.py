@@ -28,7 +28,7 @@ from parley.protocol.records.record import Record
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.log_directory import DirectoryInUse
 from parley.storage.meta_properties import InconsistentBrokerId
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 from tests.support.ports import free_port
 
 
@@ -192,7 +192,7 @@ async def test_a_broker_of_its_own_process_ends_when_memory_ran_out_in_the_middl
     async with Client(server.bootstrap_servers) as client:
         await create(client, "t")
         await produce(client, "t", [b"a"])
-        assert server.starvation_checks is not None
+        assert server.exhaustion_checks is not None
         assert not server.starved
         monkeypatch.setattr(MEMORY, "lost_work", MemoryError())
         assert "ran out of memory in the middle of its work" in server.starved
@@ -203,7 +203,7 @@ async def test_a_broker_of_its_own_process_ends_when_memory_ran_out_in_the_middl
     assert not server.health.report()[0]
     assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists(), "the next start reads the logs again"
     async with running(config(tmp_path)) as again, Client(again.bootstrap_servers) as client:
-        assert again.starvation_checks is None, "an embedded broker does not end a process that is not its own"
+        assert again.exhaustion_checks is None, "an embedded broker does not end a process that is not its own"
         assert await produce(client, "t", [b"b"]) == 1
 
 

@@ -27,7 +27,7 @@ from parley.consensus.local.database import as_coordination_error
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
-from parley.consensus.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import SET_BACK_KEY
 from tests.support.descriptors import descriptors_left, open_descriptors
 
 SCRIPT = Path(__file__).with_name("local_process.py")

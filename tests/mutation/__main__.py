@@ -22,7 +22,7 @@ TARGETS = {
     "parley/storage/log.py": ["tests/storage/test_log.py", "tests/storage"],
     "parley/broker/replication/partition.py": _REPLICATION,
     "parley/broker/replication/isr_decisions.py": _REPLICATION,
-    "parley/broker/replication/follower_decisions.py": _REPLICATION,
+    "parley/broker/replication/truncation_decisions.py": _REPLICATION,
     "parley/broker/replication/followed_partition.py": _REPLICATION,
     "parley/broker/coordinators": ["tests/broker/coordinators"],
     "parley/broker/controller": ["tests/broker/controller", "tests/broker/api"],

@@ -20,8 +20,8 @@ from parley.storage import timestamp_lookup
 from parley.storage.log import AppendInfo, Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import LogReader
+from parley.storage.resource_exhaustion import MEMORY
 from parley.storage.segment import Segment
-from parley.storage.shortage import MEMORY
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 from tests.support.descriptors import open_descriptors
 from tests.support.faulty_files import only_below

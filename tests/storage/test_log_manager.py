@@ -35,8 +35,8 @@ from parley.storage.log_manager import LogManager, NoLogDirectory
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
+from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 from parley.storage.segment import Segment
-from parley.storage.shortage import DESCRIPTORS, MEMORY
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS
 from tests.storage.logs import values_of
 from tests.support.descriptors import open_descriptors

@@ -16,7 +16,7 @@ from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
-from parley.consensus.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.tools.coordination.store_fitness import Found, check
 from tests.tools.conftest import Parley
 

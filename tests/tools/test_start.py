@@ -23,7 +23,7 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 from parley.tools.cli import start
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
 from tests.tools.conftest import Parley

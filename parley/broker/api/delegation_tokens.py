@@ -22,12 +22,18 @@ from parley.broker.metadata.encoding import to_json, token_from_json, token_to_j
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.network.peers import Peers
 from parley.broker.security.authorization import Authorization
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.token_decisions import (
+    TokenLimits,
+    check_may_ask,
+    expiring,
+    new_token,
+    renewed,
+)
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import USER, Principal
 from parley.broker.security.resources import ResourceType
 from parley.broker.security.stored_credentials import token_hmac, token_key
-from parley.broker.security.token_decisions import TokenLimits, check_may_ask, expiring, new_token, renewed
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import StoreDelegationTokenRequest, StoreDelegationTokenResponse
 from parley.protocol.messages.delegation_tokens import (

@@ -54,7 +54,7 @@ from parley.protocol.records.batch_header import is_compressed, is_legacy
 from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.produce_validation import Prepared, RecordErrors
 from parley.storage.log import Log
-from parley.storage.shortage import reserve_for
+from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from parley.protocol.records.produce_validation import Prepared, ProduceRules, p
 from parley.protocol.schema import Buffer
 from parley.storage.log_append import LOG_APPEND_TIME
 from parley.storage.log_config import LogConfig
-from parley.storage.shortage import no_memory
+from parley.storage.resource_exhaustion import no_memory
 
 OFF_LOOP_BYTES = 256 << 10
 """Records of this size or more are prepared in a thread if that means decompressing or compressing them."""

@@ -12,8 +12,8 @@ from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import DelegationTokenReplaced
 from parley.broker.metadata.features import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.security.delegation_token import DelegationToken
-from parley.broker.security.token_decisions import is_expired
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.token_decisions import is_expired
 from parley.protocol.errors import ErrorCode, KafkaError
 
 REMOVED_MAX = 1000

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import Any
 
-from parley.storage.shortage import note_lost_work
+from parley.storage.resource_exhaustion import note_lost_work
 
 _log = logging.getLogger(__name__)
 

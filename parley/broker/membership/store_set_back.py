@@ -20,7 +20,7 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.consensus.backend import At, Backend, Check, Delete
 from parley.consensus.errors import PreconditionFailed
-from parley.consensus.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, TopicImage
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import Bucket
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.protocol.security.scram import ScramCredential
 
 

@@ -42,7 +42,7 @@ from parley.broker.metadata.types import (
 )
 from parley.broker.quotas.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
 from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import Principal
 from parley.protocol.security.scram import ScramCredential
 

@@ -42,7 +42,7 @@ from parley.broker.metadata.types import (
 )
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import EMPTY, Bucket
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.protocol.security.scram import ScramCredential
 
 K = TypeVar("K")

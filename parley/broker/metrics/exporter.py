@@ -35,7 +35,7 @@ from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics, Snapshot
 from parley.broker.runtime.clock import Clock
 from parley.protocol.security.passwords import basic_credentials
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 
 _log = logging.getLogger(__name__)
 

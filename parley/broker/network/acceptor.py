@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from parley.storage.shortage import reserve_for
+from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from parley.broker.security.session import ClientSession
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.transactions import EndTxnRequest
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 
 PIPELINED_MAX = 64
 """Produce requests of one connection that may wait for their replicas at the same time."""

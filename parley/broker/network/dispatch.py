@@ -35,7 +35,7 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from parley.protocol.schema import Request, Response
-from parley.storage.shortage import MEMORY, reserve_for
+from parley.storage.resource_exhaustion import MEMORY, reserve_for
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from parley.broker.security.principal import Principal
 from parley.broker.security.sasl.login import SHOWN_NAME_MAX, Login, LoginRules
 from parley.broker.security.session import ClientSession, anonymous
 from parley.broker.security.tls.server import ServerTls
-from parley.storage.shortage import reserve_for
+from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
 

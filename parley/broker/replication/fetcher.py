@@ -26,7 +26,12 @@ from parley.broker.metrics.catalogue.replication import FetcherMetrics
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetch_failures import FetchFailures
 from parley.broker.replication.followed_partition import FollowedPartition, FollowEvent, FollowState
-from parley.broker.replication.follower_decisions import (
+from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerFetchSession, Key, position_of
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.broker.replication.throttle import ReplicationThrottle
+from parley.broker.replication.truncation import TruncationRefused, Truncations
+from parley.broker.replication.truncation_decisions import (
     Append,
     AskForRange,
     Backoff,
@@ -34,15 +39,9 @@ from parley.broker.replication.follower_decisions import (
     StartOver,
     Truncate,
     TruncateFully,
-    position_of,
     step_for,
     step_for_range,
 )
-from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerFetchSession, Key
-from parley.broker.replication.hosted_partitions import HostedPartitions
-from parley.broker.replication.partition import Partition
-from parley.broker.replication.throttle import ReplicationThrottle
-from parley.broker.replication.truncation import TruncationRefused, Truncations
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest

@@ -9,15 +9,39 @@ partition that a request names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
-from parley.broker.replication.follower_decisions import Position
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.storage.log import Log
 
 Key = tuple[UUID, int]
 """A partition: topic id and index."""
+
+
+class Position(NamedTuple):
+    """A follower's position in one partition, as its fetch names it."""
+
+    offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    high_watermark: int
+
+
+def position_of(log: Log, leader_epoch: int) -> Position:
+    """Return where a follower with this log fetches next from the leader of ``leader_epoch``."""
+    last = log.leader_epochs.latest_epoch
+    return Position(
+        log.log_end_offset,
+        leader_epoch,
+        NO_EPOCH if last is None else last,
+        log.log_start_offset,
+        log.high_watermark,
+    )
+
 
 _INITIAL_EPOCH = 0
 _EPOCH_MAX = 2**31 - 1

@@ -25,7 +25,9 @@ from functools import partial
 from parley.broker.config import BrokerConfig
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metrics.catalogue.replication import TruncationMetrics
-from parley.broker.replication.follower_decisions import (
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.partition import Partition
+from parley.broker.replication.truncation_decisions import (
     Loss,
     Removal,
     StartOver,
@@ -33,8 +35,6 @@ from parley.broker.replication.follower_decisions import (
     TruncateFully,
     loss_by,
 )
-from parley.broker.replication.hosted_partitions import HostedPartitions
-from parley.broker.replication.partition import Partition
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.cut_files import KeptRecords, keep_records
 from parley.storage.log import Log

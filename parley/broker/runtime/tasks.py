@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from parley.storage.shortage import note_lost_work
+from parley.storage.resource_exhaustion import note_lost_work
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.consensus.errors import EmptyStore, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import backend_factory, configured_url
-from parley.consensus.store_lookup import find_store
+from parley.consensus.store_move.store_lookup import find_store
 
 
 @dataclass(frozen=True, slots=True)

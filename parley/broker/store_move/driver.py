@@ -22,9 +22,9 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipant
 from parley.consensus.backend import Backend, Session
 from parley.consensus.errors import BadConfig, CoordinationError
-from parley.consensus.migration import Expected, Migration, Step, give_up_left_over
 from parley.consensus.registry import BackendFactory
-from parley.consensus.store_record import read_record
+from parley.consensus.store_move.migration import Expected, Migration, Step, give_up_left_over
+from parley.consensus.store_move.store_record import read_record
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from parley.consensus.errors import CoordinationError, Retriable, WrongStore
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
-from parley.consensus.store_in_charge import StoreInCharge
-from parley.consensus.store_lookup import find_successor
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_lookup import find_successor
+from parley.consensus.store_move.store_record import (
     READY_FOLDER,
     RECORD_FOLDER,
     RECORD_KEY,

@@ -2,7 +2,7 @@
 
 ::
 
-    store.db  store.db-wal  store.db-shm    the state, in SQLite's WAL mode          (database.py, schema.py)
+    store.db  store.db-wal  store.db-shm    the state, in SQLite's WAL mode          (database.py, sql.py)
     live/<process>                          a named pipe held open by each process   (other_processes.py)
 
 It needs a local filesystem on Linux. Elsewhere it works, but only the TTL reveals that a process was killed. The

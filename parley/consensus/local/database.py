@@ -1,4 +1,4 @@
-"""A connection to the embedded store's SQLite database, used by one thread at a time. schema.py has the tables.
+"""A connection to the embedded store's SQLite database, used by one thread at a time. sql.py has the tables.
 
 Every write is one SQL statement, so that only C code runs while the write lock is held.
 """
@@ -40,7 +40,7 @@ from parley.consensus.errors import (
     WrongStore,
 )
 from parley.consensus.local.latest_change import LatestChange
-from parley.consensus.local.schema import (
+from parley.consensus.local.sql import (
     APPLICATION_ID,
     FORMAT,
     MARK_LOST_WRITES,
@@ -50,7 +50,7 @@ from parley.consensus.local.schema import (
 )
 from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
 from parley.consensus.store_identity import require_identity, wrong_store
-from parley.consensus.store_record import SET_BACK_KEY
+from parley.consensus.store_move.store_record import SET_BACK_KEY
 
 _log = logging.getLogger(__name__)
 

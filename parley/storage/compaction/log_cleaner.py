@@ -32,7 +32,7 @@ from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_directory import FULL, LogDirectory
 from parley.storage.log_maintenance import Owner, StartTask
-from parley.storage.shortage import reserve_for
+from parley.storage.resource_exhaustion import reserve_for
 
 _log = logging.getLogger(__name__)
 

@@ -225,7 +225,7 @@ def run(config: BrokerConfig) -> int:
     import uvloop
 
     from parley.broker.logging.lines import start_logging
-    from parley.broker.runtime.starvation import LastResort
+    from parley.broker.runtime.exhaustion_watch import LastResort
     from parley.broker.server import BrokerServer
 
     gc.freeze()  # modules live as long as the process: no collection needs to look at them
@@ -237,7 +237,7 @@ def run(config: BrokerConfig) -> int:
     server = BrokerServer(config, owns_process=True)
     patience_s = 2 * config.session_timeout_ms / 1000
     last_resort = LastResort(
-        lambda: server.starvation_checks, lambda: _end_at_once(_NO_ORDERLY_END), patience_s=patience_s
+        lambda: server.exhaustion_checks, lambda: _end_at_once(_NO_ORDERLY_END), patience_s=patience_s
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -295,8 +295,8 @@ def _raise_file_limit() -> float:
 
 def _hold_reserves() -> None:
     """Hold back file descriptors and memory for a shortage, as far as the limits allow."""
-    from parley.broker.runtime.starvation import MEMORY_RESERVED_BYTES, Allowance
-    from parley.storage.shortage import DESCRIPTORS, MEMORY
+    from parley.broker.runtime.exhaustion_watch import MEMORY_RESERVED_BYTES, Allowance
+    from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 
     for reserve, amount in ((DESCRIPTORS, Allowance.of_process().reserved), (MEMORY, MEMORY_RESERVED_BYTES)):
         reserve.hold(amount)
@@ -308,7 +308,8 @@ def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
     ``LastResort`` ends such a process.
     """
-    noted = sys.modules["parley.storage.shortage"].note_lost_work  # without memory, an import statement may fail
+    # Without memory, an import statement may fail.
+    noted = sys.modules["parley.storage.resource_exhaustion"].note_lost_work
     if raised.exc_value is None or not noted(raised.exc_value):
         sys.__unraisablehook__(raised)
 
@@ -348,7 +349,7 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
     await asyncio.wait({told, failed}, return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
     failed.cancel()
-    from parley.storage.shortage import MEMORY
+    from parley.storage.resource_exhaustion import MEMORY
 
     await (server.stop() if MEMORY.lost_work is None else server.give_up())
 
@@ -356,7 +357,7 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
 def _code_of(error: Exception) -> int:
     """The exit code after a start that ended with ``error``."""
     from parley.storage.log_manager import NoLogDirectory
-    from parley.storage.shortage import reserve_for
+    from parley.storage.resource_exhaustion import reserve_for
 
     if reserve_for(error) is not None:
         return STARVED
@@ -421,10 +422,10 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.storage.log_directory import DirectoryInUse
     from parley.storage.log_manager import NoLogDirectory
     from parley.storage.meta_properties import InconsistentIdentity, MalformedIdentity
-    from parley.storage.shortage import reserve_for
+    from parley.storage.resource_exhaustion import reserve_for
 
     if (reserve := reserve_for(error)) is not None:
-        from parley.broker.runtime.starvation import ADVICE
+        from parley.broker.runtime.exhaustion_watch import ADVICE
 
         return f"The process has run out of {reserve.name}. {ADVICE[reserve.name]}"
     if isinstance(error, OSError) and error.filename is None:

@@ -40,7 +40,7 @@ def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFac
 
 async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Open a store, run ``work`` with it, close it. An empty store stays empty."""
-    from parley.consensus.store_lookup import open_existing
+    from parley.consensus.store_move.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):
         backend = await open_existing(url, backend_at)

@@ -21,9 +21,9 @@ from parley.consensus.backend import Backend, Entry, Put, Revision
 from parley.consensus.keys import check_key
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
 from parley.consensus.recipes.settled_write import unwrap, wrap
-from parley.consensus.store_claim import Claim
-from parley.consensus.store_copy import Content, carry_out, content, difference, everything, too_large
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_claim import Claim
+from parley.consensus.store_move.store_copy import Content, carry_out, content, difference, everything, too_large
+from parley.consensus.store_move.store_record import (
     IN_CHARGE_STATES,
     RECORD_FOLDER,
     SET_BACK_KEY,

@@ -14,8 +14,8 @@ from parley.broker.controller.stored_metadata import PREFIXES, read_image, write
 from parley.broker.metadata.image import MetadataImage
 from parley.consensus.backend import Backend, Delete, Put
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.store_copy import everything
-from parley.consensus.store_record import IN_CHARGE_STATES, read_record
+from parley.consensus.store_move.store_copy import everything
+from parley.consensus.store_move.store_record import IN_CHARGE_STATES, read_record
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from parley.consensus.recipes.elections import FOLDER as ELECTIONS
 from parley.consensus.recipes.groups import FOLDER as GROUPS
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
 from parley.consensus.recipes.settled_write import unwrap
-from parley.consensus.store_copy import everything
-from parley.consensus.store_record import IN_CHARGE_STATES, RECORD_FOLDER, StoreRecord, read_record
+from parley.consensus.store_move.store_copy import everything
+from parley.consensus.store_move.store_record import IN_CHARGE_STATES, RECORD_FOLDER, StoreRecord, read_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from parley.configuration.providers import read_configuration
 from parley.consensus.errors import CoordinationError, EmptyStore
 from parley.consensus.protection import Protection
 from parley.consensus.registry import backend_factory, configured_url
-from parley.consensus.store_lookup import open_existing
+from parley.consensus.store_move.store_lookup import open_existing
 from parley.protocol.security.jaas import BadJaas, parse_jaas
 from parley.tools.cli.invocation import CommandError
 from parley.tools.security_check.subject import PROPERTIES_FILE, FileMode, Subject, Unchecked

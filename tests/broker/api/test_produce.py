@@ -27,7 +27,7 @@ from parley.protocol.records.batch_header import headers, is_compressed, read_he
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 from parley.storage.log_config import LogConfig
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
 
 Outcome = ProduceResponse.PartitionProduceResponse

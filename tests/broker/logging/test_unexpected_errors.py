@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley.broker.logging.unexpected_errors import INTERVAL_S, FailureLog, log_loop_error
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 
 
 def fail(kind: type[Exception], *, elsewhere: bool = False) -> Exception:

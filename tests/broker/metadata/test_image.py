@@ -37,7 +37,7 @@ from parley.broker.metadata.types import (
 )
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import user
 from parley.broker.security.resources import ResourceType as ResourceKind

@@ -37,7 +37,7 @@ from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.messages.topics import DeleteTopicsRequest
 from parley.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 from parley.protocol.schema import Request, Response
-from parley.storage.shortage import MEMORY
+from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.network.harness import Clock, RawClient, eventually, produce, serving
 from tests.support.descriptors import descriptors_left
 

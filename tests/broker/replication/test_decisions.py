@@ -9,7 +9,9 @@ from uuid import UUID
 import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.follower_decisions import (
+from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
+from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, is_eligible, may_join_isr, wanted_isr
+from parley.broker.replication.truncation_decisions import (
     Append,
     AskForRange,
     Backoff,
@@ -23,8 +25,6 @@ from parley.broker.replication.follower_decisions import (
     step_for_range,
     truncation_offset,
 )
-from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
-from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, is_eligible, may_join_isr, wanted_isr
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH

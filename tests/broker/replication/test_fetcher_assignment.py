@@ -15,8 +15,8 @@ import pytest
 from parley.broker.metrics.catalogue.replication import FetcherMetrics
 from parley.broker.metrics.registry import Metrics, Sample
 from parley.broker.replication.fetcher import Fetcher
-from parley.broker.replication.follower_decisions import step_for_range
 from parley.broker.replication.partition import Partition
+from parley.broker.replication.truncation_decisions import step_for_range
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
 from parley.protocol.records.batch import records

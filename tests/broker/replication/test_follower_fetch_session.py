@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from parley.broker.replication.follower_decisions import Position
-from parley.broker.replication.follower_fetch_session import FollowerFetchSession
+from parley.broker.replication.follower_fetch_session import FollowerFetchSession, Position
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
 PARTITION = (UUID(int=1), 0)

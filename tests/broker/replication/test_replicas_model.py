@@ -29,18 +29,18 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics.registry import Metrics
 from parley.broker.replication import isr_decisions as in_sync
-from parley.broker.replication.follower_decisions import (
+from parley.broker.replication.follower_fetch_session import position_of
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_decisions import LeaderSnapshot
+from parley.broker.replication.partition import Partition, Purgatories
+from parley.broker.replication.truncation_decisions import (
     Append,
     AskForRange,
     Truncate,
     TruncateFully,
-    position_of,
     step_for,
     step_for_range,
 )
-from parley.broker.replication.hosted_partitions import HostedPartitions
-from parley.broker.replication.isr_decisions import LeaderSnapshot
-from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError

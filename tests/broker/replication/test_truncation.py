@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.replication.follower_decisions import StartOver, Truncate
 from parley.broker.replication.truncation import TruncationRefused, Truncations
+from parley.broker.replication.truncation_decisions import StartOver, Truncate
 from parley.storage.log import Log
 from tests.broker.api.bench import OTHER, Bench
 

@@ -14,7 +14,7 @@ from parley import Broker
 from parley.broker.controller.delegation_tokens import remove_expired, store_token
 from parley.broker.metadata.changes import DelegationTokenReplaced
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import Principal, user
 from parley.protocol.client import Client, NotAuthenticated
 from parley.protocol.errors import ErrorCode, KafkaError

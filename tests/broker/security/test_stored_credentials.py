@@ -8,7 +8,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.metadata.changes import Change, ClusterSecretSet, DelegationTokenReplaced, Delta, ScramUserReplaced
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import user
 from parley.broker.security.stored_credentials import DECOY_SECRET, StoredCredentials, token_hmac
 from parley.protocol.security.scram import ScramCredential, credential_of, salted_password

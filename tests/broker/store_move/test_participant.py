@@ -28,8 +28,8 @@ from parley.broker.store_move.participant import MoveEvent, StoreMoveParticipant
 from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.errors import Moved, Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
-from parley.consensus.migration import REPORTED_STEPS, Migration, Step
-from parley.consensus.store_record import READY_FOLDER
+from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step
+from parley.consensus.store_move.store_record import READY_FOLDER
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest

@@ -13,7 +13,7 @@ from parley.consensus.conformance.lab import Check
 from parley.consensus.conformance.runner import all_checks, run_check
 from parley.consensus.conformance.stores.memory import MemoryHarness
 from parley.consensus.conformance.tasks import TaskPeer
-from parley.consensus.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_in_charge import StoreInCharge
 
 PARTS = ("history", "ambiguous", "election", "group")
 """The checks to run. The others list whole stores, where they would find the record."""

@@ -27,7 +27,7 @@ from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.membership.store_set_back import StoreSetBack
 from parley.broker.metadata.types import PartitionState
-from parley.broker.replication import fetcher, follower_decisions, isr_decisions
+from parley.broker.replication import fetcher, follower_fetch_session, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
@@ -59,7 +59,7 @@ def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:
     """A follower does not say which epoch its log ends with, so the leader does not find where their logs diverged."""
-    position_of = follower_decisions.position_of
+    position_of = follower_fetch_session.position_of
     patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
 
 

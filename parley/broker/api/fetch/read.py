@@ -27,7 +27,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.records.down_conversion import to_legacy
 from parley.storage.log_reader import LogRead
-from parley.storage.shortage import no_memory
+from parley.storage.resource_exhaustion import no_memory
 
 SENT_FROM_FILE_BYTES = 16 << 10
 """Reads of this size or more are sent from the file; below it, a copy costs less than one more system call."""

@@ -14,7 +14,7 @@ GROUP = "parley.sasl_mechanisms"
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "GSSAPI": "parley.broker.security.sasl.gssapi:make",
-        "OAUTHBEARER": "parley.broker.security.sasl.oauthbearer:make",
+        "OAUTHBEARER": "parley.broker.security.sasl.oauthbearer.mechanism:make",
         "PLAIN": "parley.broker.security.sasl.plain:make",
         "SCRAM-SHA-256": "parley.broker.security.sasl.scram:make_sha_256",
         "SCRAM-SHA-512": "parley.broker.security.sasl.scram:make_sha_512",

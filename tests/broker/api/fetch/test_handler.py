@@ -22,7 +22,7 @@ from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
 from parley.storage.log_config import LogConfig
-from parley.storage.shortage import MEMORY, no_memory
+from parley.storage.resource_exhaustion import MEMORY, no_memory
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
 from tests.storage.compaction.compactions import compacted
 from tests.support.memory import nothing_is_in_memory

@@ -14,8 +14,8 @@ from parley.broker.network.dispatch import ConnectedClient, Disconnect, Dispatch
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.security.principal import ANONYMOUS
 from parley.broker.security.sasl.login import Login, LoginRules, LoginState
-from parley.broker.security.sasl.oauthbearer import BearerMechanism
-from parley.broker.security.sasl.signed_tokens import Expected, SignedVerifier
+from parley.broker.security.sasl.oauthbearer.mechanism import BearerMechanism
+from parley.broker.security.sasl.oauthbearer.signed_tokens import Expected, SignedVerifier
 from parley.broker.security.session import anonymous
 from parley.protocol.codec import request_frame
 from parley.protocol.messages.api_versions import ApiVersionsRequest

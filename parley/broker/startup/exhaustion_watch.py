@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from parley.broker.metrics.catalogue.process import ShortageMetrics
-from parley.broker.runtime.starvation import StarvationWatch
+from parley.broker.runtime.exhaustion_watch import ExhaustionWatch
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 
 
-def watch_for_starvation(environment: Environment, parts: Parts) -> StarvationWatch:
+def watch_for_exhaustion(environment: Environment, parts: Parts) -> ExhaustionWatch:
     """Start to watch. If the broker must end because of a shortage, ``environment.failed`` is set."""
     patience_s = environment.config.session_timeout_ms / 1000
-    watch = StarvationWatch(
+    watch = ExhaustionWatch(
         environment.health,
         parts.connection_quotas,
         parts.load,
@@ -21,5 +21,5 @@ def watch_for_starvation(environment: Environment, parts: Parts) -> StarvationWa
         monotonic=environment.clock.monotonic,
     )
     environment.metrics.watch(ShortageMetrics, watch.metrics)
-    environment.tasks.start(watch.run(), name="starvation watch")
+    environment.tasks.start(watch.run(), name="exhaustion watch")
     return watch

@@ -1,8 +1,8 @@
 """The lasting content of a store: reading it, copying it to another store, comparing two.
 
 Not copied: keys bound to sessions, which their owners create again in the new store, and the store's own record
-(``parley.consensus.store_record``). Values are copied as they are stored, nonces included, so that a writer that waits
-for the fate of a write can still read it.
+(``store_record.py``). Values are copied as they are stored, nonces included, so that a writer that waits for the fate
+of a write can still read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from parley.consensus.backend import Backend, Capabilities, Check, Delete, Entry, Op, Put
 from parley.consensus.errors import TooLarge
-from parley.consensus.store_record import RECORD_FOLDER
+from parley.consensus.store_move.store_record import RECORD_FOLDER
 
 _PAGE = 1000
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.security.principal import ANONYMOUS, Principal, user
-from parley.broker.security.session import ClientSession
-from parley.broker.security.token_decisions import (
+from parley.broker.security.delegation_tokens.token_decisions import (
     TokenLimits,
     check_may_ask,
     expiring,
@@ -18,6 +16,8 @@ from parley.broker.security.token_decisions import (
     new_token,
     renewed,
 )
+from parley.broker.security.principal import ANONYMOUS, Principal, user
+from parley.broker.security.session import ClientSession
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ALICE, BOB, CAROL = user("alice"), user("bob"), user("carol")

@@ -1,6 +1,6 @@
 """Claims a store for a move to fill, unless another cluster begins in it at the same time.
 
-A cluster that begins in an empty store writes the store's record (``parley.consensus.store_record``), and every
+A cluster that begins in an empty store writes the store's record (``store_record.py``), and every
 transaction of the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one
 step. A store whose record says that it is in charge is *held* (FROZEN) first: its writers wait while the claimant looks
 again whether it is empty, and go on if it is not.
@@ -18,8 +18,8 @@ from contextlib import suppress
 from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put
 from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed
 from parley.consensus.recipes.settled_write import Writer
-from parley.consensus.store_copy import carry_out, everything, leftovers
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_copy import carry_out, everything, leftovers
+from parley.consensus.store_move.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
     NO_RECORD,

@@ -17,8 +17,8 @@ from parley.broker.config import ConfigError, Problem
 from parley.broker.config.errors import MissingExtra
 from parley.broker.security.principal import user
 from parley.broker.security.sasl.mechanism import Exchange, Identity, LoginRefused, Mechanism, MechanismSetup, Reply
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, TokenVerifier, VerifiedToken
 from parley.broker.security.sasl.plugins import load_callback_handler
-from parley.broker.security.sasl.token_verifier import TokenRefused, TokenVerifier, VerifiedToken
 
 _NAME = r"(?:[^\x00=,]|=2C|=3D)+"
 _PAIRS = r"(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
@@ -114,7 +114,7 @@ def make(setup: MechanismSetup) -> Mechanism:
     if handler and handler not in (_SECURED, _UNSECURED):
         return BearerMechanism(load_callback_handler(setup, "verify"))
     if handler == _UNSECURED or (not handler and _asks_for_unsecured(setup)):
-        from parley.broker.security.sasl.unsecured_tokens import UnsecuredVerifier
+        from parley.broker.security.sasl.oauthbearer.unsecured_tokens import UnsecuredVerifier
 
         return BearerMechanism(UnsecuredVerifier(setup.options, setup.wall_ms))
     if not handler and _has_unsecured_options(setup.options):
@@ -128,7 +128,9 @@ def make(setup: MechanismSetup) -> Mechanism:
         )
         raise ConfigError([Problem("sasl.oauthbearer.jwks.endpoint.url", "", allowed)])
     try:
-        from parley.broker.security.sasl.signed_tokens import signed_verifier  # imports PyJWT, which is slow
+        from parley.broker.security.sasl.oauthbearer.signed_tokens import (
+            signed_verifier,  # imports PyJWT, which is slow
+        )
     except ImportError as error:
         raise ConfigError([MissingExtra("sasl.enabled.mechanisms", "OAUTHBEARER", "security", str(error))]) from error
     return BearerMechanism(signed_verifier(setup))

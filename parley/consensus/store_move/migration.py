@@ -1,9 +1,9 @@
 """Moves a running cluster from one store to another. At every moment exactly one of the two is in charge.
 
 The controller drives the move, in the steps of ``Step``; ``NEXT_STEPS`` has the legal ones. The records of both stores
-(``parley.consensus.store_record``) keep a second or late driver from doing harm: every write checks the revision of a
-record. Before COMMIT, which is one transaction, any failure leaves the old store in charge. After it the new store is
-in charge and complete, and the old store's record leads to it. docs/coordination.md, "How a cluster moves", has the
+(``store_record.py``) keep a second or late driver from doing harm: every write checks the revision of a record. Before
+COMMIT, which is one transaction, any failure leaves the old store in charge. After it the new store is in charge and
+complete, and the old store's record leads to it. docs/coordination.md, "How a cluster moves", has the
 steps, the states of both stores, and why the move is safe.
 """
 
@@ -21,10 +21,10 @@ from parley.consensus.backend import Backend, Delete, Entry, Put, Session
 from parley.consensus.errors import CannotMove, CoordinationError, IllegalStep, PreconditionFailed, Retriable
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer, unwrap
-from parley.consensus.store_claim import Claim
-from parley.consensus.store_copy import carry_out, content, difference, everything, too_large
-from parley.consensus.store_in_charge import StoreInCharge
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_claim import Claim
+from parley.consensus.store_move.store_copy import carry_out, content, difference, everything, too_large
+from parley.consensus.store_move.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
     MOVED_HERE,

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from parley.storage import shortage
-from parley.storage.shortage import (
+from parley.storage import resource_exhaustion
+from parley.storage.resource_exhaustion import (
     DESCRIPTORS,
     DESCRIPTORS_LEFT,
     MEMORY,
@@ -36,7 +36,7 @@ from tests.support.descriptors import descriptors_left
         (ValueError("x"), None),
     ],
 )
-def test_a_shortage_is_told_from_a_fault(error: BaseException, reserve: shortage.Reserve | None) -> None:
+def test_a_shortage_is_told_from_a_fault(error: BaseException, reserve: resource_exhaustion.Reserve | None) -> None:
     assert reserve_for(error) is reserve
 
 
@@ -79,7 +79,7 @@ def test_the_memory_in_reserve_is_given_up_and_taken_back(monkeypatch: pytest.Mo
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shortage, "_mapped", none_left)
+        patch.setattr(resource_exhaustion, "_mapped", none_left)
         assert not reserve.refill()
         assert reserve.is_released
     assert reserve.refill()

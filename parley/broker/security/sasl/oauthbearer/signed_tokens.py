@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import jwt
 
-from parley.broker.security.sasl.issuer_keys import IssuerKeys, issuer_keys
 from parley.broker.security.sasl.mechanism import MechanismSetup
-from parley.broker.security.sasl.token_verifier import TokenRefused, VerifiedToken
+from parley.broker.security.sasl.oauthbearer.issuer_keys import IssuerKeys, issuer_keys
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
 
 _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from parley.consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
 from parley.consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
-from parley.consensus.migration import REPORTED_STEPS, Migration, Step, give_up_left_over, refusal
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.groups import Groups
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer, wrap
 from parley.consensus.registry import backend_factory
-from parley.consensus.store_copy import content, leftovers
-from parley.consensus.store_in_charge import StoreInCharge
-from parley.consensus.store_lookup import find_store, find_successor, open_existing
-from parley.consensus.store_record import (
+from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step, give_up_left_over, refusal
+from parley.consensus.store_move.store_copy import content, leftovers
+from parley.consensus.store_move.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_lookup import find_store, find_successor, open_existing
+from parley.consensus.store_move.store_record import (
     IN_CHARGE_STATES,
     READY_FOLDER,
     RECORD_KEY,

@@ -17,11 +17,11 @@ import pytest
 
 from parley.broker.config import ConfigError
 from parley.broker.security.principal import user
-from parley.broker.security.sasl.issuer_keys import UNKNOWN_KEY_S, FetchedKeys
 from parley.broker.security.sasl.mechanism import Exchange, LoginRefused, Reply
-from parley.broker.security.sasl.oauthbearer import BearerExchange
-from parley.broker.security.sasl.signed_tokens import Expected, SignedVerifier
-from parley.broker.security.sasl.token_verifier import TokenRefused, VerifiedToken
+from parley.broker.security.sasl.oauthbearer.issuer_keys import UNKNOWN_KEY_S, FetchedKeys
+from parley.broker.security.sasl.oauthbearer.mechanism import BearerExchange
+from parley.broker.security.sasl.oauthbearer.signed_tokens import Expected, SignedVerifier
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
 from tests.broker.security.sasl.credentials import WALL_MS, mechanism
 from tests.broker.security.sasl.tokens import ISSUER, claims, jwk, jwks, message, signed
 

@@ -1,4 +1,4 @@
-"""A backend that works only while its store is in charge of the cluster (``parley.consensus.store_record``).
+"""A backend that works only while its store is in charge of the cluster (``parley.consensus.store_move.store_record``).
 
 Every transaction also checks the store's record. While the store is frozen, writers wait. Once the cluster has moved to
 another store, they raise ``Moved``. Reads and watches are those of the store itself, so they keep showing its last
@@ -32,7 +32,7 @@ from parley.consensus.errors import AlreadyExists, Fenced, Moved
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import create_backend
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
     NO_RECORD,

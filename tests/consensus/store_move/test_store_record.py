@@ -7,7 +7,7 @@ import pytest
 from parley.consensus.errors import IllegalStep, PreconditionFailed
 from parley.consensus.memory import MemoryBackend
 from parley.consensus.recipes.settled_write import Writer
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_record import (
     NO_RECORD,
     RECORD_KEY,
     STEPS,

@@ -1,4 +1,4 @@
-"""What a follower asks of its leader for one partition, and what it does with the response. No I/O, no clock.
+"""What a follower does with its leader's response for a partition: append, truncate its log, or wait. No I/O, no clock.
 
 A follower's log is a prefix of its leader's log, or it is truncated until it is. Each fetch names the epoch of the
 follower's last record. If that epoch ends elsewhere in the leader's log, the leader returns an epoch and offset at
@@ -13,34 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log import Log
-
-
-class Position(NamedTuple):
-    """A follower's position in one partition, as its fetch names it."""
-
-    offset: int
-    leader_epoch: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    high_watermark: int
-
-
-def position_of(log: Log, leader_epoch: int) -> Position:
-    """Return where a follower with this log fetches next from the leader of ``leader_epoch``."""
-    last = log.leader_epochs.latest_epoch
-    return Position(
-        log.log_end_offset,
-        leader_epoch,
-        NO_EPOCH if last is None else last,
-        log.log_start_offset,
-        log.high_watermark,
-    )
 
 
 class Backoff(Enum):

@@ -6,7 +6,7 @@ Rules (docs/operations.md, "When file descriptors or memory run out"):
 2. At a shortage, any thread releases the reserve and has the owners of files and maps close what they can open again.
    The work that met the shortage is then repeated (``with_room``), or fails and leaves room for the rest.
 3. The limits are the process's, so the reserves are, too. They hold nothing before ``Reserve.hold``, which only
-   ``parley start`` calls; the broker refills them when it can (``parley.broker.runtime.starvation``).
+   ``parley start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
 """
 
 from __future__ import annotations

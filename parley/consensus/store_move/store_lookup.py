@@ -2,7 +2,7 @@
 
 A store that a cluster has left names the next store, and a claimed store names the one that it is filled from. So a
 broker that knows any store of a cluster finds the one in charge, however many moves it missed. If a move was committed
-but its new store does not yet say so, the search records it there (``parley.consensus.store_record``).
+but its new store does not yet say so, the search records it there (``parley.consensus.store_move.store_record``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from parley.consensus.backend import Backend
 from parley.consensus.errors import EmptyStore, PreconditionFailed, WrongStore
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
-from parley.consensus.store_in_charge import StoreInCharge
-from parley.consensus.store_record import (
+from parley.consensus.store_move.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_record import (
     IN_CHARGE_STATES,
     MOVED_HERE,
     StoredRecord,

@@ -7,8 +7,8 @@ The states, one per resource::
     any    -> ENDING    it has been short for as long as the broker's session may be silent, or memory ran out in the
                         middle of some work: the broker hands over what it leads and ends, so that another one serves
 
-``parley.storage.shortage`` has the reserves; ``Allowance`` divides the limit of open files between them, the logs and
-the connections. docs/operations.md, "When file descriptors or memory run out", is for the operator.
+``parley.storage.resource_exhaustion`` has the reserves; ``Allowance`` divides the limit of open files between them, the
+logs and the connections. docs/operations.md, "When file descriptors or memory run out", is for the operator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metrics.catalogue.process import ShortageMetrics
 from parley.broker.metrics.health import Health
 from parley.broker.runtime.states import step
-from parley.storage.shortage import DESCRIPTORS, MEMORY, RESERVES, DescriptorReserve, Reserve
+from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY, RESERVES, DescriptorReserve, Reserve
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Memory(Protocol):
     lacks_memory: bool
 
 
-class StarvationWatch:
+class ExhaustionWatch:
     """Keeps the reserves of the process whole, and ends the broker when they have been short for too long."""
 
     def __init__(

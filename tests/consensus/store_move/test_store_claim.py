@@ -12,13 +12,13 @@ import pytest
 from parley.consensus.backend import Backend, Check, Op, Put, TxnResult
 from parley.consensus.errors import CannotMove, Closed, MaybeApplied, Moved, PreconditionFailed, SessionLost
 from parley.consensus.memory import MemoryBackend, MemoryStore
-from parley.consensus.migration import Migration, Step, give_up_left_over
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer
-from parley.consensus.store_copy import content
-from parley.consensus.store_in_charge import StoreInCharge
-from parley.consensus.store_lookup import find_store
-from parley.consensus.store_record import (
+from parley.consensus.store_move.migration import Migration, Step, give_up_left_over
+from parley.consensus.store_move.store_copy import content
+from parley.consensus.store_move.store_in_charge import StoreInCharge
+from parley.consensus.store_move.store_lookup import find_store
+from parley.consensus.store_move.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
     NO_RECORD,

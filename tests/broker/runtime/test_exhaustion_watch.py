@@ -10,16 +10,16 @@ import pytest
 
 from parley.broker.metrics.health import Health
 from parley.broker.network.load import Load
-from parley.broker.runtime.starvation import (
+from parley.broker.runtime.exhaustion_watch import (
     Allowance,
+    ExhaustionWatch,
     Judgement,
     LastResort,
-    StarvationWatch,
     Supply,
     limit_advised,
 )
 from parley.broker.runtime.states import IllegalStep
-from parley.storage.shortage import DESCRIPTORS, MEMORY, DescriptorReserve, Reserve
+from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY, DescriptorReserve, Reserve
 from tests.support.descriptors import open_descriptors
 
 
@@ -71,7 +71,7 @@ class Watched:
         self.load = Load(500, -1)
         self.ended = 0
         self.partitions = partitions
-        self.watch = StarvationWatch(
+        self.watch = ExhaustionWatch(
             self.health,
             self.connections,
             self.load,
@@ -252,7 +252,7 @@ async def test_large_requests_come_one_at_a_time_while_memory_is_short() -> None
 
 
 def test_the_table_has_no_way_from_enough_to_the_end_of_patience() -> None:
-    from parley.broker.runtime.starvation import SupplyEvent
+    from parley.broker.runtime.exhaustion_watch import SupplyEvent
 
     with pytest.raises(IllegalStep):
         Judgement(1.0)._on(SupplyEvent.PATIENCE_OVER)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from parley.broker.security.delegation_token import DelegationToken
+from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import USER, Principal
 from parley.broker.security.session import ClientSession
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from parley.broker.config import ConfigError, Problem
-from parley.broker.security.sasl.token_verifier import TokenRefused, VerifiedToken
+from parley.broker.security.sasl.oauthbearer.token_verifier import TokenRefused, VerifiedToken
 
 _log = logging.getLogger(__name__)
 
