@@ -10,7 +10,7 @@ from typing import Final, Protocol
 SHARE_S: Final = 0.05
 """How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
 session and fetch from its leaders, however many clients flood it with requests."""
-ONLY_URGENT_S: Final = 0.002
+ONLY_URGENT_S: Final = 0.001
 """How long requests are handled before the others wait until the event loop has read from the sockets again: an urgent
 request may have arrived, and it does not wait with them. Reading costs some 10 microseconds."""
 CHECK_S: Final = 1.0

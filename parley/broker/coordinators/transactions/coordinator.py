@@ -12,7 +12,7 @@ from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.adding import add, verify
-from parley.broker.coordinators.transactions.ending import TIMED_OUT, abort_timed_out, end
+from parley.broker.coordinators.transactions.ending import OVERDUE, end, end_overdue
 from parley.broker.coordinators.transactions.expiry import EXPIRED, expire
 from parley.broker.coordinators.transactions.initialization import initialize
 from parley.broker.coordinators.transactions.listing import Filter, describe, select
@@ -42,7 +42,7 @@ def make_shard(
     coordinator_epoch: int,
 ) -> TransactionShard:
     """Return the empty state of a partition of ``__transaction_state``, whose batches have ``batch_bytes_max()``."""
-    periodic = {TIMED_OUT: abort_timed_out, EXPIRED: expire}
+    periodic = {OVERDUE: end_overdue, EXPIRED: expire}
     return TransactionShard(partition, coordinator_epoch, config, batch_bytes_max, markers, periodic)
 
 

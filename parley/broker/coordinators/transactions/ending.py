@@ -30,8 +30,8 @@ from parley.protocol.sentinels import NO_PRODUCER_ID
 
 _log = logging.getLogger(__name__)
 
-TIMED_OUT: Final = "timed out"
-"""The key of the timer that looks for transactions that have timed out."""
+OVERDUE: Final = "overdue"
+"""The key of the timer that looks for overdue transactions."""
 
 Ended = ProducerIdentity | None
 """The identity for the producer's next transaction, or None: the decision needs a new producer id."""
@@ -149,9 +149,7 @@ def _decided(
     if not prepared.partitions:
         complete = completed(prepared, now_ms)
         return Decision(complete.identity, [*records, transaction_record(transactional_id, complete)])
-    return Decision(
-        completed(prepared, now_ms).identity, records, then=send_markers(shard, {transactional_id: prepared})
-    )
+    return Decision(prepared.next_identity, records, then=send_markers(shard, {transactional_id: prepared}))
 
 
 def send_markers(shard: TransactionShard, prepared: Mapping[str, Transaction]) -> Callable[[], None]:
@@ -198,12 +196,12 @@ def aborted_by_coordinator(ongoing: Transaction, now_ms: int) -> Transaction:
     return _with_next_epoch(ongoing, now_ms, committed=False, version=EPOCH_PER_TRANSACTION)
 
 
-def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
-    """Abort the transactions that have timed out, and send the markers of prepared ones if that is not under way.
+def end_overdue(shard: TransactionShard, now_ms: int) -> Decision[None]:
+    """End the overdue transactions: abort the open ones that have timed out, and send the markers of the prepared ones.
 
-    A timer looks again some time later. After an election, the first look sends the markers that the previous
-    coordinator may not have sent. If the topic's limit was lowered, an abort may be too large for it: that transaction
-    stays open, and the others go on.
+    Markers that are being sent are not sent twice. A timer looks again some time later. After an election, the first
+    look sends the markers that the previous coordinator may not have sent. If the topic's limit was lowered, an abort
+    may be too large for it: that transaction stays open, and the others go on.
     """
     records: list[KeyValue] = []
     aborted: dict[str, Transaction] = {}
@@ -230,7 +228,7 @@ def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
     return Decision(
         None,
         records,
-        timers={TIMED_OUT: Timer(pause_ms, abort_timed_out)},
+        timers={OVERDUE: Timer(pause_ms, end_overdue)},
         then=partial(_continue, shard, aborted, prepared, too_large),
     )
 

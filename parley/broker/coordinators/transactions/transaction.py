@@ -7,9 +7,8 @@ A ``Transaction`` is immutable: a decision returns another one, and ``entered`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.runtime.states import IllegalStep
@@ -67,9 +66,11 @@ AT_REST: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 """No transaction is open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A transactional id as stored. Times are in milliseconds since 1970."""
+class Transaction(NamedTuple):
+    """A transactional id as stored. Times are in milliseconds since 1970.
+
+    A tuple, since every step makes two: one to be written, and one that is read from the record.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -120,4 +121,4 @@ class Transaction:
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("transactional id", self.state, state)
         changes.setdefault("previous_producer_id", self.producer_id)
-        return replace(self, state=state, updated_ms=now_ms, **changes)
+        return self._replace(state=state, updated_ms=now_ms, **changes)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, ProducerIdentity
 from parley.broker.coordinators.transactions.adding import add, verify
-from parley.broker.coordinators.transactions.ending import abort_timed_out, complete, end
+from parley.broker.coordinators.transactions.ending import complete, end, end_overdue
 from parley.broker.coordinators.transactions.expiry import expire
 from parley.broker.coordinators.transactions.initialization import Initialized, initialize
 from parley.broker.coordinators.transactions.shard import TransactionShard
@@ -57,7 +56,7 @@ class DrivenShard:
 
     def set(self, **changes: object) -> None:
         """Change the stored transaction, to begin a test in a state that takes long to reach."""
-        self.state.transactions[ID] = replace(self.transaction, **changes)  # type: ignore[arg-type]
+        self.state.transactions[ID] = self.transaction._replace(**changes)  # type: ignore[arg-type]
 
     def submit(self, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
         decision = decide(self.state, self.now_ms)
@@ -129,9 +128,9 @@ class DrivenShard:
         producer = self.state.transactions[transactional_id].identity
         self.submit(partial(complete, transactional_id=transactional_id, producer=producer))
 
-    def abort_timed_out(self) -> None:
-        """The periodic look for transactions that have timed out."""
-        self.submit(abort_timed_out)
+    def end_overdue(self) -> None:
+        """The periodic look for overdue transactions."""
+        self.submit(end_overdue)
 
     def expire(self) -> None:
         """The periodic look for expired transactional ids."""

@@ -255,7 +255,7 @@ def test_markers_that_are_being_written_are_not_written_twice() -> None:
         brokers.commit(("t", 0))
         prepared = brokers.shard.transaction
         await asyncio.sleep(1)
-        brokers.shard.abort_timed_out()
+        brokers.shard.end_overdue()
         await asyncio.sleep(1)
         brokers.may_respond.set()
         await brokers.completed.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -52,7 +51,7 @@ class TransactionalId(RuleBasedStateMachine):
     def begin(self, near_the_end: bool) -> None:
         self.new_producer()
         if near_the_end:
-            worn = replace(self.shard.transaction, producer_epoch=EPOCH_MAX - 3)
+            worn = self.shard.transaction._replace(producer_epoch=EPOCH_MAX - 3)
             self.shard.submit(lambda state, now_ms: Decision(None, [transaction_record(ID, worn)]))
             self.new_producer()
 
@@ -130,13 +129,13 @@ class TransactionalId(RuleBasedStateMachine):
     @rule(ms=st.integers(1, 100_000))
     def time_passes(self, ms: int) -> None:
         self.shard.now_ms += ms
-        self.shard.abort_timed_out()
+        self.shard.end_overdue()
 
     @rule()
     def the_coordinator_dies(self) -> None:
         self.shard.markers.sent.clear()
         self.shard.state = self.shard.read_back()
-        self.shard.abort_timed_out()
+        self.shard.end_overdue()
 
     @invariant()
     def the_state_equals_its_log(self) -> None:

@@ -23,7 +23,7 @@ from parley.broker.coordinators.groups.consumer.consumer_protocol import (
 )
 from parley.broker.coordinators.groups.consumer.downgrading import downgraded, may_downgrade_without
 from parley.broker.coordinators.groups.consumer.group_change import GroupChange
-from parley.broker.coordinators.groups.consumer.leaving import remove_members, require_member
+from parley.broker.coordinators.groups.consumer.leaving import remove_members
 from parley.broker.coordinators.groups.consumer.member import (
     ClassicMember,
     Member,
@@ -34,6 +34,7 @@ from parley.broker.coordinators.groups.consumer.member import (
 from parley.broker.coordinators.groups.consumer.member_steps import reconcile, require_static
 from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import classic_timer, session_of
+from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import Protocols
 from parley.broker.coordinators.groups.responses import join_error

@@ -11,8 +11,8 @@ from typing import Final
 from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
-from parley.broker.coordinators.groups.consumer.leaving import require_member
 from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
+from parley.broker.coordinators.groups.group_members import require_member
 from parley.protocol.errors import ErrorCode, KafkaError
 
 MEMBER_EPOCHS_SINCE: Final = 9

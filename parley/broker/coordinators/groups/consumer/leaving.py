@@ -13,6 +13,7 @@ from parley.broker.coordinators.groups.consumer.downgrading import downgraded, m
 from parley.broker.coordinators.groups.consumer.group_change import GroupChange
 from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, NOTHING, Member, in_epoch, partitions_of
 from parley.broker.coordinators.groups.consumer.member_steps import require_static
+from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -55,14 +56,6 @@ def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
     if known.consumer is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     return known.consumer
-
-
-def require_member(group: ConsumerGroup, member_id: str) -> Member:
-    """Return a member. Raises UNKNOWN_MEMBER_ID."""
-    member = group.members.get(member_id)
-    if member is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
-    return member
 
 
 def remove_members(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE
-from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsMember
+from parley.broker.coordinators.groups.group_members import require_member
+from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.protocol.errors import ErrorCode, KafkaError
 
 
@@ -18,7 +19,7 @@ def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_ver
     its version has no member epochs."""
     if epoch < 0 and not group.members:
         return
-    member = _require_member(group, member_id)
+    member = require_member(group, member_id)
     if api_version < MEMBER_EPOCHS_SINCE:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -51,12 +52,5 @@ def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable
 
 def check_may_read(group: StreamsGroup, member_id: str, epoch: int) -> None:
     """Raise UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if a member is not in this epoch."""
-    if _require_member(group, member_id).progress.epoch != epoch:
+    if require_member(group, member_id).progress.epoch != epoch:
         raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
-
-
-def _require_member(group: StreamsGroup, member_id: str) -> StreamsMember:
-    member = group.members.get(member_id)
-    if member is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
-    return member

@@ -1,0 +1,28 @@
+"""Looking up a member in a group of any type that stores its members by id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from parley.protocol.errors import ErrorCode, KafkaError
+
+M_co = TypeVar("M_co", covariant=True)
+
+
+class HasMembers(Protocol[M_co]):
+    """A group, with its members by their ids."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def members(self) -> Mapping[str, M_co]: ...
+
+
+def require_member(group: HasMembers[M_co], member_id: str) -> M_co:
+    """Return a member. Raises UNKNOWN_MEMBER_ID."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+    return member
