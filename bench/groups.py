@@ -161,20 +161,24 @@ class StreamsMember(Member):
 async def beating(members: Sequence[Member], interval_s: float) -> AsyncIterator[None]:
     """Let every member send a heartbeat once in an interval, spread over it. Raises what a heartbeat raises.
 
-    If the machine is too busy for that, the interval becomes longer: at most ``AT_ONCE`` heartbeats wait.
+    At the end the heartbeats that have begun are completed: a member must not miss its next epoch. If the machine is
+    too busy for that interval, it becomes longer: at most ``AT_ONCE`` heartbeats wait.
     """
     began = time.perf_counter()
     turns = ((began + n * interval_s / len(members), members[n % len(members)]) for n in count())
     async with asyncio.TaskGroup() as tasks:
-        beats = [tasks.create_task(_keep_beating(turns)) for _ in range(min(AT_ONCE, len(members)))]
+        ended = asyncio.Event()
+        for _ in range(min(AT_ONCE, len(members))):
+            tasks.create_task(_keep_beating(turns, ended))
         yield
-        for each in beats:
-            each.cancel()
+        ended.set()
 
 
-async def _keep_beating(turns: Iterator[tuple[float, Member]]) -> None:
+async def _keep_beating(turns: Iterator[tuple[float, Member]], ended: asyncio.Event) -> None:
     for due, member in turns:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        if ended.is_set():
+            return
         await member.beat()
 
 

@@ -196,6 +196,8 @@ def _topics(subtopology: StreamsGroupHeartbeatRequest.Subtopology) -> Iterable[s
 
 def check_topic_names(request: StreamsGroupHeartbeatRequest) -> None:
     """Raise STREAMS_INVALID_TOPOLOGY if a topic cannot be one of an application's."""
+    if request.topology is None:
+        return
     names = topics_of(request)
     prohibited = [name for name in names if name in INTERNAL_TOPICS]
     if prohibited:
@@ -240,9 +242,9 @@ def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
     _require(request.task_offsets is None, "TaskOffsets are not supported yet.")
     _require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")
     _require(not request.warmup_tasks, "WarmupTasks are not supported yet.")
-    subtopologies = () if request.topology is None else request.topology.subtopologies
-    has_regex = any(each.source_topic_regex for each in subtopologies)
-    _require(not has_regex, "Regular expressions for source topics are not supported yet.")
+    if request.topology is not None:
+        has_regex = any(each.source_topic_regex for each in request.topology.subtopologies)
+        _require(not has_regex, "Regular expressions for source topics are not supported yet.")
 
 
 def _check_join(request: StreamsGroupHeartbeatRequest) -> None:

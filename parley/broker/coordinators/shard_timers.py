@@ -52,7 +52,8 @@ class ShardTimers:
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:
         """Set timers, or cancel those that are None, by key."""
         for key, timer in timers.items():
-            self._decided.pop(key, None)
+            if self._decided:
+                self._decided.pop(key, None)
             running = self._running.get(key)
             if running is not None:
                 if timer is not None and running.prolong(timer):

@@ -1,6 +1,6 @@
 """Decisions about ConsumerGroupHeartbeat (KIP-848): members join, report what they have, and leave.
 
-A heartbeat has three steps.
+A heartbeat has three steps, unless it changes nothing.
 
 1. The member is added or changed. Another subscription begins another epoch of the group.
 2. If the group has another epoch than its target assignment, that is decided again.
@@ -52,6 +52,15 @@ def heartbeat(
     """Keep a member alive, and bring it closer to its target assignment. Raises the KafkaError that the client gets."""
     if request.member_epoch < JOIN:
         return leave(request, shard, now_ms)
+    if changes_nothing(request, sender.context, shard):
+        return _stayed(request, shard)
+    return in_all_steps(request, sender, shard, now_ms)
+
+
+def in_all_steps(
+    request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    """Decide about a member that joins or stays, whatever it says. Raises the KafkaError that the client gets."""
     joins = request.member_epoch == JOIN
     group, made_by = _group(request.group_id, shard, joins=joins)
     _check_size(group, request.member_id, shard)
@@ -75,6 +84,50 @@ def heartbeat(
     if joins or _is_full(request) or _has_others(before.progress, member.progress):
         response.assignment = _assignment(member.progress)
     return change.decision(response)
+
+
+# --- Most heartbeats ---
+
+
+def changes_nothing(request: ConsumerGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
+    """True if a member says nothing but that it is alive, and there is nothing for it to learn.
+
+    Most heartbeats are so. Their three steps would change nothing, and this costs less than to take them.
+    """
+    if (
+        request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.server_assignor is not None
+        or request.rack_id is not None
+        or request.rebalance_timeout_ms != -1
+    ):
+        return False
+    group = shard.consumer_group(request.group_id)
+    if group is None or group.epoch > group.target_epoch or not group.metadata_checked or group.regex_subscribers:
+        return False
+    member = group.members.get(request.member_id)
+    if member is None or member.progress.epoch != request.member_epoch:
+        return False
+    details = member.details
+    return (
+        details.instance_id == request.instance_id
+        and details.client_id == (context.client_id or "")
+        and details.client_host == f"/{context.client_host}"
+        and details.classic is None
+        and member.progress.is_reconciled_to(group.target_epoch)
+    )
+
+
+def _stayed(request: ConsumerGroupHeartbeatRequest, shard: GroupShard) -> Decision[ConsumerGroupHeartbeatResponse]:
+    settings = shard.settings(request.group_id)
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+    )
+    timers = session(request.group_id, request.member_id, settings.session_timeout_ms)
+    return Decision(response, is_divisible=True, timers=timers)
 
 
 # --- The group ---

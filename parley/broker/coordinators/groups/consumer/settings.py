@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.group_config import GroupConfig
@@ -23,14 +24,19 @@ def settings_of(config: BrokerConfig, image: MetadataImage, group_id: str) -> Gr
     """Return the settings of a consumer group."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
-        return GroupSettings(
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_assignment_interval_ms,
-        )
+        return _without_own_entries(config)
     group = GroupConfig(config, entries)
     return GroupSettings(
         group.consumer_session_timeout_ms,
         group.consumer_heartbeat_interval_ms,
         group.consumer_assignment_interval_ms,
+    )
+
+
+@lru_cache(1)
+def _without_own_entries(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        config.group_consumer_session_timeout_ms,
+        config.group_consumer_heartbeat_interval_ms,
+        config.group_consumer_assignment_interval_ms,
     )

@@ -61,6 +61,15 @@ def heartbeat(
     """Keep a member alive, and bring it closer to its tasks. Raises the KafkaError that the client gets."""
     if request.member_epoch in (LEAVE, LEAVE_STATIC):
         return _leave(request, shard, now_ms)
+    if changes_nothing(request, context, shard):
+        return _stayed(request, shard)
+    return in_all_steps(request, context, shard, now_ms)
+
+
+def in_all_steps(
+    request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
+) -> Decision[Outcome]:
+    """Decide about a member that joins or stays, whatever it says. Raises the KafkaError that the client gets."""
     joins = request.member_epoch == JOIN
     group = _group(request.group_id, shard, joins=joins)
     before = _member(request, group, joins=joins)
@@ -81,6 +90,71 @@ def heartbeat(
     response = _response(request, before, member, configured, change)
     decision = change.decision(Outcome(response, configured.to_create))
     return _converted(decision, request.group_id, shard) if change.is_new else decision
+
+
+# --- Most heartbeats ---
+
+
+def changes_nothing(request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
+    """True if a member says nothing but that it is alive, and there is nothing for it to learn.
+
+    Most heartbeats are so. Their steps would change nothing, and this costs less than to take them.
+    """
+    if _says_anything(request):
+        return False
+    group = shard.streams_group(request.group_id)
+    if group is None or group.topology is None or group.configured is None or not group.metadata_checked:
+        return False
+    is_settled = (
+        group.epoch <= group.target_epoch
+        and not group.is_delayed
+        and group.shutdown_by is None
+        and group.endpoint_epoch == request.endpoint_information_epoch
+        and group.validated_epoch == group.topology.epoch
+        and group.configured.is_ready
+    )
+    member = group.members.get(request.member_id) if is_settled else None
+    if member is None or member.progress.epoch != request.member_epoch:
+        return False
+    details = member.details
+    return (
+        details.client_id == (context.client_id or "")
+        and details.client_host == f"/{context.client_host}"
+        and details.topology_epoch >= group.topology.epoch
+        and member.is_reconciled_to(group.target_epoch)
+        and shard.streams_settings(request.group_id).of_assignor() == group.last_settings
+    )
+
+
+def _says_anything(request: StreamsGroupHeartbeatRequest) -> bool:
+    """True if a member says more than its id and its epoch."""
+    return (
+        request.active_tasks is not None
+        or request.standby_tasks is not None
+        or request.warmup_tasks is not None
+        or request.topology is not None
+        or request.process_id is not None
+        or request.user_endpoint is not None
+        or request.client_tags is not None
+        or request.rack_id is not None
+        or request.rebalance_timeout_ms != -1
+        or request.shutdown_application
+    )
+
+
+def _stayed(request: StreamsGroupHeartbeatRequest, shard: GroupShard) -> Decision[Outcome]:
+    settings = shard.streams_settings(request.group_id)
+    response = StreamsGroupHeartbeatResponse(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        acceptable_recovery_lag=0,
+        task_offset_interval_ms=0,
+        status=[],
+        endpoint_information_epoch=request.endpoint_information_epoch,
+    )
+    timers = session(request.group_id, request.member_id, settings.session_timeout_ms)
+    return Decision(Outcome(response), is_divisible=True, timers=timers)
 
 
 # --- The group ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from parley.broker.config import BrokerConfig
@@ -33,13 +34,7 @@ def streams_settings(config: BrokerConfig, image: MetadataImage, group_id: str) 
     """Return the settings of a streams group. A number of standby replicas above the broker's limit counts as it."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
-        return StreamsSettings(
-            config.group_streams_session_timeout_ms,
-            config.group_streams_heartbeat_interval_ms,
-            config.group_streams_assignment_interval_ms,
-            config.group_streams_initial_rebalance_delay_ms,
-            config.group_streams_num_standby_replicas,
-        )
+        return _without_own_entries(config)
     group = GroupConfig(config, entries)
     return StreamsSettings(
         group.streams_session_timeout_ms,
@@ -47,4 +42,15 @@ def streams_settings(config: BrokerConfig, image: MetadataImage, group_id: str) 
         group.streams_assignment_interval_ms,
         group.streams_initial_rebalance_delay_ms,
         min(group.streams_num_standby_replicas, config.group_streams_max_standby_replicas),
+    )
+
+
+@lru_cache(1)
+def _without_own_entries(config: BrokerConfig) -> StreamsSettings:
+    return StreamsSettings(
+        config.group_streams_session_timeout_ms,
+        config.group_streams_heartbeat_interval_ms,
+        config.group_streams_assignment_interval_ms,
+        config.group_streams_initial_rebalance_delay_ms,
+        config.group_streams_num_standby_replicas,
     )

@@ -11,7 +11,7 @@ from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
 from parley.broker.coordinators.groups.any_group import heartbeat as classic_heartbeat
 from parley.broker.coordinators.groups.any_group import join, leave, sync
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
-from parley.broker.coordinators.groups.consumer.heartbeats import Sender, heartbeat
+from parley.broker.coordinators.groups.consumer.heartbeats import JOIN, Sender, changes_nothing, heartbeat, in_all_steps
 from parley.broker.coordinators.groups.consumer.member import Progress
 from parley.broker.coordinators.groups.consumer.regexes import (
     Matches,
@@ -71,6 +71,28 @@ def matched(regexes: Iterable[str], names: Iterable[str]) -> Matches:
     while (found := next_turn(turns)) is None:
         pass
     return found
+
+
+def checked(
+    request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    """Decide about a heartbeat. If it is found to change nothing, its steps find the same."""
+    decision = heartbeat(request, sender, shard, now_ms)
+    if request.member_epoch >= JOIN and changes_nothing(request, sender.context, shard):
+        same_decision(decision, in_all_steps(request, sender, shard, now_ms))
+    return decision
+
+
+def same_decision(one: Decision[Any], other: Decision[Any]) -> None:
+    """Check that two decisions change nothing, with the same reply and timers."""
+    assert one.reply == other.reply
+    assert [*one.records, *other.records] == []
+    assert (one.then, other.then) == (None, None)
+    assert delays(one) == delays(other)
+
+
+def delays(decision: Decision[Any]) -> dict[Hashable, float | None]:
+    return {key: None if timer is None else timer.delay_ms for key, timer in decision.timers.items()}
 
 
 class ConsumerBench:
@@ -157,7 +179,7 @@ class ConsumerBench:
     def heartbeat(self, member_id: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=member_id, member_epoch=epoch, **fields)
         response: ConsumerGroupHeartbeatResponse = self.decide(
-            lambda shard, now_ms: heartbeat(request, Sender(context(), "new"), shard, now_ms)
+            lambda shard, now_ms: checked(request, Sender(context(), "new"), shard, now_ms)
         )
         return response
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from parley.broker.coordinators.groups.consumer import regexes
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
 from parley.broker.coordinators.groups.consumer.group_change import install_targets
+from parley.broker.coordinators.groups.consumer.heartbeats import changes_nothing
 from parley.broker.coordinators.groups.consumer.member import MemberState
 from parley.broker.coordinators.groups.consumer.regexes import AGAIN_AFTER_MS, REGEXES_MAX, matching, next_turn
 from parley.broker.coordinators.groups.consumer.sessions import session
@@ -57,6 +59,24 @@ def refused(code: ErrorCode, call: object, *args: object, **fields: object) -> N
     with pytest.raises(KafkaError) as raised:
         call(*args, **fields)  # type: ignore[operator]
     assert raised.value.code is code
+
+
+def test_a_settled_member_that_says_nothing_changes_nothing() -> None:
+    group = bench()
+    epoch = group.join("m", "a").member_epoch
+
+    def says(**fields: Any) -> bool:
+        said: dict[str, Any] = {"group_id": GROUP, "member_id": "m", "member_epoch": epoch}
+        return changes_nothing(ConsumerGroupHeartbeatRequest(**(said | fields)), context(), group.shard)
+
+    assert says()
+    assert not says(member_id="n")
+    assert not says(member_epoch=epoch - 1)
+    assert not says(instance_id="i")
+    assert not says(topic_partitions=[])
+    assert not says(subscribed_topic_names=["a"])
+    group.change_topics(a=4, b=1)
+    assert not says()
 
 
 def test_the_first_member_gets_everything() -> None:

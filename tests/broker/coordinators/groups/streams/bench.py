@@ -8,12 +8,13 @@ from typing import Any
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.streams.heartbeats import Outcome, heartbeat
+from parley.broker.coordinators.groups.streams.heartbeats import JOIN, Outcome, changes_nothing, heartbeat, in_all_steps
 from parley.broker.coordinators.groups.streams.settings import streams_settings
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.network.dispatch import RequestContext
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
-from tests.broker.coordinators.groups.consumer.bench import context, with_topics
+from tests.broker.coordinators.groups.consumer.bench import context, same_decision, with_topics
 from tests.broker.coordinators.groups.grouped import surroundings
 
 GROUP = "g"
@@ -73,6 +74,16 @@ def said(found: Any) -> Tasks | None:
     return None if found is None else {each.subtopology_id: each.partitions for each in found}
 
 
+def checked(
+    request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
+) -> Decision[Outcome]:
+    """Decide about a heartbeat. If it is found to change nothing, its steps find the same."""
+    decision = heartbeat(request, context, shard, now_ms)
+    if request.member_epoch >= JOIN and changes_nothing(request, context, shard):
+        same_decision(decision, in_all_steps(request, context, shard, now_ms))
+    return decision
+
+
 class StreamsBench:
     """A shard to which decisions are applied at once."""
 
@@ -94,6 +105,8 @@ class StreamsBench:
         self.shard = GroupShard(0, self._around)
         self.log: list[KeyValue] = []
         self.timers: dict[Hashable, Timer] = {}
+        self._endpoint_epochs: dict[str, int] = {}
+        """The epochs of the endpoints that the members know."""
 
     # --- Decisions ---
 
@@ -145,10 +158,12 @@ class StreamsBench:
     # --- Heartbeats ---
 
     def outcome(self, member_id: str, epoch: int, **fields: Any) -> Outcome:
+        known = self._endpoint_epochs.get(member_id, -1) if epoch > JOIN else -1
         request = Request(
-            group_id=GROUP, member_id=member_id, member_epoch=epoch, endpoint_information_epoch=-1, **fields
+            group_id=GROUP, member_id=member_id, member_epoch=epoch, endpoint_information_epoch=known, **fields
         )
-        found: Outcome = self.decide(lambda shard, now_ms: heartbeat(request, context(0), shard, now_ms))
+        found: Outcome = self.decide(lambda shard, now_ms: checked(request, context(0), shard, now_ms))
+        self._endpoint_epochs[member_id] = found.response.endpoint_information_epoch
         return found
 
     def heartbeat(self, member_id: str, epoch: int, **fields: Any) -> StreamsGroupHeartbeatResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from parley.broker.coordinators.groups.any_group import join as classic_join
 from parley.broker.coordinators.groups.member_decisions import Joiner
 from parley.broker.coordinators.groups.offset_decisions import Committer, commit, commit_transactional, delete_group
 from parley.broker.coordinators.groups.streams.configuration import SUBTOPOLOGIES_MAX, StatusCode
-from parley.broker.coordinators.groups.streams.heartbeats import heartbeat
+from parley.broker.coordinators.groups.streams.heartbeats import changes_nothing, heartbeat
 from parley.broker.coordinators.groups.streams.streams_group import MemberState, StreamsGroupState
 from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, still_has_any
 from parley.broker.metadata.types import ConfigResource, ResourceType
@@ -49,6 +50,30 @@ def plain(**properties: str) -> StreamsBench:
 
 
 # --- Members ---
+
+
+def test_a_settled_member_that_says_nothing_changes_nothing() -> None:
+    group = plain()
+    epoch = group.join("m").member_epoch
+    group.heartbeat("m", epoch)  # the first heartbeat that finds the group looks at its topics
+
+    def says(**fields: Any) -> bool:
+        said: dict[str, Any] = {
+            "group_id": GROUP,
+            "member_id": "m",
+            "member_epoch": epoch,
+            "endpoint_information_epoch": 0,
+        }
+        return changes_nothing(Request(**(said | fields)), context(0), group.shard)
+
+    assert says()
+    assert not says(member_id="n")
+    assert not says(member_epoch=epoch - 1)
+    assert not says(endpoint_information_epoch=-1)
+    assert not says(shutdown_application=True)
+    assert not says(active_tasks=[])
+    group.change_topics(a=4, store=4, other=1)
+    assert not says()
 
 
 def test_a_member_has_all_tasks_and_gives_half_of_them_to_a_second_one() -> None:
