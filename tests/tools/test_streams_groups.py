@@ -192,7 +192,7 @@ def test_a_group_without_members_is_reset_and_deleted(
 
 
 @pytest.mark.slow
-def test_parley_groups_leaves_groups_of_other_types_alone(
+def test_parley_groups_takes_groups_of_other_types_by_name_alone(
     parley: Parley, streams_broker: Broker, application: Application
 ) -> None:
     def groups(*words: str, command: str = "groups") -> Typed:
@@ -209,7 +209,6 @@ def test_parley_groups_leaves_groups_of_other_types_alone(
     described = groups("--describe", "--all-groups", "--state", "--json")
     assert (described.code, [each["group"] for each in json.loads(described.out)]) == (0, ["readers"])
     for words in (
-        ("--delete",),
         ("--delete-offsets", "--topic", application.topic),
         (*reset, "--execute"),
     ):
@@ -235,7 +234,9 @@ def test_parley_groups_leaves_groups_of_other_types_alone(
     deleted = groups("--delete", "--all-groups")
     assert deleted.out == "Deletion of requested consumer groups ('readers') was successful.\n"
     assert set(groups("--list").lines) >= {name, "shared"}
-    assert groups("--delete", "--group", "shared").code == 0
+    assert groups("--delete", "--group", "shared", "--group", name).code == 0
+    assert not {name, "shared"} & set(groups("--list").lines)
+    assert application.store in application.topics()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
 Two intended differences. The exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with
-0. Share groups and streams groups are listed and described by name, too, in the tables of Kafka's tools for them;
-share groups are also deleted.
+0. Share groups and streams groups are listed, described and deleted by name, too, in the tables of Kafka's tools for
+them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ T = TypeVar("T")
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
     "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
-    "would do unless `--execute` is given; the group must not have members. `--list` and `--describe` take "
-    "groups of all types by name, `--delete` takes share groups, too; `parley share-groups` and `parley "
-    "streams-groups` do the rest for their types. `--all-groups` means all classic and consumer groups.",
+    "would do unless `--execute` is given; the group must not have members. `--list`, `--describe` and `--delete` "
+    "take groups of all types by name; the internal topics of a deleted streams group stay. `parley share-groups` "
+    "and `parley streams-groups` do the rest for their types. `--all-groups` means all classic and consumer groups.",
     examples=[
         ("parley groups --list --state", "all groups with their states"),
         ("parley groups --describe --group readers", "offset, lag and consumer of each partition"),

@@ -19,15 +19,16 @@ _UNKNOWN_TOPIC = -1
 
 
 async def delete_selected(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of consumers or share groups, or all groups of consumers (None), as ``delete_groups``.
-
-    Raises ``CommandError`` if one of them is a streams group; then none is deleted.
-    """
-    return await delete_groups(client, await selected(client, names, also="Share"), timeout_ms=timeout_ms)
+    """Delete these groups of any type, or all groups of consumers (None), as ``delete_groups``."""
+    chosen = await selected(client, None) if names is None else names
+    return await delete_groups(client, chosen, timeout_ms=timeout_ms)
 
 
 async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups, of whatever type. Returns the error code of each."""
+    """Delete these groups, of whatever type. Returns the error code of each.
+
+    The internal topics of a streams group stay.
+    """
     codes = {}
     for name in dict.fromkeys(names):
         answer = await of_coordinator(

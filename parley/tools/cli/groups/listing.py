@@ -75,18 +75,17 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
     return sorted(group for group in found if not types or group.type in types)
 
 
-async def selected(client: Client, names: Sequence[str] | None, *, also: str = "") -> list[str]:
+async def selected(client: Client, names: Sequence[str] | None) -> list[str]:
     """Return the named groups, or all of consumers (None).
 
-    Raises ``CommandError`` if a named group is a share group or a streams group, except for groups of the type
-    ``also``: a broker deletes a group of any type, and would leave the topics that a streams application has made.
+    Raises ``CommandError`` if a named group is a share group or a streams group.
     """
     if names is None:
         return [group.name for group in await list_groups(client, types=CONSUMER_TYPES)]
     listed = {group.name: group.type for group in await list_groups(client)}
     for name in names:
         kind = listed.get(name, "")
-        if kind in _COMMANDS and kind != also:
+        if kind in _COMMANDS:
             raise CommandError(f"Group '{name}' is a {kind.lower()} group: use `{_COMMANDS[kind]}`.")
     return list(names)
 
