@@ -1,0 +1,160 @@
+"""The replicas of a cluster while the planner moves them, with the loads and free space that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from parley.tools.balance.cluster import Cluster
+from parley.tools.balance.loads import (
+    RESOURCES,
+    Loads,
+    Shares,
+    leader_loads,
+    loads_of,
+    of_racks,
+    replica_loads,
+    shares_of,
+    total_of,
+)
+from parley.tools.balance.plan import Goals
+
+_ROOM: Final = 0.8
+"""The part of its free space that a broker receives at most: it needs the rest for what producers send meanwhile."""
+
+
+class Layout:
+    """The working state of a plan. Partitions have the numbers of their positions in the cluster."""
+
+    def __init__(self, cluster: Cluster, goals: Goals) -> None:
+        self.cluster = cluster
+        self.goals = goals
+        self.brokers = [broker for broker in cluster.brokers if broker.id not in goals.emptied]
+        """Those that may hold replicas."""
+        self.ids = [broker.id for broker in self.brokers]
+        self.rack_of = {broker.id: broker.rack_name for broker in cluster.brokers}
+        self.replicas = [one.replicas for one in cluster.partitions]
+        self.loads = loads_of(cluster, {*self.ids, *goals.emptied})
+        racks = len({broker.rack_name for broker in self.brokers}) or 1
+        self.shares: Shares = shares_of(
+            self.brokers, total_of(self.loads.values()), of_racks(cluster.partitions, racks), goals.tolerance
+        )
+        self.on: dict[int, set[int]] = {broker: set() for broker in self.loads}
+        """The partitions on each broker."""
+        for number, replicas in enumerate(self.replicas):
+            for broker in replicas:
+                if broker in self.on:
+                    self.on[broker].add(number)
+        self.costs = {broker: self.shares.cost(broker, self.loads[broker]) for broker in self.ids}
+        self.ranks = [_ranks(cluster, at) for at in range(len(RESOURCES))]
+        """The places of the partitions if they are sorted by the load of their leaders, the highest first."""
+        self._leads = [replica_loads(one, leads=True) for one in cluster.partitions]
+        self._follows = [replica_loads(one, leads=False) for one in cluster.partitions]
+        self.copied = 0
+        """The bytes that the moves so far copy."""
+        self._room = {one.id: None if one.free is None else int(one.free * _ROOM) for one in self.brokers}
+        self._incoming = dict.fromkeys(self.ids, 0)
+
+    def move(self, number: int, replicas: tuple[int, ...]) -> None:
+        """Give a partition these replicas, the preferred leader first."""
+        one = self.cluster.partitions[number]
+        before = self.replicas[number]
+        for sign, each in ((-1, before), (1, replicas)):
+            for position, broker in enumerate(each):
+                if broker in self.loads:
+                    load = self.loads[broker]
+                    for at, amount in enumerate(replica_loads(one, leads=position == 0)):
+                        load[at] += sign * amount
+        for broker in {*before, *replicas} & self.loads.keys():
+            (self.on[broker].add if broker in replicas else self.on[broker].discard)(number)
+            if broker in self.costs:
+                self.costs[broker] = self.shares.cost(broker, self.loads[broker])
+        for sign, each in ((-1, before), (1, replicas)):
+            for broker in set(each).difference(one.replicas):
+                self._incoming[broker] += sign * one.size
+                self.copied += sign * one.size
+        self.replicas[number] = replicas
+
+    def gain(self, source: int, target: int, load: Sequence[int]) -> float:
+        """How much the skew falls if this load moves from one broker to another."""
+        costs, loads, cost = self.costs, self.loads, self.shares.cost
+        now = costs[source] + costs[target]
+        return now and now - cost(source, loads[source], load, -1) - cost(target, loads[target], load)
+
+    def gain_of(self, number: int, replicas: tuple[int, ...]) -> float:
+        """How much the skew falls if the partition gets these replicas."""
+        change: dict[int, list[int]] = {}
+        one = self.cluster.partitions[number]
+        for sign, each in ((-1, self.replicas[number]), (1, replicas)):
+            for position, broker in enumerate(each):
+                if broker in self.costs:
+                    load = change.setdefault(broker, list(self.loads[broker]))
+                    for at, amount in enumerate(replica_loads(one, leads=position == 0)):
+                        load[at] += sign * amount
+        return sum(self.costs[broker] - self.shares.cost(broker, load) for broker, load in change.items())
+
+    def skew(self) -> float:
+        """How far the cluster is from balanced."""
+        return sum(self.costs[broker] for broker in self.ids)
+
+    def collisions(self, replicas: Sequence[int]) -> int:
+        """The pairs of replicas in the same rack. Each broker without a rack, or that does not run, has its own."""
+        racks = [self.rack_of.get(broker, broker) for broker in replicas]
+        return sum(count * (count - 1) // 2 for count in (racks.count(rack) for rack in set(racks)))
+
+    def may_receive(self, number: int, broker: int) -> bool:
+        """True if the partition may get a replica on this broker: it has none, there is room, the limit allows it."""
+        one = self.cluster.partitions[number]
+        if broker in self.replicas[number]:
+            return False
+        if broker in one.replicas:
+            return True  # it has the data
+        room, limit = self._room[broker], self.goals.max_bytes
+        fits = room is None or self._incoming[broker] + one.size <= room
+        return fits and (limit is None or self.copied + one.size <= limit)
+
+    def has_room(self, number: int, broker: int) -> bool:
+        """True if the broker's disk has room for a replica of the partition, whatever the limit is."""
+        room = self._room[broker]
+        return room is None or self._incoming[broker] + self.cluster.partitions[number].size <= room
+
+    def crowding(self, broker: int, load: Sequence[int]) -> float:
+        """How unwelcome a further load is on a broker: the increase of the squares of its loads relative to its shares.
+
+        Unlike the skew, it tells brokers apart that are all balanced.
+        """
+        return sum(
+            ((amount + each) ** 2 - amount**2) / scale**2
+            for amount, each, (_, _, scale) in zip(self.loads[broker], load, self.shares.bounds[broker], strict=True)
+        )
+
+    def load_of(self, number: int, *, leads: bool) -> Loads:
+        """The load of a replica of the partition."""
+        return self._leads[number] if leads else self._follows[number]
+
+    def leader_load_of(self, number: int) -> Loads:
+        """What the partition's leader costs more than a follower."""
+        return leader_loads(self.cluster.partitions[number])
+
+
+def _ranks(cluster: Cluster, at: int) -> list[int]:
+    def load(number: int) -> tuple[int, int, int]:
+        one = cluster.partitions[number]
+        return -replica_loads(one, leads=True)[at], -one.size, number
+
+    ranks = [0] * len(cluster.partitions)
+    for place, number in enumerate(sorted(range(len(ranks)), key=load)):
+        ranks[number] = place
+    return ranks
+
+
+def exchanged(replicas: tuple[int, ...], source: int, target: int) -> tuple[int, ...]:
+    """The replicas with one broker in the place of another."""
+    return tuple(target if broker == source else broker for broker in replicas)
+
+
+def led_by(replicas: tuple[int, ...], leader: int) -> tuple[int, ...]:
+    """The replicas with another preferred leader, which exchanges its place with the present one."""
+    return tuple(
+        leader if at == 0 else replicas[0] if broker == leader else broker for at, broker in enumerate(replicas)
+    )

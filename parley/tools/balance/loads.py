@@ -1,0 +1,159 @@
+"""The loads of brokers, and how far they are from balanced.
+
+A broker has a load of each resource. Its share of a resource is the same as every other broker's; for the disk it is in
+proportion to the size of the disks, if all are known. A load within the tolerance of the share is balanced and costs
+nothing: so a plan ends as soon as all loads are good enough, and moves no more data than that takes. Beyond it, the
+cost is the square of the distance, so that the worst broker is relieved first. The skew of a cluster is the sum.
+
+Loads are whole numbers: sums do not depend on the order of moves, and a plan made twice is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, floor
+from typing import Final
+
+from parley.tools.balance.cluster import Broker, Cluster, Partition
+
+
+class Resource(StrEnum):
+    """What is balanced. The values are keys of JSON output."""
+
+    REPLICAS = "replicas"
+    LEADERS = "leaders"
+    DISK = "disk"
+    BYTES_IN = "bytesIn"
+    BYTES_OUT = "bytesOut"
+
+
+RESOURCES: Final = tuple(Resource)
+DISK: Final = RESOURCES.index(Resource.DISK)
+Loads = tuple[int, int, int, int, int]
+"""A number of replicas, of leaders, bytes on disk, bytes per second in and out: in the order of ``RESOURCES``."""
+_NOISE: Final = (0, 0, 1 << 20, 10_000, 10_000)
+"""Differences up to these are balanced: 1 MiB on a disk and 10 kB/s matter to no broker."""
+_NONE: Final = (0,) * len(RESOURCES)
+
+
+def replica_loads(one: Partition, *, leads: bool) -> Loads:
+    """The load of a replica on its broker."""
+    return (1, 1, one.size, one.bytes_in, one.bytes_out) if leads else (1, 0, one.size, one.bytes_in, 0)
+
+
+def leader_loads(one: Partition) -> Loads:
+    """What the leader costs more than a follower."""
+    return (0, 1, 0, 0, one.bytes_out)
+
+
+def loads_of(cluster: Cluster, brokers: Iterable[int]) -> dict[int, list[int]]:
+    """The loads of these brokers, if every partition is led by its preferred leader."""
+    found = {broker: [0] * len(RESOURCES) for broker in brokers}
+    for one in cluster.partitions:
+        for position, broker in enumerate(one.replicas):
+            if broker in found:
+                load = found[broker]
+                for at, amount in enumerate(replica_loads(one, leads=position == 0)):
+                    load[at] += amount
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The share of each broker, and the least and most that is balanced, by resource."""
+
+    shares: Mapping[int, Sequence[float]]
+    bounds: Mapping[int, Sequence[tuple[float, float, float]]]
+    """The least and the most, and the mean share of all brokers, or 1."""
+
+    def excess(self, broker: int, load: Sequence[int], at: int) -> float:
+        """How far one resource is beyond what is balanced: negative if the broker has too little of it."""
+        least, most, _ = self.bounds[broker][at]
+        return load[at] - most if load[at] > most else min(0.0, load[at] - least)
+
+    def cost(self, broker: int, load: Sequence[int], change: Sequence[int] = _NONE, sign: int = 1) -> float:
+        """How far a broker with this load is from balanced, if a change is added (sign 1) or subtracted (-1)."""
+        total = 0.0
+        for amount, each, (least, most, scale) in zip(load, change, self.bounds[broker], strict=True):
+            amount += sign * each
+            if amount > most:
+                total += ((amount - most) / scale) ** 2
+            elif amount < least:
+                total += ((least - amount) / scale) ** 2
+        return total
+
+    def fill(self, broker: int, load: Sequence[int], at: int) -> float:
+        """A load relative to the broker's share; 1 is its share."""
+        share = self.shares[broker][at]
+        return load[at] / share if share else 1.0
+
+
+def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks, tolerance: float) -> Shares:
+    """Divide a total load among these brokers: the same for each, as far as the racks allow."""
+    disks = [float(broker.disk or 0) for broker in brokers]
+    even = [1.0] * len(brokers)
+    shares: dict[int, list[float]] = {broker.id: [] for broker in brokers}
+    for at, amount in enumerate(total):
+        weights = disks if at == DISK and all(disks) else even
+        for broker, share in zip(brokers, _divided(brokers, weights, amount, of_racks.get(at)), strict=True):
+            shares[broker.id].append(share)
+    scale = [max(amount / max(len(brokers), 1), 1.0) for amount in total]
+    bounds = {}
+    for broker_id, each in shares.items():
+        slack = [max(tolerance * share, _NOISE[at]) for at, share in enumerate(each)]
+        # A count cannot be closer to its share than the whole numbers beside it.
+        bounds[broker_id] = [
+            (min(share - slack[at], floor(share)), max(share + slack[at], ceil(share)), scale[at])
+            for at, share in enumerate(each)
+        ]
+    return Shares(shares, bounds)
+
+
+OfRacks = Mapping[int, tuple[float, float]]
+"""The least and most of a resource that a rack holds if replicas are spread over racks, by position of the resource."""
+
+
+def of_racks(partitions: Iterable[Partition], racks: int) -> OfRacks:
+    """What each of so many racks holds of the resources that all replicas cost, not only leaders."""
+    least, most = [0] * len(RESOURCES), [0] * len(RESOURCES)
+    for one in partitions:
+        fewest, rest = divmod(len(one.replicas), racks)
+        for at, amount in enumerate(replica_loads(one, leads=False)):
+            least[at] += fewest * amount
+            most[at] += (fewest + bool(rest)) * amount
+    return {at: (least[at], most[at]) for at, amount in enumerate(most) if amount}
+
+
+def _divided(
+    brokers: Sequence[Broker], weights: Sequence[float], amount: int, bounds: tuple[float, float] | None
+) -> list[float]:
+    """Divide an amount in proportion to the weights, with the sum of each rack within the bounds."""
+    free = dict.fromkeys(broker.rack_name for broker in brokers)
+    weight_of = {
+        rack: sum(weight for broker, weight in zip(brokers, weights, strict=True) if broker.rack_name == rack)
+        for rack in free
+    }
+    fixed: dict[str, float] = {}
+    while bounds is not None and (open_ := [rack for rack in free if rack not in fixed]):
+        rest, weight = amount - sum(fixed.values()), sum(weight_of[rack] for rack in open_)
+        wanted = {rack: rest * weight_of[rack] / weight for rack in open_}
+        beyond = {rack: max(bounds[0] - each, each - bounds[1]) for rack, each in wanted.items()}
+        worst = max(open_, key=lambda rack: beyond[rack])
+        if beyond[worst] <= 1e-9 * amount:
+            break
+        fixed[worst] = min(max(wanted[worst], bounds[0]), bounds[1])
+    rest = amount - sum(fixed.values())
+    weight = sum(weight_of[rack] for rack in free if rack not in fixed)
+    return [
+        fixed[broker.rack_name] * each / weight_of[broker.rack_name]
+        if broker.rack_name in fixed
+        else rest * each / weight
+        for broker, each in zip(brokers, weights, strict=True)
+    ]
+
+
+def total_of(loads: Iterable[Sequence[int]]) -> list[int]:
+    """The sum of loads, by resource."""
+    return [sum(each) for each in zip(*loads, strict=True)] or [0] * len(RESOURCES)

@@ -1,0 +1,95 @@
+"""A plan: what it is to achieve, and which partitions move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from parley.tools.balance.cluster import Cluster
+from parley.tools.balance.loads import Resource
+
+
+class Duty(StrEnum):
+    """Why a replica must move, whatever the loads are."""
+
+    EMPTY = "empty"
+    """Its broker is to be emptied."""
+    RACK = "rack"
+    """Its rack has more replicas of the partition than another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """What a plan is to achieve."""
+
+    tolerance: float = 0.1
+    """A load is balanced if it differs from the broker's share by no more than this part of the share."""
+    emptied: frozenset[int] = frozenset()
+    """Brokers that hold no replica afterwards. If there are any, only their replicas move."""
+    max_bytes: int | None = None
+    """The maximum number of bytes that the plan copies; None for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition's replicas before and after, the preferred leader first."""
+
+    topic: str
+    index: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size: int
+    """The bytes of a replica."""
+    reason: Duty | Resource
+    """The load that the move improves most, or why it must be."""
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """The brokers that get a new replica; empty if only the preferred leader changes."""
+        return tuple(broker for broker in self.after if broker not in self.before)
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """The brokers that lose their replica."""
+        return tuple(broker for broker in self.before if broker not in self.after)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the move copies."""
+        return self.size * len(self.added)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The moves, best first, and what the plan could not achieve."""
+
+    moves: tuple[Move, ...] = ()
+    elections: tuple[tuple[str, int], ...] = ()
+    """Partitions that do not move, and that another replica leads than the preferred one."""
+    stranded: Mapping[tuple[str, int], str] | None = None
+    """Partitions that keep a replica on a broker to be emptied, with the reason."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to do."""
+        return not self.moves and not self.elections
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the plan copies."""
+        return sum(move.bytes for move in self.moves)
+
+
+def after(cluster: Cluster, plan: Plan) -> Cluster:
+    """The cluster when the plan is done."""
+    moved = {(move.topic, move.index): move.after for move in plan.moves}
+    elected = set(plan.elections)
+    running = {broker.id for broker in cluster.brokers}
+    found = []
+    for one in cluster.partitions:
+        where = (one.topic, one.index)
+        replicas = moved.get(where, one.replicas)
+        is_led = (where in moved or where in elected) and replicas[0] in running
+        found.append(replace(one, replicas=replicas, leader=replicas[0] if is_led else one.leader))
+    return replace(cluster, partitions=tuple(found))

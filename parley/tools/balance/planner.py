@@ -1,0 +1,337 @@
+"""Decide which replicas and leaders move. A pure function: the same cluster and goals give the same plan.
+
+What counts, in this order:
+
+1. No replica stays on a broker that is to be emptied.
+2. Replicas of a partition are in different racks, as far as there are racks. No move puts more of them into one.
+3. The skew (``loads``) is low.
+
+A partition keeps its number of replicas, and never has two on one broker. Every move of the plan is needed: without
+it, one of these would be worse. The search is a descent: it stops when no move that it looks at lowers the skew, and
+what it looks at depends on the cluster only. So the plan of a cluster whose plan is done is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from parley.tools.balance.cluster import Cluster
+from parley.tools.balance.layout import Layout, exchanged, led_by
+from parley.tools.balance.loads import RESOURCES, Resource
+from parley.tools.balance.plan import Duty, Goals, Move, Plan
+
+_CANDIDATES: Final = 100
+"""The replicas of a broker that one look considers, spread over their sizes. All, if it has fewer."""
+_PARTNERS: Final = 5
+"""The brokers that one look considers as the other side of a move."""
+_SWAPS: Final = 24
+"""The replicas of each side that one look considers for exchanges."""
+_LEAST_GAIN: Final = 1e-8
+"""A move that lowers the skew by less is not worth it."""
+_KEPT: Final = 0.5
+"""A move is made if it still has this part of the gain that it had when it was found; if not, it is looked at again."""
+_LEADER_COST: Final = 0.2
+"""What a change of the preferred leader costs, compared with a move of an average replica, which costs 2."""
+
+
+class _Change(NamedTuple):
+    """A change of one partition's replicas, or of two at once, that shifts a load from one broker to another."""
+
+    score: float
+    """The gain divided by the costs."""
+    gain: float
+    source: int
+    target: int
+    load: Sequence[int]
+    replicas: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    """Partition numbers with their replicas before and after."""
+    reason: Resource
+
+
+def plan(cluster: Cluster, goals: Goals) -> Plan:
+    """Make a plan."""
+    layout = Layout(cluster, goals)
+    reasons: dict[int, Duty | Resource] = {}
+    if goals.emptied:
+        stranded = _empty(layout, reasons)
+    else:
+        stranded = {}
+        _spread_over_racks(layout, reasons)
+        _level(layout, reasons)
+        while _drop_needless(layout, reasons):
+            _level(layout, reasons)
+    return Plan(_moves(layout, reasons), _elections(layout, reasons), stranded)
+
+
+def _moves(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[Move, ...]:
+    partitions = layout.cluster.partitions
+    return tuple(
+        Move(one.topic, one.index, one.replicas, layout.replicas[number], one.size, reason)
+        for number, reason in reasons.items()
+        if (one := partitions[number]).replicas != layout.replicas[number]
+    )
+
+
+def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tuple[str, int], ...]:
+    """The partitions that stay, and that another replica leads than the preferred one."""
+    return tuple(
+        (one.topic, one.index)
+        for number, one in enumerate(layout.cluster.partitions)
+        if one.replicas == layout.replicas[number]
+        and not one.is_moving
+        and one.leader not in (-1, one.replicas[0])
+        and one.replicas[0] in layout.costs
+    )
+
+
+# --- What must be, whatever the loads are ---
+
+
+def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[str, int], str]:
+    """Move all replicas off the brokers to be emptied, large ones first. Returns those that must stay."""
+    stranded = {}
+    partitions = layout.cluster.partitions
+    held = {number for number, one in enumerate(partitions) if not layout.goals.emptied.isdisjoint(one.replicas)}
+    for number in sorted(held, key=lambda each: (-partitions[each].size, each)):
+        one = partitions[number]
+        if one.is_moving:
+            stranded[one.topic, one.index] = "it is moving already"
+            continue
+        for source in [broker for broker in one.replicas if broker in layout.goals.emptied]:
+            targets = [broker for broker in layout.ids if layout.may_receive(number, broker)]
+            if not targets:
+                stranded[one.topic, one.index] = _why_stranded(layout, number)
+                continue
+            layout.move(number, _replaced(layout, number, source, targets))
+            reasons[number] = Duty.EMPTY
+    _level_leaders(layout, list(reasons))
+    return stranded
+
+
+def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
+    """Lower the skew by other preferred leaders of these partitions, which move anyway."""
+    found = True
+    while found:
+        found = False
+        for number in numbers:
+            source, *others = layout.replicas[number]
+            gains = {
+                target: layout.gain(source, target, layout.leader_load_of(number))
+                for target in others
+                if source in layout.costs and target in layout.costs
+            }
+            best = max(gains, key=lambda target: (gains[target], -target), default=source)
+            if gains.get(best, 0.0) > _LEAST_GAIN:
+                layout.move(number, led_by(layout.replicas[number], best))
+                found = True
+
+
+def _why_stranded(layout: Layout, number: int) -> str:
+    others = [broker for broker in layout.ids if broker not in layout.replicas[number]]
+    if not others:
+        return "every other broker has a replica already" if layout.ids else "there is no other broker"
+    if any(layout.has_room(number, broker) for broker in others):
+        return "the plan would copy more than its limit"
+    return "no other broker has room for it"
+
+
+def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) -> tuple[int, ...]:
+    """The partition's replicas with the best target in the place of a broker.
+
+    If the broker was the preferred leader, the replica that is best for the leaders' load becomes it.
+    """
+    replicas = layout.replicas[number]
+    follows = layout.load_of(number, leads=False)
+    target = min(
+        targets,
+        key=lambda broker: (
+            layout.collisions(exchanged(replicas, source, broker)),
+            layout.crowding(broker, follows),
+            broker,
+        ),
+    )
+    after = exchanged(replicas, source, target)
+    if source != replicas[0]:
+        return after
+    leads = layout.leader_load_of(number)
+    running = [broker for broker in after if broker in layout.costs]
+    return led_by(after, min(running, key=lambda broker: (layout.crowding(broker, leads), after.index(broker))))
+
+
+def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
+    """Move replicas out of racks that have more of a partition than another rack."""
+    for number, one in enumerate(layout.cluster.partitions):
+        while not one.is_moving and layout.collisions(replicas := layout.replicas[number]):
+            before = layout.collisions(replicas)
+            after = [
+                _replaced(layout, number, source, better)
+                for source in reversed(replicas)  # rather a follower than the preferred leader
+                if source in layout.costs
+                and (
+                    better := [
+                        broker
+                        for broker in layout.ids
+                        if layout.may_receive(number, broker)
+                        and layout.collisions(exchanged(replicas, source, broker)) < before
+                    ]
+                )
+            ]
+            if not after:
+                break
+            layout.move(number, min(after, key=layout.collisions))
+            reasons[number] = Duty.RACK
+
+
+# --- The descent ---
+
+
+def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
+    """Lower the skew until no change that is found lowers it."""
+    while found := sorted(_single_changes(layout), reverse=True) or sorted(_exchanges(layout), reverse=True):
+        for change in found:
+            gain = layout.gain(change.source, change.target, change.load)
+            if gain < max(_LEAST_GAIN, _KEPT * change.gain) or not _is_possible(layout, change):
+                continue
+            for number, _, after in change.replicas:
+                layout.move(number, after)
+                if reasons.get(number) != Duty.RACK:
+                    reasons[number] = change.reason
+
+
+def _is_possible(layout: Layout, change: _Change) -> bool:
+    """True if each partition still has its replicas, and may get the new ones."""
+    for number, before, after in change.replicas:
+        if layout.replicas[number] != before:
+            return False
+        added = change.source if change.source in after and change.source not in before else change.target
+        if added not in before and not layout.may_receive(number, added):
+            return False
+        is_between_racks = layout.rack_of[change.source] != layout.rack_of[change.target]
+        if is_between_racks and layout.collisions(after) > layout.collisions(before):
+            return False
+    return True
+
+
+def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
+    """For every load beyond the tolerance: a broker that may give, a broker that may take, and the resource."""
+    for at in range(len(RESOURCES)):
+        fill = {broker: layout.shares.fill(broker, layout.loads[broker], at) for broker in layout.ids}
+        rising = sorted(layout.ids, key=lambda broker: (fill[broker], broker))
+        for broker in layout.ids:
+            excess = layout.shares.excess(broker, layout.loads[broker], at)
+            if excess > 0:
+                lower = [other for other in rising if fill[other] < fill[broker]]
+                yield from ((broker, other, at) for other in _partners(layout, broker, lower))
+            elif excess < 0:
+                higher = [other for other in reversed(rising) if fill[other] > fill[broker]]
+                yield from ((other, broker, at) for other in _partners(layout, broker, higher))
+
+
+def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, None]:
+    """The first of these brokers, and the first ones of the broker's rack: a move within a rack is always allowed."""
+    rack = layout.rack_of[broker]
+    near = [other for other in others if layout.rack_of[other] == rack]
+    return dict.fromkeys([*others[:_PARTNERS], *near[:_PARTNERS]])
+
+
+def _single_changes(layout: Layout) -> Iterator[_Change]:
+    """The changes of one partition that lower the skew."""
+    partitions = layout.cluster.partitions
+    average = sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
+    samples = _Samples(layout)
+    seen = set()
+    for source, target, at in _pairs(layout):
+        for number in samples.of(source, at):
+            if (source, target, number) in seen:
+                continue
+            seen.add((source, target, number))
+            replicas = layout.replicas[number]
+            if target in replicas:
+                if replicas[0] != source:
+                    continue
+                load, after, cost = layout.leader_load_of(number), led_by(replicas, target), _LEADER_COST
+            else:
+                load = layout.load_of(number, leads=replicas[0] == source)
+                after = exchanged(replicas, source, target)
+                cost = 1 + partitions[number].size / average
+            gain = layout.gain(source, target, load)
+            if gain < _LEAST_GAIN:
+                continue
+            change = _Change(gain / cost, gain, source, target, load, ((number, replicas, after),), RESOURCES[at])
+            if _is_possible(layout, change):
+                yield change
+
+
+def _exchanges(layout: Layout) -> Iterator[_Change]:
+    """The exchanges of two replicas between two brokers that lower the skew. Looked at if no single change does."""
+    partitions = layout.cluster.partitions
+    average = sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
+    samples = _Samples(layout, _SWAPS)
+    for source, target, at in _pairs(layout):
+        for given in samples.of(source, at):
+            if target in layout.replicas[given]:
+                continue
+            load = layout.load_of(given, leads=layout.replicas[given][0] == source)
+            for taken in samples.of(target, at):
+                if source in layout.replicas[taken]:
+                    continue
+                back = layout.load_of(taken, leads=layout.replicas[taken][0] == target)
+                if load[at] <= back[at]:
+                    continue
+                net = tuple(one - other for one, other in zip(load, back, strict=True))
+                gain = layout.gain(source, target, net)
+                if gain < _LEAST_GAIN:
+                    continue
+                cost = 2 + (partitions[given].size + partitions[taken].size) / average
+                replicas = (
+                    (given, layout.replicas[given], exchanged(layout.replicas[given], source, target)),
+                    (taken, layout.replicas[taken], exchanged(layout.replicas[taken], target, source)),
+                )
+                change = _Change(gain / cost, gain, source, target, net, replicas, RESOURCES[at])
+                if _is_possible(layout, change):
+                    yield change
+
+
+class _Samples:
+    """The partitions of a broker that a look considers: spread over their loads of a resource."""
+
+    def __init__(self, layout: Layout, limit: int = _CANDIDATES) -> None:
+        self._layout = layout
+        self._limit = limit
+        self._found: dict[tuple[int, int], Sequence[int]] = {}
+
+    def of(self, broker: int, at: int) -> Sequence[int]:
+        """The numbers of the partitions, the largest first."""
+        if (found := self._found.get((broker, at))) is None:
+            found = self._found[broker, at] = self._sample(broker, at)
+        return found
+
+    def _sample(self, broker: int, at: int) -> Sequence[int]:
+        layout = self._layout
+        partitions = layout.cluster.partitions
+        ranked = sorted(
+            (number for number in layout.on[broker] if not partitions[number].is_moving),
+            key=layout.ranks[at].__getitem__,
+        )
+        if RESOURCES[at] in (Resource.LEADERS, Resource.BYTES_OUT):  # followers cost nothing
+            ranked.sort(key=lambda number: layout.replicas[number][0] != broker)
+        if len(ranked) <= self._limit:
+            return ranked
+        return [ranked[place * len(ranked) // self._limit] for place in range(self._limit)]
+
+
+def _drop_needless(layout: Layout, reasons: dict[int, Duty | Resource]) -> bool:
+    """Take back moves without which the cluster is as balanced. Returns True if there were any."""
+    partitions = layout.cluster.partitions
+    moved = [number for number in reasons if layout.replicas[number] != partitions[number].replicas]
+    dropped = False
+    for number in sorted(moved, key=lambda each: (-partitions[each].size, each)):
+        before = partitions[number].replicas
+        if layout.collisions(before) <= layout.collisions(layout.replicas[number]) and (
+            layout.gain_of(number, before) >= 0
+        ):
+            layout.move(number, before)
+            del reasons[number]
+            dropped = True
+    return dropped
