@@ -109,9 +109,13 @@ class Layout:
             return False
         if broker in one.replicas:
             return True  # it has the data
-        room, limit = self._room[broker], self.goals.max_bytes
-        fits = room is None or self._incoming[broker] + one.size <= room
-        return fits and (limit is None or self.copied + one.size <= limit)
+        return self.has_room(number, broker) and self.may_copy([number])
+
+    def may_copy(self, numbers: Sequence[int]) -> bool:
+        """True if the plan may copy a replica of each of these partitions, within its limit."""
+        limit = self.goals.max_bytes
+        sizes = sum(self.cluster.partitions[number].size for number in numbers)
+        return limit is None or self.copied + sizes <= limit
 
     def has_room(self, number: int, broker: int) -> bool:
         """True if the broker's disk has room for a replica of the partition, whatever the limit is."""

@@ -201,6 +201,8 @@ def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
 
 def _is_possible(layout: Layout, change: _Change) -> bool:
     """True if each partition still has its replicas, and may get the new ones."""
+    if len(change.replicas) > 1 and not layout.may_copy([number for number, _, _ in change.replicas]):
+        return False
     for number, before, after in change.replicas:
         if layout.replicas[number] != before:
             return False
