@@ -382,13 +382,24 @@ def _bytes(value: Any, as_base64: bool) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return base64.b64decode(value) if as_base64 else value.encode()
+        return _from_base64(value) if as_base64 else value.encode()
     return dumps(value, separators=(",", ":")).encode()
 
 
 def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
     if not value:
         return ()
-    if isinstance(value, str):
-        return tuple((name, _bytes(one, False)) for name, one in json.loads(value))
-    return tuple((one["key"], _bytes(one["value"], False)) for one in value)
+    pairs = json.loads(value) if isinstance(value, str) else [(one["key"], one["value"]) for one in value]
+    return tuple((name, _header_value(one)) for name, one in pairs)
+
+
+def _header_value(value: Any) -> bytes | None:
+    is_base64 = isinstance(value, dict) and value.keys() == {"base64"}
+    return _from_base64(value["base64"]) if is_base64 else _bytes(value, False)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise BadRecord("a key, a value or a header is no base64") from None

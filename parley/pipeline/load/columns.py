@@ -241,7 +241,7 @@ def _headers_as_json(headers: Any) -> Any:
     def one(some: list[dict[str, Any]] | None) -> str | None:
         if some is None:
             return None
-        pairs = [[each["key"], _shown(each["value"])] for each in some]
+        pairs = [[each["key"], header_value(each["value"])] for each in some]
         return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
 
     return pa.array([one(some) for some in headers.to_pylist()], pa.string())
@@ -263,8 +263,12 @@ def _tells_time(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in known)
 
 
-def _shown(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
+def header_value(data: bytes | None) -> str | dict[str, str] | None:
+    """Return the value of a header for JSON: a text, or ``{"base64": ...}`` if it is no UTF-8."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data or b"").decode()}
 
 
 def _divided(layout: Layout, made: pa.RecordBatch, times: Any) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:

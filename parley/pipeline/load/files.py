@@ -22,7 +22,7 @@ import pyarrow.parquet as pa_parquet
 from parley.pipeline.client.cluster import Cluster, Connection, Isolation
 from parley.pipeline.client.decode import decode
 from parley.pipeline.disk import to_disk
-from parley.pipeline.load.columns import FOLDERS, Layout, rows
+from parley.pipeline.load.columns import FOLDERS, Layout, header_value, rows
 from parley.pipeline.load.ranges import OffsetRange
 from parley.pipeline.load.statistics import statistics
 from parley.pipeline.load.value_reading import jsonable
@@ -214,7 +214,7 @@ class _File:
 
 
 class _JsonLines:
-    """Writes a record per line. Values of headers become text; invalid UTF-8 becomes replacement characters."""
+    """Writes a record per line."""
 
     def __init__(self, stream: Any, columns: pa.Schema) -> None:
         self._stream, self._columns = stream, columns
@@ -224,15 +224,11 @@ class _JsonLines:
         for row in made.to_pylist():
             line = {one.name: jsonable(row[one.name], one.type) for one in self._columns}
             if row[self._headers]:
-                line[self._headers] = [{**one, "value": _text(one["value"])} for one in row[self._headers]]
+                line[self._headers] = [{**one, "value": header_value(one["value"])} for one in row[self._headers]]
             self._stream.write(dumps(line).encode() + b"\n")
 
     def close(self) -> None:
         return
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="replace")
 
 
 def _writer(kind: str, stream: Any, columns: pa.Schema) -> Any:

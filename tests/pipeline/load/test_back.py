@@ -111,7 +111,7 @@ def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> No
         (b"", b"", 1_700_000_000_125, ()),
         (b"007", None, 1_700_000_000_126, ()),
         (b"1e5", b"True", 1_700_000_000_127, ()),
-        (b"2026-11-21", b"1.0", 1_700_000_000_128, (("", b""), ("n", None))),
+        (b"2026-11-21", b"1.0", 1_700_000_000_128, (("", b""), ("n", None), ("raw", b"\xff\0"))),
     ]
     produce(bootstrap, there, records)
     for kind in ("csv", "json"):
@@ -146,6 +146,14 @@ def test_a_file_of_another_kind_is_named(kafka_broker: KafkaBroker, tmp_path: Pa
     (tmp_path / f"x.{kind}").write_bytes(b'\xff{"a": 1\n1,2\n')
     settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), kind)
     with pytest.raises(BadRecord, match=f"x.{kind}"):
+        send_back(settings, in_process)
+
+
+def test_what_is_no_base64_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = create(kafka_broker.bootstrap_servers, "no-base64")
+    pa_parquet.write_table(pa.table({"value": ["AA==", "A_=="]}), tmp_path / "x.parquet")
+    settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet", True)
+    with pytest.raises(BadRecord, match="no base64"):
         send_back(settings, in_process)
 
 
