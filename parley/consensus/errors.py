@@ -141,5 +141,9 @@ class EmptyStore(WrongStore):
     """A store was expected, and there is none at the address: it was wiped, or the address is wrong."""
 
 
+class DamagedStore(WrongStore):
+    """A store is there, and what it contains cannot be read: its files are damaged or were replaced."""
+
+
 class CannotMove(Permanent):
     """A move to another store was given up; the message says why. The old store is in charge as before."""

@@ -21,12 +21,22 @@ import pytest
 import uvloop
 
 from parley.consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
-from parley.consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
+from parley.consensus.errors import (
+    BadConfig,
+    Closed,
+    DamagedStore,
+    MaybeApplied,
+    SessionLost,
+    Unauthorized,
+    Unavailable,
+    WrongStore,
+)
 from parley.consensus.local import LocalBackend, database, latest_change
 from parley.consensus.local.database import as_coordination_error
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SessionState
+from parley.consensus.store_move.store_lookup import open_existing
 from parley.consensus.store_move.store_record import SET_BACK_KEY
 from tests.support.descriptors import descriptors_left, open_descriptors
 
@@ -171,6 +181,32 @@ async def test_an_unusable_note_of_the_latest_change_means_nothing(directory: Pa
         assert await store.get(SET_BACK_KEY) is None
         await store.put("b", b"")
         assert (directory / latest_change.FILE).read_text().split()[0] == store.identity
+
+
+@pytest.mark.parametrize("how", ["its head", "all but its head", "everything"])
+async def test_a_damaged_store_is_no_empty_one(directory: Path, how: str) -> None:
+    """Not even for a search that accepts any store: an operator who reads "empty" looks for the wrong cause."""
+    async with LocalBackend(directory) as store:
+        identity = store.identity
+    file = directory / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = file.read_bytes()
+    page = 4096
+    noise = random.Random(1).randbytes(len(content))
+    file.write_bytes(
+        {
+            "its head": noise[:page] + content[page:],
+            "all but its head": content[:page] + noise[page:],
+            "everything": b"",
+        }[how]
+    )
+
+    async def backend_at(url: str) -> LocalBackend:
+        return LocalBackend(directory)
+
+    with pytest.raises(DamagedStore, match="damaged"):
+        await open_existing("local://", backend_at, expected=identity)
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "overwritten"])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from parley.consensus.errors import EmptyStore, WrongStore
+from parley.consensus.errors import DamagedStore, EmptyStore, WrongStore
 from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 
@@ -69,7 +69,12 @@ def record_store(directories: Sequence[Path], identity: str) -> None:
 
 
 def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
-    """Return the error with advice for the operator: restore a wiped store, or correct a wrong address."""
+    """Return the error with advice for the operator: restore a damaged or wiped store, or correct a wrong address."""
+    if isinstance(wrong, DamagedStore):
+        return DamagedStore(
+            f"{wrong}. Stop all brokers, keep a copy of the store's directory, and restore the store from a backup "
+            "(docs/coordination.md, The embedded store). The records of the topics are not in the store"
+        )
     data = " and ".join(map(str, directories))
     files = " and ".join(str(directory / STORE_FILE) for directory in directories)
     if isinstance(wrong, EmptyStore):

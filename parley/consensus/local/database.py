@@ -33,6 +33,7 @@ from parley.consensus.backend import (
 from parley.consensus.errors import (
     BadConfig,
     CoordinationError,
+    DamagedStore,
     MaybeApplied,
     SessionLost,
     Unauthorized,
@@ -293,6 +294,8 @@ class Database:
         connection.rollback()  # the attempt before this one
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         form = connection.execute("PRAGMA user_version").fetchone()[0]
+        if not application_id:
+            raise DamagedStore(f"{self._path} is damaged: it has no contents of a coordination store")
         if application_id != APPLICATION_ID or form != FORMAT:
             raise BadConfig(f"{self._path} is not a coordination store of this version")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -302,7 +305,7 @@ class Database:
     def _identify(self, expected: str | None) -> str:
         rows = self._read("SELECT identity, sequence FROM state")
         if not rows:
-            raise BadConfig(f"{self._path} is damaged: it has no identity")
+            raise DamagedStore(f"{self._path} is damaged: it has no identity")
         identity, self.sequence = rows[0]
         require_identity(identity, expected, str(self._path))
         found = os.stat(self._path)
@@ -466,7 +469,7 @@ def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) ->
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return Unauthorized(text)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT:
-            return WrongStore(f"the store is damaged or was replaced: {text}")
+            return DamagedStore(f"the store is damaged or was replaced: {text}")
         case sqlite3.SQLITE_CANTOPEN:
             return Unavailable(f"{text}: too many open files") if _lacks_descriptors() else BadConfig(text)
         case sqlite3.SQLITE_IOERR if writing:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from parley.consensus.backend import Backend
-from parley.consensus.errors import EmptyStore, PreconditionFailed, WrongStore
+from parley.consensus.errors import DamagedStore, EmptyStore, PreconditionFailed, WrongStore
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
 from parley.consensus.store_move.store_in_charge import StoreInCharge
@@ -81,11 +81,13 @@ async def open_existing(url: str, backend_at: BackendFactory, *, expected: str =
 
     :param expected: the identity that the store probably has. If it has another one, opening takes longer.
 
-    Raises WrongStore if there is no store.
+    Raises EmptyStore if there is no store, and DamagedStore if it cannot be read.
     """
     backend = await backend_at(url)
     try:
         return await _opened(backend, expected)
+    except DamagedStore:
+        raise
     except WrongStore as wrong:
         if wrong.found is None:
             raise EmptyStore("nothing of Parley's is stored there") from wrong

@@ -472,11 +472,13 @@ def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
 
     If the store is down, do not advise to change its address: with another store the broker would form a new cluster.
     """
-    from parley.consensus.errors import Retriable, WrongStore
+    from parley.consensus.errors import DamagedStore, Retriable, WrongStore
 
     keys = ("coordination.url", "zookeeper.connect")
     key, address = next(((key, value) for key in keys if (value := config.given.get(key, "").strip())), ("", ""))
     store = f"{key}={address}" if key else f"The embedded store in {config.data_dirs[0]}"
+    if isinstance(error, DamagedStore):
+        return f"{store} cannot be read: {_sentence(error)}"
     if isinstance(error, WrongStore):
         return f"{store} is not the store of this broker's data: {_sentence(error)}"
     if isinstance(error, Retriable):

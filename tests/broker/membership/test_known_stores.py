@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parley.broker.membership.known_stores import STORE_FILE, read_known_stores, record_store, with_advice
-from parley.consensus.errors import EmptyStore, WrongStore
+from parley.consensus.errors import DamagedStore, EmptyStore, WrongStore
 from parley.storage.meta_properties import MalformedIdentity
 
 
@@ -45,6 +45,10 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, damage:
 
 def test_the_advice_distinguishes_a_wiped_store_from_another_one(tmp_path: Path) -> None:
     wiped = str(with_advice(EmptyStore("nothing"), [tmp_path]))
+    damaged = str(with_advice(DamagedStore("store.db: file is not a database"), [tmp_path]))
+    assert damaged.startswith("store.db: file is not a database. Stop all brokers")
+    assert "restore the store from a backup" in damaged
+    assert "wiped" not in damaged
     other = str(with_advice(WrongStore("expected a, found b", found="b"), [tmp_path]))
     assert "the store is empty" in wiped
     assert "Restore the store from a backup" in wiped
