@@ -9,7 +9,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster test test-fast soak mutants lint bench dist docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench dist docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,9 +59,15 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Most tests wait for servers half of their time: three at a time, and one with Spark, keep two cores busy.
-test: lint peers $(VENV)/.plot  ## everything
+# Beside the checks of `lint`: archives of Java's classes, and bytecode with rewritten assertions, which otherwise each of
+# the four test processes compiles for itself. What a collection fails of, the tests report.
+prepared: peers $(VENV)/.plot
 	@$(BIN)/python -m tests.support.java_archives
+	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
+
+# Most tests wait for servers half of their time: three at a time, and one with Spark, keep two cores busy.
+test: build $(VENV)/.plot  ## everything
+	@$(MAKE) --no-print-directory -j2 lint prepared
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
