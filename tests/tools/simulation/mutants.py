@@ -384,15 +384,15 @@ STREAMS_SOAKS = (reply_early, streams.revoke_at_once, streams.never_hand_over, s
 
 MUTANTS = (
     Mutant(acknowledge_early, range(1, 40)),
-    Mutant(skip_truncation, range(8, 48)),
+    Mutant(skip_truncation, range(17, 57)),
     Mutant(reuse_epoch, range(1, 40)),
     Mutant(write_unguarded, range(1, 20), late_writes),
     Mutant(join_early, range(7, 50)),
-    Mutant(forget_refusals, range(34, 86), late_leaders),
+    Mutant(forget_refusals, range(40, 92), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.EXCHANGE_DISKS,), is_long=True),
     Mutant(accept_any_directory, range(1, 10), kinds=(Kind.MISPLACE_DISKS,), invariant="OwnDisk"),
-    Mutant(serve_unverified, range(13, 43), altered_after_a_clean_stop),
+    Mutant(serve_unverified, range(16, 46), altered_after_a_clean_stop),
     Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree", is_long=True),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
@@ -449,7 +449,7 @@ MUTANTS = (
             (share.confirm_unstored, kills, 42, "AcknowledgedOnce"),
             (share.archive_released, no_faults, 2, "NoRecordSkipped"),
             (share.send_other_records, no_faults, 2, "NoRecordSkipped"),
-            (share.keep_locks, no_faults, 2, "ShareProgress"),
+            (share.keep_locks, no_faults, 4, "ShareProgress"),
         )
     ),
     *(
