@@ -86,6 +86,12 @@ class Running:
     def topic_used(self, task: TaskId, topic: str) -> None:
         return
 
+    def fence(self, task: TaskId) -> None:
+        return
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        return
+
 
 def measure(tasks: int, records: int, broker: Parley, folder: Path) -> None:
     """Run the tasks, and print a line of results."""
