@@ -10,20 +10,24 @@ from typing import Any
 from hypothesis import strategies as st
 
 _ZONES = st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), dt.timezone(-dt.timedelta(hours=8))])
-_FROM, _TO = dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1)  # noqa: DTZ001 - the strategy wants them so
+_FROM, _TO = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)  # noqa: DTZ001 - the strategy wants them so
+_DECIMALS = [
+    "1.50", "1E+3", "0.1", "-0.0", "123456789012345678901.25", "0." + "0" * 37 + "1", "9" * 38, "9" * 39, "9" * 76,
+    "1." + "0" * 50, "1E-100", "NaN", "Infinity",
+]  # fmt: skip
 _EDGES = [edge + by for bits in (7, 15, 31, 53, 63) for edge in (1 << bits, -(1 << bits)) for by in (-1, 0, 1)]
 
 
 def plain_values() -> st.SearchStrategy[Any]:
     """Values without fields or elements, those at the edges of types among them."""
     integers = st.one_of(st.integers(-3, 300), st.sampled_from([*_EDGES, 10**20, 10**40]))
-    floats = st.one_of(st.sampled_from([5.5, 0.1, 5.0, -0.0, 1e22, math.nan, math.inf, 2.0**60]), st.floats(width=32))
-    decimals = st.decimals(-(10**6), 10**6, places=3) | st.sampled_from(
-        [Decimal("1.50"), Decimal("1E+3"), Decimal("0.1"), Decimal("123456789012345678901.25"), Decimal("NaN")]
+    floats = st.one_of(
+        st.sampled_from([5.5, 0.1, 5.0, -0.0, 1e22, math.nan, math.inf, 2.0**60]), st.floats(), st.floats(width=32)
     )
+    decimals = st.decimals(-(10**6), 10**6, places=3) | st.sampled_from(list(map(Decimal, _DECIMALS)))
     times = st.times() | st.sampled_from([dt.time(1, 2, 3), dt.time(1, 2, 3, 4000)])
     moments = st.datetimes(_FROM, _TO, timezones=_ZONES) | st.just(dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC))
-    texts = st.text(max_size=3) | st.sampled_from(["5", "true", "ä\0", ""])
+    texts = st.text(max_size=3) | st.sampled_from(["5", "true", "ä\0", "", "\ud800", " a ", "NULL", "x" * 70_000])
     days = st.dates(_FROM.date(), _TO.date())
     return st.one_of(
         st.none(), st.booleans(), integers, floats, texts, st.binary(max_size=3), decimals, days, times, moments
@@ -34,7 +38,7 @@ def values() -> st.SearchStrategy[Any]:
     """Values, also lists and objects."""
 
     def nested(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["x", "y"]), inside, max_size=2)
+        return st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", ""]), inside, max_size=2)
 
     return st.recursive(plain_values(), nested, max_leaves=4)
 

@@ -302,6 +302,7 @@ _RANGES: Final = {
     SchemaType.INT32: 1 << 31,
     SchemaType.INT64: 1 << 63,
 }
+_FLOATS: Final = (SchemaType.FLOAT32, SchemaType.FLOAT64)
 _CLASSES: Final[Mapping[SchemaType, tuple[type, ...]]] = {
     SchemaType.INT8: (int,),
     SchemaType.INT16: (int,),
@@ -344,6 +345,8 @@ def _check_inside(schema: Schema, value: Any, name: str) -> None:
             raise DataError(
                 f"{value} is out of the range of {schema.type.name}" + (f" in field {name}" if name else "")
             )
+    elif schema.type in _FLOATS and isinstance(value, int) and not _is_double(value):
+        raise DataError("an integer is no exact double" + (f" in field {name}" if name else ""))
     elif schema.type is SchemaType.STRUCT:
         if value.schema is not schema and not _same_fields(value.schema, schema):
             raise DataError(f'Struct schemas do not match for field "{name}".')
@@ -357,6 +360,13 @@ def _check_inside(schema: Schema, value: Any, name: str) -> None:
         for key, element in value.items():
             check_value(schema.key_schema, key, name)
             check_value(schema.value_schema, element, name)
+
+
+def _is_double(value: int) -> bool:
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
 
 
 def _same_fields(one: Schema, other: Schema) -> bool:

@@ -153,6 +153,27 @@ def test_one_schema_for_all_values(tmp_path: Path) -> None:
             made.to_connect("t", bad)
 
 
+@pytest.mark.parametrize(
+    ("logical", "primitive", "value"),
+    [
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 1}, b"\x7f\xff\xff", Decimal("838860.7")),
+        ({"type": "string", "logicalType": "uuid"}, "5ec0ded0-0000-4000-8000-000000000001", None),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, 1, None),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 1, dt.datetime(1970, 1, 1, 0, 0, 0, 1, dt.UTC)),
+    ],
+)
+def test_logical_types_have_their_exact_values(logical: dict[str, Any], primitive: Any, value: Any) -> None:
+    """More digits than the precision come back, and types that Connect has not as their primitive ones."""
+    record = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", logical]}]}
+    plain = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", logical["type"]]}]}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(plain), {"a": primitive})
+    found = converter(avro_schema=json.dumps(record)).to_connect("t", out.getvalue())
+    assert found.value["a"] == (primitive if value is None else value)
+    assert found.schema is not None
+    data.check_value(found.schema, found.value)
+
+
 def test_what_cannot_be_used() -> None:
     for config in ({}, {"avro_schema": "{"}, {"avro_schema": "/absent"}):
         with pytest.raises(ConfigError):

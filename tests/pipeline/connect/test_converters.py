@@ -12,7 +12,7 @@ import pytest
 from parley.pipeline.connect import data
 from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.json_converter import JsonConverter
-from parley.pipeline.connect.data import Schema, Struct, array, decimal, map_of, struct
+from parley.pipeline.connect.data import Schema, Struct, array, check_value, decimal, map_of, struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.java_forms import JavaDateFormat, java_replacement, java_text
 from parley.pipeline.connect.offset_stores import FileOffsetStore
@@ -98,6 +98,50 @@ def test_json_without_schemas() -> None:
         converter("JsonConverter").to_connect("t", b'{"a": 1}')
     with pytest.raises(DataError):
         plain.from_connect("t", None, object())
+
+
+def _enveloped(schema: str, payload: str) -> bytes:
+    return f'{{"schema": {schema}, "payload": {payload}}}'.encode()
+
+
+_DECIMAL = '{"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}'
+_TIMESTAMP = '{"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}'
+_DOUBLE = '{"type": "double"}'
+_MAP = '{"type": "map", "keys": {"type": "int32"}, "values": {"type": "int32"}}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "problem"),
+    [
+        (_DECIMAL, "1.255", "does not fit the scale"),
+        (_DECIMAL, "1e999999999", "does not fit the scale"),
+        (_DOUBLE, "9007199254740993", "an integer is no exact double"),
+        (_DOUBLE, '"5"', "a text is no number"),
+        (_TIMESTAMP, '"x"', "Invalid JSON for schema"),
+        (_TIMESTAMP, "true", "Invalid JSON for schema"),
+        (_MAP, "[[1, 2], [1, 3]]", "one key twice"),
+    ],
+)
+def test_what_a_schema_of_json_cannot_have_is_refused(schema: str, payload: str, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        converter("JsonConverter").to_connect("t", _enveloped(schema, payload))
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "value"),
+    [(_DECIMAL, "1.2", Decimal("1.20")), (_DECIMAL, "9" * 40, Decimal("9" * 40 + ".00")),
+     (_DOUBLE, "1234567890123456800", 1234567890123456800.0), (_DOUBLE, '"-Infinity"', float("-inf"))],
+)  # fmt: skip
+def test_what_a_schema_of_json_can_have_is_read(schema: str, payload: str, value: Any) -> None:
+    """Programs in JavaScript write a double of 19 digits with zeros at its end."""
+    assert converter("JsonConverter").to_connect("t", _enveloped(schema, payload)).value == value
+
+
+def test_an_integer_that_is_no_double_is_no_value_of_a_double() -> None:
+    check_value(data.FLOAT64, 1 << 60)
+    for value in ((1 << 53) + 1, 10**400):
+        with pytest.raises(DataError, match="no exact double"):
+            check_value(data.FLOAT64, value)
 
 
 def test_a_string_that_looks_like_a_marked_decimal_stays_a_string() -> None:

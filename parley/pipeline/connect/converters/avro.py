@@ -12,13 +12,14 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
 from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
-from parley.pipeline.connect.data import NO_VALUE, Schema, SchemaAndValue, SchemaType, Struct, check_value
+from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
+from parley.pipeline.connect.logical import TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
 from parley.pipeline.schemas.avro import expanded
 from parley.pipeline.schemas.client import Client, RegistryAway, RegistryRefused, Settings, client_of, framed, unframed
@@ -27,6 +28,9 @@ from parley.pipeline.schemas.model import Schema as Registered
 from parley.pipeline.schemas.model import SchemaType as Language
 
 __all__ = ["AvroConverter"]
+
+_READ_HERE: Final = frozenset({"decimal", "uuid", "local-timestamp-millis", "local-timestamp-micros"})
+"""Logical types that are read as their primitive ones. Connect has only decimals, and has them exactly."""
 
 
 class AvroConverter(Converter):
@@ -121,6 +125,7 @@ class _Parsed:
     def __init__(self, schema: Registered, load: Loader = no_references) -> None:
         try:
             self._avro = expanded(schema, load)
+            self._primitive = _without_logical(self._avro)
             self.schema = from_avro(json.loads(schema.text))
         except (BadSchema, KeyError, ValueError) as error:
             raise DataError(f"The Avro schema cannot be used: {error}") from None
@@ -142,12 +147,30 @@ class _Parsed:
         stream = io.BytesIO(data)
         stream.seek(pos)
         try:
-            value = fastavro.schemaless_reader(stream, self._avro, None)
+            value = fastavro.schemaless_reader(stream, self._primitive, None)
         except Exception as error:  # malformed bytes can make the reader raise any error
             raise DataError(f"Failed to deserialize Avro data: {type(error).__name__}: {error}") from None
         if stream.tell() != len(data):
             raise DataError(f"Failed to deserialize Avro data: {len(data) - stream.tell()} bytes are left over")
         return SchemaAndValue(self.schema, _typed(self.schema, value))
+
+
+def _without_logical(avro: Any) -> Any:
+    """Return a schema without the types that fastavro would read as others, or round to their precision."""
+    if isinstance(avro, list):
+        return [_without_logical(one) for one in avro]
+    if not isinstance(avro, dict):
+        return avro
+    is_read_here = avro.get("logicalType") in _READ_HERE
+    return {
+        key: [{**one, "type": _without_logical(one["type"])} for one in value]
+        if key == "fields"
+        else _without_logical(value)
+        if key in ("type", "items", "values")
+        else value
+        for key, value in avro.items()
+        if not (is_read_here and key == "logicalType")
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -185,4 +208,4 @@ def _typed(schema: Schema, value: Any) -> Any:
             assert schema.value_schema is not None
             pairs = value.items() if isinstance(value, dict) else ((one["key"], one["value"]) for one in value)
             return {_typed(schema.key_schema, key): _typed(schema.value_schema, one) for key, one in pairs}
-    return value
+    return TO_LOGICAL[LogicalType.DECIMAL](schema, value) if schema.name == LogicalType.DECIMAL else value

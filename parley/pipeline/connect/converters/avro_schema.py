@@ -1,9 +1,9 @@
 """Converts Avro schemas to Connect schemas, and back.
 
-Avro's logical types become those of Connect (decimal, date, time-millis, timestamp-millis; microseconds are cut off). A
-union with null becomes an optional schema; other unions are refused. INT8 and INT16, which Avro lacks, are marked with
-``connect.type``. A map whose keys are not strings is an array of records with a key and a value, as in other Kafka
-converters.
+Avro's logical types become those of Connect (decimal, date, time-millis, timestamp-millis), all others their primitive
+types. Microseconds are read, but not written: Connect's schemas have milliseconds. A union with null becomes an
+optional schema; other unions are refused. INT8 and INT16, which Avro lacks, are marked with ``connect.type``. A map
+whose keys are not strings is an array of records with a key and a value, as in other Kafka converters.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import binascii
 import json
 import math
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any, Final
 
 from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
@@ -30,6 +30,9 @@ _NOT_AN_ENVELOPE: Final = (
     "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
 )
 _SCHEMAS_MAX: Final = 1000
+_NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+"""The doubles that JSON has no numbers for, as Kafka writes them."""
+_EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 CONFIG: Final = (
     ConfigDef()
@@ -209,6 +212,8 @@ class JsonConverter(ConverterOfBoth):
             raise DataError(f"Invalid null value for required {schema.type.name} field")
         value = self._typed(schema, given)
         if schema.name in TO_LOGICAL and not isinstance(value, Decimal):
+            if isinstance(value, bool) or not isinstance(value, int | bytes):
+                raise DataError(f"Invalid JSON for schema {schema!r}: {type(value).__name__}")
             value = TO_LOGICAL[schema.name or ""](schema, value)
         if schema.type.is_primitive:
             check_value(schema, value)
@@ -224,7 +229,7 @@ class JsonConverter(ConverterOfBoth):
             case SchemaType.ARRAY, list():
                 return [self._from_json(schema.value_schema, one) for one in given]
             case SchemaType.MAP, dict() | list():
-                return dict(self._pairs(schema, given))
+                return self._map(schema, given)
             case SchemaType.BYTES, _:
                 return _bytes_of(schema, given)
             case ((SchemaType.FLOAT32 | SchemaType.FLOAT64), (Decimal() | int() | str())) if not isinstance(
@@ -234,11 +239,14 @@ class JsonConverter(ConverterOfBoth):
             case _:
                 return given
 
-    def _pairs(self, schema: Schema, given: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]]:
+    def _map(self, schema: Schema, given: dict[str, Any] | list[Any]) -> dict[Any, Any]:
         pairs = list(given.items()) if isinstance(given, dict) else given
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
             raise DataError("Found invalid map entry instead of a pair")
-        return [(self._from_json(schema.key_schema, k), self._from_json(schema.value_schema, v)) for k, v in pairs]
+        found = {self._from_json(schema.key_schema, k): self._from_json(schema.value_schema, v) for k, v in pairs}
+        if len(found) < len(pairs):
+            raise DataError("Found a map with one key twice")
+        return found
 
 
 def _float(value: float) -> float | str:
@@ -249,14 +257,17 @@ def _float(value: float) -> float | str:
 
 
 def _float_of(given: Decimal | int | str) -> float:
+    """Return the nearest double of a fraction; for a whole number, the double that JSON writes so. Raises DataError."""
+    if isinstance(given, str) and given not in _NO_NUMBERS:
+        raise DataError("a text is no number")
     try:
         found = float(given)
-    except ValueError:
-        raise DataError(f"{given!r} is no number") from None
     except OverflowError:
         raise DataError("a number is too large for a double") from None
     if math.isinf(found) and not isinstance(given, str):
         raise DataError("a number is too large for a double")
+    if isinstance(given, int) and Decimal(repr(found)) != given:
+        raise DataError("an integer is no exact double")
     return found
 
 
@@ -264,9 +275,11 @@ def _bytes_of(schema: Schema, given: Any) -> Any:
     """Decode bytes from base64, or return the decimal if it was written as a number."""
     if schema.name == LogicalType.DECIMAL and isinstance(given, int | Decimal) and not isinstance(given, bool):
         try:
-            return Decimal(given).quantize(Decimal(1).scaleb(-int(schema.parameters[LogicalType.SCALE])))
-        except (InvalidOperation, KeyError, ValueError) as error:
-            raise DataError(f"{given} does not fit the decimal's schema: {error}") from None
+            return Decimal(given).quantize(
+                Decimal(1).scaleb(-int(schema.parameters[LogicalType.SCALE])), context=_EXACT
+            )
+        except (DecimalException, KeyError, ValueError):
+            raise DataError("a number does not fit the scale of the decimal's schema") from None
     try:
         return base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError, TypeError):

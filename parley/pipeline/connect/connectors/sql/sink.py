@@ -177,7 +177,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         values, types = fields_of(record.value, record.value_schema)
         wanted = self._config["fields.whitelist"]
         columns = {name: each for name, each in values.items() if not wanted or name in wanted or name in key}
-        differing = [name for name, each in key.items() if columns.get(name) not in (None, each)]
+        differing = [name for name, each in key.items() if not _is_same_key(columns.get(name), each)]
         if differing:
             raise Refused(f"{place(record)}: the primary key has other values of {', '.join(differing)}")
         return _Change(Row(record, {**columns, **key}, {**types, **declared}), tuple(key))
@@ -335,6 +335,10 @@ _UPSERTS: Final[Mapping[str, Callable[[sa.Table, Mapping[str, Any], list[str]], 
     "mysql": _on_duplicate_key,
     "mariadb": _on_duplicate_key,
 }
+
+
+def _is_same_key(value: Any, key: Any) -> bool:
+    return value is None or (value == key and isinstance(value, bool) is isinstance(key, bool))
 
 
 class SqlSinkConnector(SinkConnector):
