@@ -2,12 +2,14 @@
 
 Both load the same topic of JSON records into new folders of Parquet, in turns, in one Spark session. The eight lines
 use ``from_json``, which stores 5 in a column of texts as "5" and rounds decimals; `parley load` refuses such records.
+Processor time is that of Spark with all its processes, without the broker.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import pyarrow.parquet as pa_parquet
 from confluent_kafka import Producer
 
 from bench.clusters import Parley
+from bench.pipeline import tree_cpu_seconds
 from parley.pipeline.client.cluster import Connection
 from parley.pipeline.load.columns import Layout
 from parley.pipeline.load.job import LoadSettings, load, on_spark
@@ -84,33 +87,41 @@ def main() -> None:
                 "parley load, Parquet": lambda path: parley_load(spark, broker.bootstrap, path, "parquet"),
                 "parley load, Delta": lambda path: parley_load(spark, broker.bootstrap, path, "delta"),
             }
-            print(f"| {given.records:,} JSON records | s, median of {given.rounds} | s, first |\n|---|---|---|")
-            figures = _in_turns(ways, folder, given)
-            for name, (first, *later) in figures.items():
-                print(f"| {name} | {statistics.median(later):.1f} | {first:.1f} |")
+            medians = f"medians of {given.rounds} | CPU s"
+            print(f"| {given.records:,} JSON records | s, {medians} | s, first | CPU s |\n|---|---|---|---|---|")
+            for name, figures in _in_turns(ways, folder, broker, given).items():
+                first, *later = figures
+                seconds, cpu = (statistics.median(figure) for figure in zip(*later, strict=True))
+                print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {first[0]:.1f} | {first[1]:.1f} |")
         finally:
             broker.stop()
             spark.stop()
 
 
 def _in_turns(
-    ways: dict[str, Callable[[Path], None]], folder: Path, given: argparse.Namespace
-) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    ways: dict[str, Callable[[Path], None]], folder: Path, broker: Parley, given: argparse.Namespace
+) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for turn in range(given.rounds + 1):
         for name, way in ways.items():
-            found[name].append(_timed(way, folder / f"{name}-{turn}", given.records))
-            print(f"round {turn}: {name}: {found[name][-1]:.1f} s", file=sys.stderr, flush=True)
+            found[name].append(_timed(way, folder / f"{name}-{turn}", broker, given.records))
+            seconds, cpu = found[name][-1]
+            print(f"round {turn}: {name}: {seconds:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
     return found
 
 
-def _timed(way: Callable[[Path], None], path: Path, records: int) -> float:
-    began = time.perf_counter()
+def _timed(way: Callable[[Path], None], path: Path, broker: Parley, records: int) -> tuple[float, float]:
+    """Return the seconds and the seconds of processor time that a load takes."""
+
+    def cpu_seconds() -> float:
+        return tree_cpu_seconds(os.getpid()) - broker.cpu_seconds()
+
+    began, before = time.perf_counter(), cpu_seconds()
     way(path)
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - before
     there = sum(pa_parquet.ParquetFile(one).metadata.num_rows for one in path.rglob("*.parquet"))
     assert there == records, f"{there} of {records} records are in {path}"
-    return seconds
+    return seconds, cpu
 
 
 if __name__ == "__main__":
