@@ -15,8 +15,10 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
+from parley.pipeline.format.datasource import ParleyDataSource
 from parley.pipeline.format.options import source_options
 from parley.pipeline.format.source import KafkaBatchReader
+from parley.pipeline.mirror.stream import MirrorSource
 from parley.pipeline.spark.shipping import Shipped, missing_module
 
 ROOT = Path(__file__).parents[2]
@@ -43,11 +45,12 @@ def test_what_is_sent_arrives() -> None:
     arrived = pickle.loads(cloudpickle.dumps(reader()))
     assert type(arrived) is KafkaBatchReader
     assert vars(arrived) == vars(reader())
+    assert pickle.loads(cloudpickle.dumps(ParleyDataSource({"topic": "t"}))).options == {"topic": "t"}
 
 
 @pytest.mark.slow
 def test_an_executor_without_parley_says_what_to_do() -> None:
-    for sent in (reader(), Shipped(source_options)):
+    for sent in (reader(), ParleyDataSource({}), MirrorSource({}), Shipped(source_options)):
         told = missing_module(RuntimeError(unpickled_without_parley(cloudpickle.dumps(sent))))
         assert told is not None
         assert "has no module 'parley" in told

@@ -40,6 +40,7 @@ from parley.pipeline.format.source import (
 )
 from parley.pipeline.format.typed import TypedColumn, asked, columns_of, sinks
 from parley.pipeline.schemas.client import RegistryAway
+from parley.pipeline.spark.shipping import Travels
 
 __all__ = ["ParleyDataSource"]
 
@@ -56,7 +57,7 @@ def _is_of_a_table(options: Mapping[str, str]) -> bool:
     return "provider" in options and any(name.startswith("option.") for name in options)
 
 
-class ParleyDataSource(DataSource):
+class ParleyDataSource(Travels, DataSource):
     """Topics of a Kafka cluster, with the options and columns of Spark's format ``kafka``."""
 
     @classmethod

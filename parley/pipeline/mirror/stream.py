@@ -43,7 +43,7 @@ def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
     return {"flows": base64.b64encode(pickle.dumps(flows)).decode()}
 
 
-class MirrorSource(DataSource):
+class MirrorSource(Travels, DataSource):
     """The format `FORMAT`."""
 
     @classmethod
