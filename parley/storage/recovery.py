@@ -36,16 +36,10 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
-from parley.storage.segment import (
-    DIGEST_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    UNSEALED,
-    Segment,
-    base_offset_of,
-    file_name,
-)
+from parley.storage.readable_segment import UNSEALED
+from parley.storage.segment import Segment
 from parley.storage.segment_file import LOOKUP_CHUNK, SegmentFile, read_batch
+from parley.storage.segment_names import DIGEST_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, base_offset_of, file_name
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import UNSEALED, Segment
+from parley.storage.readable_segment import UNSEALED
+from parley.storage.segment import Segment
 
 
 def expired(

@@ -22,7 +22,8 @@ from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.durability import Durability
 from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import Failed, LogEnd, LogReader
-from parley.storage.segment import DELETED, LOG_SUFFIX, Segment
+from parley.storage.segment import Segment
+from parley.storage.segment_names import DELETED, LOG_SUFFIX
 
 
 class Segments:

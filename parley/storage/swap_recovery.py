@@ -15,7 +15,8 @@ from pathlib import Path
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.segment_digest import read_digest
-from parley.storage.segment import (
+from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.segment_names import (
     CLEANED,
     DELETED,
     DIGEST_SUFFIX,
@@ -28,7 +29,6 @@ from parley.storage.segment import (
     base_offset_of,
     file_name,
 )
-from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from parley.storage.log import LastKnown, Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.producer_state import ProducerState
-from parley.storage.segment import UNSEALED, Segment
+from parley.storage.readable_segment import UNSEALED
+from parley.storage.segment import Segment
 
 NOW = 1_790_000_000_000
 SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_bytes=200)

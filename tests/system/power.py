@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from parley.storage.boot_id import BOOT_FILE
-from parley.storage.segment import LOG_SUFFIX
+from parley.storage.segment_names import LOG_SUFFIX
 from parley.tools.simulation.disk import surviving_names, torn
 
 

@@ -37,8 +37,8 @@ from parley.storage.compaction._offset_map import shift_timestamps
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.damage.segment_digest import DigestBuilder, read_digest
-from parley.storage.segment import DIGEST_SUFFIX, LOG_SUFFIX, Segment
 from parley.storage.segment_file import SegmentFile
+from parley.storage.segment_names import DIGEST_SUFFIX, LOG_SUFFIX, path_in
 
 LEGACY_RECORDS_MAX: Final = 1000
 LEGACY_BYTES_MAX: Final = 64 << 10
@@ -63,7 +63,7 @@ def verified_batches(
     ``max_bytes`` bounds one batch's records, decompressed. The digest is checked at the end. Raises ``CorruptRecord``
     for damage, ``KafkaError`` for other malformed batches, ``OSError``.
     """
-    file = SegmentFile(Segment.path_in(directory, base_offset, LOG_SUFFIX))
+    file = SegmentFile(path_in(directory, base_offset, LOG_SUFFIX))
     if os.fstat(file.fd).st_size < size:
         raise CorruptRecord(f"{file.path} has become shorter than {size} bytes")
     legacy = _LegacyMessages(max_bytes)
@@ -80,7 +80,7 @@ def verified_batches(
         yield from legacy.taken()
         yield Batch(found.header, found.data, found.position + found.header.size_bytes)
     yield from legacy.taken()
-    known = read_digest(Segment.path_in(directory, base_offset, DIGEST_SUFFIX))
+    known = read_digest(path_in(directory, base_offset, DIGEST_SUFFIX))
     if known is None or known.size != size or not known.covers_headers:
         return
     if read.digest(end_offset).checksums != known.checksums:

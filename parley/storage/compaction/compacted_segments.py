@@ -17,7 +17,8 @@ from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer
 from parley.storage.checkpoints import sync_directory
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.segment import Segment
+from parley.storage.segment_names import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from parley.storage.transaction_index import AbortedTransaction
 
 WRITE_BYTES: Final = 1 << 20

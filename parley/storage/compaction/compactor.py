@@ -32,7 +32,7 @@ from parley.storage.compaction.compacted_segments import CompactedSegments
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, path_in
 from parley.storage.time_index import TimeIndex
 from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
 
@@ -255,7 +255,7 @@ class _Compaction:
             index_interval_bytes=request.index_interval_bytes,
         )
         base, end = group[0].base_offset, group[-1].end_offset
-        modified_ns = os.stat(Segment.path_in(request.directory, group[-1].base_offset, LOG_SUFFIX)).st_mtime_ns
+        modified_ns = os.stat(path_in(request.directory, group[-1].base_offset, LOG_SUFFIX)).st_mtime_ns
         changed = len(group) > 1
         with CompactedSegments(request.directory, base, end, config, request.now_ms, self._throttle) as writer:
             for source in group:
@@ -356,7 +356,7 @@ class _Compaction:
         request, found = self._request, []
         end = request.segments[-1].end_offset if request.segments else 0
         for base in request.index_base_offsets:
-            index = TransactionIndex(Segment.path_in(request.directory, base, TRANSACTION_INDEX_SUFFIX))
+            index = TransactionIndex(path_in(request.directory, base, TRANSACTION_INDEX_SUFFIX))
             try:
                 some, is_complete = index.find(start, end)
             finally:

@@ -29,7 +29,8 @@ from parley.storage.index import CorruptIndex
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
-from parley.storage.segment import CLEANED, SWAP, Segment, base_offset_of
+from parley.storage.segment import Segment
+from parley.storage.segment_names import CLEANED, SWAP, base_offset_of
 from parley.storage.segments import Segments
 from parley.storage.transaction_index import CorruptTransactionIndex
 

@@ -18,7 +18,9 @@ from parley.storage.damage.segment_digest import DigestBuilder, write_digest
 from parley.storage.damage.unverified_spans import overlap, without
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
-from parley.storage.segment import DIGEST_SUFFIX, UNSEALED, Segment
+from parley.storage.readable_segment import UNSEALED
+from parley.storage.segment import Segment
+from parley.storage.segment_names import DIGEST_SUFFIX
 
 FIRST_READ: Final = 256 << 10
 """Verified by a read at an offset before which nothing was verified."""

@@ -35,8 +35,9 @@ from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import Scan, replay
-from parley.storage.segment import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, Segment
+from parley.storage.segment import Segment
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
+from parley.storage.segment_names import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, path_in, paths_in
 from parley.storage.segments import Segments
 
 
@@ -90,7 +91,7 @@ class Mending:
         self._is_open = True
         try:
             with log.writing():
-                path = Segment.path_in(log.segments.directory, self._base, LOG_SUFFIX + CLEANED)
+                path = path_in(log.segments.directory, self._base, LOG_SUFFIX + CLEANED)
                 self._file = SegmentFile(path, create=True)
                 os.ftruncate(self._file.fd, 0)
                 if old is not None and found is not None:
@@ -162,7 +163,7 @@ class Mending:
         if self._is_open:
             self._is_open = False
             try:
-                for path in Segment.paths_in(self._log.segments.directory, self._base, CLEANED):
+                for path in paths_in(self._log.segments.directory, self._base, CLEANED):
                     path.unlink(missing_ok=True)
             finally:
                 self._log.ended()
@@ -241,8 +242,8 @@ class Mending:
         end_offset = self.next_offset if old is None or found is None else old.end_offset
         directory, transactions = log.segments.directory, TRANSACTION_INDEX_SUFFIX
         with suppress(FileNotFoundError):
-            source = Segment.path_in(directory, self._base, transactions)
-            Segment.path_in(directory, self._base, transactions + CLEANED).write_bytes(source.read_bytes())
+            source = path_in(directory, self._base, transactions)
+            path_in(directory, self._base, transactions + CLEANED).write_bytes(source.read_bytes())
         new = Segment.open_unindexed(directory, self._base, log.config, log.now_ms, CLEANED, keep_transactions=True)
         new.end_offset = end_offset
         producers = self._producers_before()

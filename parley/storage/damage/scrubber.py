@@ -24,8 +24,9 @@ from parley.protocol.errors import KafkaError
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.log_maintenance import Owner
-from parley.storage.segment import DIGEST_SUFFIX, Segment
+from parley.storage.segment import Segment
 from parley.storage.segment_file import SegmentFile
+from parley.storage.segment_names import DIGEST_SUFFIX
 
 _log = logging.getLogger(__name__)
 

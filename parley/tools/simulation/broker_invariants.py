@@ -32,7 +32,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.crc import verify_crc
 from parley.storage.log import Log
-from parley.storage.segment import LOG_SUFFIX
+from parley.storage.segment_names import LOG_SUFFIX
 from parley.tools.simulation.client_invariants import Ledger, Violations
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.processes import Process

@@ -18,7 +18,7 @@ from parley.storage.boot_id import BOOT_FILE
 from parley.storage.damage.altered_epochs import ELECTIONS_UNNOTED
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
-from parley.storage.segment import LOG_SUFFIX
+from parley.storage.segment_names import LOG_SUFFIX
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.faults import Kind
 

@@ -24,7 +24,7 @@ from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.mending import Mending
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import LOG_SUFFIX
+from parley.storage.segment_names import LOG_SUFFIX
 from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
 from tests.storage.compaction.compactions import compacted, table
 

@@ -31,7 +31,8 @@ from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
 from parley.storage.log_append import AppendInfo
 from parley.storage.log_config import LogConfig
-from parley.storage.segment import LOG_SUFFIX, Segment
+from parley.storage.segment import Segment
+from parley.storage.segment_names import LOG_SUFFIX, path_in
 from parley.storage.transaction_index import AbortedTransaction
 from tests.storage.compaction.compactions import batches, committed, compacted, end_transaction, settled, table
 from tests.storage.logs import NOW, check_segment, open_log, reopened
@@ -596,7 +597,7 @@ def test_a_mended_range_is_dirty_again(log: Log) -> None:
     filled(log)
     compacted(log)
     segment = log.segments[0]
-    with Segment.path_in(log.directory, segment.base_offset, LOG_SUFFIX).open("r+b") as file:
+    with path_in(log.directory, segment.base_offset, LOG_SUFFIX).open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     log.verify_segment(segment, 0, segment.size)

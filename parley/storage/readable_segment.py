@@ -1,0 +1,244 @@
+"""The part of a segment that reads: its batches, looked up by offset and by time in its indexes.
+
+``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
+preallocation: nothing behind ``size`` is ever read. Damage found while reading costs an error or a longer walk, but
+never yields a batch that does not exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader
+from parley.protocol.records.errors import CorruptRecord
+from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.damage.unverified_spans import Spans
+from parley.storage.offset_index import OffsetIndex, OffsetPosition
+from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, SegmentFile, batches
+from parley.storage.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_name
+from parley.storage.time_index import TimeIndex, TimestampOffset
+from parley.storage.transaction_index import TransactionIndex
+
+UNSEALED: Final = 2**63 - 1
+"""The end offset of the active segment."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReadableSegment:
+    """The batches from ``base_offset`` to ``end_offset`` (the next segment's base offset, or UNSEALED), in ``size``
+    bytes."""
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_first_timestamp",
+        "_largest",
+        "_suffix",
+        "base_offset",
+        "created_ms",
+        "damage",
+        "end_offset",
+        "offset_index",
+        "size",
+        "time_index",
+        "transactions",
+        "unverified",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size: int,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        now_ms: int,
+        suffix: str,
+        transactions: TransactionIndex | None,
+    ) -> None:
+        self._directory = directory
+        self._suffix = suffix
+        self.base_offset = base_offset
+        self.end_offset = UNSEALED
+        self.size = size
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.transactions = transactions or TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
+        self.created_ms = now_ms
+        self.damage: tuple[DamagedBytes, ...] = ()
+        """The damaged bytes that are known, in order. No read returns them."""
+        self.unverified: Spans = ((0, size),) if size else ()
+        """The bytes that this process has neither written nor verified. A read verifies them first."""
+        self._file: SegmentFile | None = None
+        self._first_timestamp: int | None = None
+        self._largest = None if size else TimestampOffset(-1, base_offset)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes, {self._directory.name}{self._suffix})"
+
+    def path_of(self, kind: str) -> Path:
+        """The path of one of the segment's files; ``kind`` is its suffix, such as LOG_SUFFIX."""
+        return self._directory / file_name(self.base_offset, kind + self._suffix)
+
+    @property
+    def file(self) -> SegmentFile:
+        """The ``.log`` file, opened when it is first needed."""
+        opened = self._file
+        if opened is None:
+            opened = self._file = SegmentFile(self.path_of(LOG_SUFFIX))
+        return opened
+
+    # --- Batches ---
+
+    def batches(
+        self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches from a boundary on. Raises ``CorruptRecord``, ``OSError``."""
+        if not self.size:
+            return iter(())
+        if not self.damage:
+            return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+        return self._undamaged(position, chunk, nowait)
+
+    def _undamaged(self, position: int, chunk: int, nowait: bool) -> Iterator[tuple[int, BatchHeader]]:
+        for damaged in self.damage:
+            if position < damaged.end:
+                yield from batches(self.file, position, damaged.position, chunk=chunk, nowait=nowait)
+                position = damaged.end
+        yield from batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+
+    def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at ``offset`` or later, or None if the segment has none.
+
+        Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
+        """
+        start = self._before_damage(self.offset_index.lookup(offset))
+        if start.position and self._indexed(start, nowait=nowait) is None:
+            start = self._start
+        walk = self.batches(start.position, chunk=LOOKUP_CHUNK, nowait=nowait)
+        return next((found for found in walk if found[1].last_offset >= offset), None)
+
+    def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
+        """The end of a read from ``start``: a boundary not behind ``limit``, and the offset that follows if it is
+        known.
+
+        Because the index is sparse, it may leave out some batches that would have fitted, but never all. Returns
+        ``start`` if not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with
+        ``nowait``.
+        """
+        indexed = self._before_damage(self.offset_index.lookup_position(limit))
+        if indexed.position > start:
+            header = self._indexed(indexed, nowait=nowait)
+            if header is not None:
+                return indexed.position, header.base_offset if header.magic == MAGIC_V2 else None
+        end, following = start, None
+        for position, header in self.batches(start, chunk=LOOKUP_CHUNK, nowait=nowait):
+            if position + header.size_bytes > limit:
+                break
+            end, following = position + header.size_bytes, header.next_offset
+        return end, following
+
+    def _before_damage(self, hint: OffsetPosition) -> OffsetPosition:
+        """The index entry ``hint``, or the last one before the damage that it leads into."""
+        for damaged in reversed(self.damage):
+            if damaged.position <= hint.position < damaged.end:
+                hint = self.offset_index.lookup_position(damaged.position - 1) if damaged.position else self._start
+        return hint
+
+    @property
+    def _start(self) -> OffsetPosition:
+        return OffsetPosition(self.base_offset, 0)
+
+    def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
+        """The batch that an index entry leads to. If there is no such batch, empties the index and returns None."""
+        if 0 <= hint.position < self.size:
+            try:
+                _, found = next(batches(self.file, hint.position, self.size, chunk=HEADER_SIZE, nowait=nowait))
+                if self.base_offset <= found.base_offset and found.last_offset <= hint.offset:
+                    return found
+            except CorruptRecord:
+                pass
+        _log.error("%s is damaged at %s: reading without the index", self.offset_index.path, hint)
+        self.offset_index.reset()
+        return None
+
+    def find_timestamp(self, timestamp: int) -> int:
+        """The position from which to search for the first batch that reaches ``timestamp``.
+
+        Uses the time index if its entry agrees with the batch; otherwise the search begins at 0. Raises
+        ``CorruptRecord``, ``OSError``.
+        """
+        return self._reaching(self.time_index.lookup(timestamp))
+
+    def _reaching(self, hint: TimestampOffset) -> int:
+        found = self.find(hint.offset) if hint.timestamp >= 0 else None
+        return found[0] if found is not None and found[1].max_timestamp == hint.timestamp else 0
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp in the first batch; -1 if it has none or cannot be read. Raises ``OSError``."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return -1
+            try:
+                first = next(self.batches(chunk=HEADER_SIZE), None)
+                self._first_timestamp = -1 if first is None else first[1].max_timestamp
+            except CorruptRecord as error:
+                _log.error("%r is damaged: %s", self, error)
+                self._first_timestamp = -1
+        return self._first_timestamp
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp, and the last offset of the batch that has it; (-1, base offset) if no batch has one.
+
+        Reads the time index and the batches behind its last entry, once; ignores the batches behind a damaged one.
+        Raises ``OSError``.
+        """
+        largest = self._largest
+        if largest is None:
+            largest = TimestampOffset(-1, self.base_offset)
+            try:
+                for _, header in self.batches(self._reaching(self.time_index.last)):
+                    if header.max_timestamp > largest.timestamp:
+                        largest = TimestampOffset(header.max_timestamp, header.last_offset)
+            except CorruptRecord as error:
+                _log.error("%r is damaged: %s", self, error)
+            self._largest = largest
+            self.rest_if_sealed()
+        return largest
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """The time that retention compares: the largest record timestamp, or the file's modification time if there is
+        none."""
+        if not self.size:
+            return self.created_ms
+        timestamp = self.largest.timestamp
+        return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
+
+    def _timestamp_of_first_batch(self) -> int:
+        """The largest timestamp of the first batch, -1 if there is none or it is damaged."""
+        try:
+            return next((header.max_timestamp for _, header in self.batches(chunk=LOOKUP_CHUNK)), -1)
+        except CorruptRecord:
+            return -1
+
+    # --- Open files ---
+
+    def rest(self) -> None:
+        """Close the files until they are needed again; a read in progress keeps its file."""
+        self._file = None
+        self.offset_index.release()
+        self.time_index.release()
+
+    def rest_if_sealed(self) -> None:
+        """Close the files of a sealed segment, after work that visits one segment after the other."""
+        if self.end_offset != UNSEALED:
+            self.rest()
