@@ -49,8 +49,8 @@ class Batch(NamedTuple):
 class Producer:
     """One row of the table. ``seen_ms`` is when the producer last wrote, for its expiry.
 
-    ``lacks_batches`` is True if there may be earlier batches than the first in ``batches`` that count as retries when
-    they are sent again.
+    ``lacks_batches`` is True if batches before the first in ``batches`` may count as retries, too, when they are sent
+    again.
     """
 
     __slots__ = (

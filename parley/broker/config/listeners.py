@@ -45,7 +45,7 @@ class ListenerAddress:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def at(self, *, host: str | None = None, port: int | None = None) -> ListenerAddress:
-        """Return this listener with a known host or port."""
+        """Return a copy of this listener with this host or port."""
         return replace(self, host=self.host if host is None else host, port=self.port if port is None else port)
 
 

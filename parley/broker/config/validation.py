@@ -41,7 +41,7 @@ def _admits_some_address(overrides: str) -> bool:
 
 
 def _of_listener(config: BrokerKeys, listener: str, name: str) -> str:
-    """The text of a key for a listener; empty if it is not given."""
+    """Return the text of a key for a listener; empty if it is not set."""
     given = config.given
     return given.get(f"listener.name.{listener.lower()}.{name}", given.get(name, "")).strip()
 

@@ -62,7 +62,7 @@ Charge = Callable[[str, int], None]
 
 
 def charge_nobody(topic: str, partitions: int) -> None:
-    """Count nothing: the broker itself makes the change."""
+    """Charge no quota: the broker itself makes the change."""
 
 
 def create_topics(

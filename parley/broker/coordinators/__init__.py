@@ -1,1 +1,1 @@
-"""Coordinators: what a broker does for clients beyond storing records. Consumer groups, and the ids of producers."""
+"""Coordinators of groups, transactions and share state, the runtime they have in common, and producer ids."""

@@ -135,7 +135,7 @@ class _Turn:
 
 
 class _Lost(Exception):
-    """State and log may differ now."""
+    """The shard's state and its log may differ now."""
 
 
 class Shard(Generic[S]):

@@ -83,7 +83,7 @@ class ClusterBroker:
             await server.stop()
 
     async def kill(self) -> None:
-        """End like a killed process. Does nothing if the broker does not run."""
+        """Stop the broker as if its process were killed. Does nothing if it is not running."""
         server, self._server = self._server, None
         if server is not None:
             await server.kill()

@@ -344,7 +344,7 @@ class Dispatcher:
     def encode(self, context: RequestContext, response: MaybeResponse, now: float) -> list[Part]:
         """Return the frame of a response, in parts to be sent one after another.
 
-        Raises Disconnect if the response cannot be encoded, nor an error in its place.
+        Raises Disconnect if neither the response nor an error in its place can be encoded.
         """
         return self._framed(context, self._ended(context, response, now))
 

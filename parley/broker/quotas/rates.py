@@ -72,7 +72,7 @@ class SampledRate:
         return self._total / elapsed_s
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return after how long without use the rate is at most ``limit``; 0 if it is now."""
+        """Return after how many seconds without use the rate falls to ``limit``; 0 if it is not above it."""
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= limit * elapsed_s:
             return 0.0

@@ -86,7 +86,7 @@ class UsageTable(Generic[M]):
             self._entries.popitem(last=False)
 
     def latest(self, count: int) -> Iterator[tuple[tuple[str, str], Usage[M]]]:
-        """Yield up to ``count`` entries, the one used last first."""
+        """Yield up to ``count`` entries, the most recently used first."""
         return islice(reversed(self._entries.items()), count)
 
 

@@ -102,7 +102,7 @@ class HostedPartitions:
             opened(partition)
 
     def hosts(self, partition: Partition) -> bool:
-        """Return True if the partition has not been removed from this broker since."""
+        """Return True while this broker hosts the partition, that is, until it is removed."""
         return self.by_topic.get(partition.topic, {}).get(partition.index) is partition
 
     def wants(self, log: Log) -> bool:

@@ -82,7 +82,7 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Begin to move a replica, and end its move to another directory. Raises what ``Partition.log`` raises."""
+        """Begin to move a replica. A move of it to another directory ends. Raises what ``Partition.log`` raises."""
         log = partition.log
         under_way = self._wanted.get(partition)
         if under_way is not None:

@@ -1,4 +1,4 @@
-"""After a start, in a process of the broker's own: watch for shortages of file descriptors and memory."""
+"""The watch for shortages of file descriptors and memory, of a broker that has a process of its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Sessions(Protocol):
         """Renew a session. Returns False if Consul does not know it."""
 
     async def destroy(self, session_id: str) -> None:
-        """End a session, with its keys."""
+        """End a session. Consul deletes its keys."""
 
     def forget(self, session: ConsulSession) -> None:
         """Forget a session that is LOST, and end it in Consul unless ``ended_in_store``."""

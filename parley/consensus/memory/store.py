@@ -110,7 +110,7 @@ class MemoryStore:
         return store
 
     def known_as(self, name: str) -> Self:
-        """Make this the store that ``memory://name`` means, while there are references to it."""
+        """Make ``memory://name`` mean this store for as long as it is referenced."""
         _stores[name] = self
         return self
 

@@ -61,14 +61,14 @@ _COMMON: Final = (
         importance=_HIGH,
         group="Common",
         display_name="Connector class",
-        doc="The connector's class: its name, or its name without the last part of it.",
+        doc="The connector's class: its full name, its simple name, or its simple name without the ending Connector.",
     )
     .define(
         "tasks.max",
         ConfigType.INT,
         1,
         _HIGH,
-        "How many tasks there may be.",
+        "The largest number of tasks of this connector.",
         validator=at_least(1),
         group="Common",
         display_name="Tasks max",
@@ -78,7 +78,7 @@ _COMMON: Final = (
         ConfigType.BOOLEAN,
         True,
         _LOW,
-        "Whether a connector that makes more tasks fails.",
+        "Whether a connector fails if it generates more than tasks.max tasks.",
         group="Common",
         display_name="Enforce tasks max",
     )
@@ -87,7 +87,7 @@ _COMMON: Final = (
         ConfigType.CLASS,
         None,
         _LOW,
-        "What keys are in the topic; else as the worker says.",
+        "The converter of record keys. The default is the worker's.",
         group="Common",
         display_name="Key converter class",
     )
@@ -96,7 +96,7 @@ _COMMON: Final = (
         ConfigType.CLASS,
         None,
         _LOW,
-        "What values are in the topic; else as the worker says.",
+        "The converter of record values. The default is the worker's.",
         group="Common",
         display_name="Value converter class",
     )
@@ -105,7 +105,7 @@ _COMMON: Final = (
         ConfigType.CLASS,
         HEADER_CONVERTER,
         _LOW,
-        "What headers' values are; else as the worker says.",
+        "The converter of header values. The default is the worker's.",
         group="Common",
         display_name="Header converter class",
     )
@@ -115,7 +115,7 @@ _COMMON: Final = (
         "restart",
         _LOW,
         validator=one_of("none", "restart"),
-        doc="What a change of an outer configuration does.",
+        doc="What happens when a value from a configuration provider changes.",
         group="Common",
         display_name="Reload Action",
     )
@@ -124,7 +124,7 @@ _COMMON: Final = (
         ConfigType.LIST,
         [],
         _LOW,
-        "Names for the transforms of records, in their order.",
+        "Aliases of the transforms, in the order in which they are applied to records.",
         validator=_aliases,
         group="Transforms",
         display_name="Transforms",
@@ -134,7 +134,7 @@ _COMMON: Final = (
         ConfigType.LIST,
         [],
         _LOW,
-        "Names for the predicates that transforms use.",
+        "Aliases of the predicates that transforms use.",
         validator=_aliases,
         group="Predicates",
         display_name="Predicates",
@@ -145,7 +145,7 @@ _COMMON: Final = (
         0,
         _MEDIUM,
         group="Error Handling",
-        doc="How long a failed step is tried again, in ms; 0: not at all, -1: without end.",
+        doc="How long a failed operation is retried, in ms. With 0 it is not retried, with -1 it is retried forever.",
         validator=at_least(_ANY_DELAY),
         display_name="Retry Timeout for Errors",
     )
@@ -154,7 +154,7 @@ _COMMON: Final = (
         ConfigType.LONG,
         60_000,
         _MEDIUM,
-        "The longest pause between two tries, in ms.",
+        "The longest pause between two attempts, in ms.",
         validator=at_least(1),
         group="Error Handling",
         display_name="Maximum Delay Between Retries for Errors",
@@ -165,7 +165,7 @@ _COMMON: Final = (
         "none",
         _MEDIUM,
         group="Error Handling",
-        doc="Whether a record that cannot be converted or transformed fails the task (none) or is left out (all).",
+        doc="Whether a record that cannot be converted or transformed fails the task (none) or is skipped (all).",
         validator=one_of("none", "all"),
         display_name="Error Tolerance",
     )
@@ -174,7 +174,7 @@ _COMMON: Final = (
         ConfigType.BOOLEAN,
         False,
         _MEDIUM,
-        "Whether each such record is logged.",
+        "Whether each failed record is logged.",
         group="Error Handling",
         display_name="Log Errors",
     )
@@ -184,7 +184,7 @@ _COMMON: Final = (
         False,
         _MEDIUM,
         group="Error Handling",
-        doc="Whether the log has its topic, partition, offset and timestamp.",
+        doc="Whether the log line contains the topic, partition, offset and timestamp of the record.",
         display_name="Log Error Details",
     )
 )
@@ -196,7 +196,7 @@ SOURCE: Final = _COMMON + (
         ConfigType.LIST,
         [],
         _LOW,
-        "Names for groups of topics with settings of their own.",
+        "Aliases of groups of topics that are created with their own settings.",
         validator=_aliases,
         group="Topic Creation",
         display_name="Topic Creation Groups",
@@ -207,7 +207,7 @@ SOURCE: Final = _COMMON + (
         None,
         _LOW,
         group="Topic Creation",
-        doc="Replicas of topics made for this connector; -1: as the broker says.",
+        doc="The replication factor of topics created for this connector; -1 means the broker's default.",
     )
     .define(
         "topic.creation.default.partitions",
@@ -215,7 +215,7 @@ SOURCE: Final = _COMMON + (
         None,
         _LOW,
         group="Topic Creation",
-        doc="Partitions of topics made for this connector; -1: as the broker says.",
+        doc="The partitions of topics created for this connector; -1 means the broker's default.",
     )
     .define(
         "exactly.once.support",
@@ -223,7 +223,7 @@ SOURCE: Final = _COMMON + (
         "requested",
         _MEDIUM,
         group="Exactly Once Support",
-        doc="Whether the connector must be able to write exactly once (required), or does so if it can (requested).",
+        doc="Whether the connector must support exactly-once delivery (required), or uses it if it can (requested).",
         validator=one_of("required", "requested", ignore_case=True),
         display_name="Exactly once support",
     )
@@ -233,8 +233,8 @@ SOURCE: Final = _COMMON + (
         "poll",
         _MEDIUM,
         group="Exactly Once Support",
-        doc="Where transactions end if sources write exactly once: behind each poll, after an interval, or where the "
-        "connector says.",
+        doc="When transactions end if sources write exactly once: after each poll, after an interval, or when the "
+        "connector requests it.",
         validator=one_of("interval", "poll", "connector", ignore_case=True),
         display_name="Transaction Boundary",
     )
@@ -254,7 +254,7 @@ SOURCE: Final = _COMMON + (
         None,
         _LOW,
         group="offsets.topic",
-        doc="A topic of its own for the offsets of this connector; else the worker's. Only workers of a group use it.",
+        doc="The topic for this connector's offsets; without it, the worker's topic. Only distributed workers use it.",
         validator=non_empty,
         display_name="Offsets topic",
     )
@@ -277,7 +277,7 @@ SINK: Final = _COMMON + (
         ConfigType.STRING,
         "",
         _HIGH,
-        "The topics to read, as a regular expression of whole names.",
+        "A regular expression that matches the whole names of the topics to read.",
         validator=java_regex,
         group="Common",
         display_name="Topics regex",
@@ -288,7 +288,7 @@ SINK: Final = _COMMON + (
         "",
         _MEDIUM,
         group="Error Handling",
-        doc="The topic that gets the records that were left out; empty: none.",
+        doc="The topic to which skipped records are written. If it is empty, they are not written anywhere.",
         display_name="Dead Letter Queue Topic Name",
     )
     .define(
@@ -297,7 +297,7 @@ SINK: Final = _COMMON + (
         3,
         _MEDIUM,
         group="Error Handling",
-        doc="How many replicas that topic is made with.",
+        doc="The replication factor with which that topic is created.",
         display_name="Dead Letter Queue Topic Replication Factor",
     )
     .define(
@@ -305,7 +305,7 @@ SINK: Final = _COMMON + (
         ConfigType.BOOLEAN,
         False,
         _MEDIUM,
-        "Whether such a record says in headers (__connect.errors.*) what went wrong.",
+        "Whether headers (__connect.errors.*) of such a record describe the error.",
         group="Error Handling",
         display_name="Enable Error Context Headers",
     )
@@ -372,14 +372,20 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
     )
     if base is Transform:
         keys.define(
-            prefix + "negate", ConfigType.BOOLEAN, False, _MEDIUM, "Whether the others are.", group=group, order=1
+            prefix + "negate",
+            ConfigType.BOOLEAN,
+            False,
+            _MEDIUM,
+            "Whether the records that do not match are transformed instead.",
+            group=group,
+            order=1,
         )
         keys.define(
             prefix + "predicate",
             ConfigType.STRING,
             None,
             _MEDIUM,
-            "The predicate that says which records are transformed.",
+            "The predicate that selects the records to be transformed.",
             group=group,
             order=2,
         )

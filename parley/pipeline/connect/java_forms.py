@@ -165,7 +165,7 @@ def _month(text: str) -> int:
     for at, name in enumerate(names):
         if text.lower() in (name, name[:3]):
             return at + 1
-    raise ValueError(f"{text} is no month")
+    raise ValueError(f"{text} is not a month")
 
 
 def _offset(zone: str) -> dt.timedelta:

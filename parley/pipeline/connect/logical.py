@@ -28,20 +28,20 @@ def from_millis(ms: int) -> dt.datetime:
     try:
         return _EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:
-        raise DataError(f"{ms} ms after 1970 is not a time that can be shown") from None
+        raise DataError(f"{ms} ms after 1970 is outside of the range of timestamps") from None
 
 
 def _scale(schema: Schema) -> int:
     try:
         return int(schema.parameters[LogicalType.SCALE])
     except (KeyError, ValueError):
-        raise DataError("Invalid Decimal schema: scale parameter not found or no integer.") from None
+        raise DataError("Invalid Decimal schema: scale parameter not found or not an integer.") from None
 
 
 def _unscaled(schema: Schema, value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or -exponent != _scale(schema):
-        raise DataError(f"The scale of {value} is not {_scale(schema)}, as its schema says.")
+        raise DataError(f"The scale of {value} is not {_scale(schema)}, which its schema requires.")
     number = int("".join(map(str, digits))) * (-1 if sign else 1)
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
@@ -55,7 +55,7 @@ def _day(schema: Schema, value: int) -> dt.date:
     try:
         return _EPOCH_DAY + dt.timedelta(days=value)
     except OverflowError:
-        raise DataError(f"{value} days after 1970 is not a date that can be shown") from None
+        raise DataError(f"{value} days after 1970 is outside of the range of dates") from None
 
 
 def _time(schema: Schema, value: int) -> dt.time:

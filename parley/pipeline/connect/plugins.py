@@ -189,5 +189,5 @@ def _located(target: str) -> tuple[type[Any], Side]:
     if not isinstance(found, type):
         raise ConfigError(f"{target} is not a class.")
     if issubclass(found, KeyOrValue) and side not in ("Key", "Value"):
-        raise ConfigError(f"{target} needs $Key or $Value behind its name.")
+        raise ConfigError(f"{target} needs $Key or $Value after its name.")
     return found, Side(side or "Value")

@@ -52,8 +52,16 @@ REST: Final = (
         _LOW,
         "Where the admin endpoints (/admin/loggers) listen, if not on the listeners; empty: they are not served.",
     )
-    .define("rest.advertised.host.name", ConfigType.STRING, None, _LOW, "The host other workers are told.")
-    .define("rest.advertised.port", ConfigType.INT, None, _LOW, "The port other workers are told.")
+    .define(
+        "rest.advertised.host.name",
+        ConfigType.STRING,
+        None,
+        _LOW,
+        "The host that this worker advertises to other workers.",
+    )
+    .define(
+        "rest.advertised.port", ConfigType.INT, None, _LOW, "The port that this worker advertises to other workers."
+    )
     .define(
         "rest.advertised.listener",
         ConfigType.STRING,
@@ -79,6 +87,18 @@ REST: Final = (
         + JAAS_FILE
         + "=...).",
     )
-    .define("access.control.allow.origin", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Origin of answers.")
-    .define("access.control.allow.methods", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Methods of answers.")
+    .define(
+        "access.control.allow.origin",
+        ConfigType.STRING,
+        "",
+        _LOW,
+        "The header Access-Control-Allow-Origin of responses.",
+    )
+    .define(
+        "access.control.allow.methods",
+        ConfigType.STRING,
+        "",
+        _LOW,
+        "The header Access-Control-Allow-Methods of responses.",
+    )
 )

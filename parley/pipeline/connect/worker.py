@@ -425,4 +425,4 @@ class _TaskReports:
 
     def _check(self, spec: TaskSpec) -> None:
         if not self._worker.runs(spec):
-            raise ConnectError(f"task {spec.id} was stopped meanwhile")
+            raise ConnectError(f"task {spec.id} was stopped in the meantime")

@@ -28,21 +28,19 @@ WORK: Final = (
         ConfigType.LIST,
         ["localhost:9092"],
         _HIGH,
-        "Brokers to learn the cluster from: host:port, one or several.",
+        "One or more brokers, as host:port, from which the worker learns the cluster.",
         validator=non_empty,
     )
-    .define("client.id", ConfigType.STRING, "", _LOW, "The name of this worker's connections in the brokers' logs.")
-    .define(
-        "key.converter", ConfigType.CLASS, importance=_HIGH, doc="What keys are in topics, unless a connector says."
-    )
-    .define("value.converter", ConfigType.CLASS, importance=_HIGH, doc="What values are, unless a connector says.")
-    .define("header.converter", ConfigType.CLASS, HEADER_CONVERTER, _LOW, "What the values of headers are.")
+    .define("client.id", ConfigType.STRING, "", _LOW, "The client id of this worker, which brokers log.")
+    .define("key.converter", ConfigType.CLASS, importance=_HIGH, doc="The default converter of record keys.")
+    .define("value.converter", ConfigType.CLASS, importance=_HIGH, doc="The default converter of record values.")
+    .define("header.converter", ConfigType.CLASS, HEADER_CONVERTER, _LOW, "The default converter of header values.")
     .define(
         "offset.flush.interval.ms",
         ConfigType.LONG,
         60_000,
         _LOW,
-        "How often tasks' offsets are committed, in ms.",
+        "How often the offsets of tasks are committed, in ms.",
         validator=at_least(1),
     )
     .define(
@@ -58,16 +56,22 @@ WORK: Final = (
         ConfigType.LONG,
         5_000,
         _LOW,
-        "How long all tasks together have to stop by themselves, in ms.",
+        "How long all tasks together may take to stop, in ms, before they are abandoned.",
         validator=at_least(0),
     )
-    .define("plugin.path", ConfigType.LIST, [], _LOW, "Folders with Python modules of plugins, beside the installed.")
+    .define(
+        "plugin.path",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Directories with Python modules of plugins, in addition to the installed ones.",
+    )
     .define(
         "connector.client.config.override.policy",
         ConfigType.STRING,
         "All",
         _MEDIUM,
-        "Which client settings connectors may change: All, None or Principal.",
+        "Which client settings connectors may override: All, None or Principal.",
         validator=one_of("All", "None", "Principal"),
     )
     .define(
@@ -75,16 +79,22 @@ WORK: Final = (
         ConfigType.LIST,
         [],
         _LOW,
-        "Names for what resolves ${name:path:key} in configurations; config.providers.<name>.class says how.",
+        "Aliases of the providers that resolve ${alias:path:key}; config.providers.<alias>.class names the class.",
     )
-    .define("topic.tracking.enable", ConfigType.BOOLEAN, True, _LOW, "Whether the topics of connectors are recorded.")
-    .define("topic.tracking.allow.reset", ConfigType.BOOLEAN, True, _LOW, "Whether what is recorded may be reset.")
+    .define(
+        "topic.tracking.enable",
+        ConfigType.BOOLEAN,
+        True,
+        _LOW,
+        "Whether the worker records which topics each connector uses.",
+    )
+    .define("topic.tracking.allow.reset", ConfigType.BOOLEAN, True, _LOW, "Whether the recorded topics may be reset.")
     .define(
         "topic.creation.enable",
         ConfigType.BOOLEAN,
         True,
         _LOW,
-        "Whether topics of source connectors are made as their topic.creation.* say.",
+        "Whether topics of source connectors are created with their topic.creation.* settings.",
     )
 )
 
@@ -95,7 +105,7 @@ STANDALONE: Final = COMMON + ConfigDef().define(
     "offset.storage.file.filename",
     ConfigType.STRING,
     importance=_HIGH,
-    doc="The file that source connectors' offsets are kept in.",
+    doc="The file that stores the offsets of source connectors.",
     validator=non_empty,
 )
 

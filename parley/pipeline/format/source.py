@@ -230,9 +230,9 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
     def _not_before(
         self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the ends, but not before the query's position if only an open transaction keeps them there.
+        """Return the ends. If only an open transaction keeps an end before the query's position, return the position.
 
-        This happens if the query has read uncommitted records before, or was told to start behind the transaction.
+        That happens if the query has read uncommitted records before, or was told to start behind the transaction.
         """
         early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
         if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:

@@ -135,7 +135,7 @@ def _from_iso(text: str) -> datetime:
 
 
 def moment(value: Any) -> datetime:
-    """Parse a moment in UTC, from ISO 8601 (UTC if it has no zone), milliseconds since 1970, or a date.
+    """Parse a time in UTC: from ISO 8601 (UTC if it has no zone), from milliseconds since 1970, or from a date.
 
     Raises one of `NOT_FITTING`.
     """

@@ -91,7 +91,7 @@ class ReadShareGroupStateResponse(Response, key=84, versions="0", flexible="0+")
         state_batches: list[ReadShareGroupStateResponse.StateBatch]
 
     class StateBatch(Struct):
-        """Neighbouring records with the same state, both ends included."""
+        """Consecutive records in the same state, from the first offset to the last, inclusive."""
 
         first_offset: i64
         last_offset: i64

@@ -31,7 +31,7 @@ class ConsumerGroupPartitionMetadataKey(Data, versions="4"):
 
 
 class ConsumerGroupPartitionMetadataValue(Data, versions="0", flexible="0+"):
-    """What a broker before Kafka 4.1 knew of a group's topics."""
+    """A group's topics, as brokers before Kafka 4.1 stored them."""
 
     class TopicMetadata(Struct):
         """One topic."""

@@ -40,7 +40,7 @@ class DamagedOffset(CorruptRecord):
 
 
 class LogIntegrity:
-    """What is known of the damage of a log called ``name``. ``lock`` is the log's."""
+    """The known damage of a log called ``name``. ``lock`` is the log's."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ STEPS_PER_TURN = 500
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What every guard uses."""
+    """The authorization and the bounds that all guards use."""
 
     authorization: Authorization
     metadata: Metadata

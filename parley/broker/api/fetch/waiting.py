@@ -264,9 +264,9 @@ class WaitingFetch(Delayed[Any]):
         return True
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0.
+        """Note a change of a partition: ``amount`` bytes were appended, or, if it is 0, anything else has changed.
 
-        What happens behind the first open transaction does not concern a reader of committed records.
+        A change behind the first open transaction does not concern a reader of committed records.
         """
         self._changed[target] = None
         if self._params.isolation is _READ_COMMITTED and self._is_held_up(target):

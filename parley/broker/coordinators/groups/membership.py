@@ -133,7 +133,7 @@ class Membership:
             self.leader_id = member.member_id
 
     def remove(self, gone: Iterable[GroupMember]) -> None:
-        """Remove members. If the leader was one of them, another one becomes the leader."""
+        """Remove members. If the leader is removed, another member becomes the leader."""
         ids = {member.member_id for member in gone}
         self.members = {known: each for known, each in self.members.items() if known not in ids}
         self.static_ids = {instance: known for instance, known in self.static_ids.items() if known not in ids}

@@ -174,7 +174,7 @@ class Columns:
             value = row.values.get(name)
             if isinstance(value, bytes | bytearray | memoryview) or value in _NULL_FOLDERS:
                 text = f"the field {name} has {kind_of(value)}, which would not be told from null"
-                raise Refused(f"{place(row.record)}: {text}, because {self._target.name} is divided by it")
+                raise Refused(f"{place(row.record)}: {text}, because {self._target.name} is partitioned by it")
         for name, value in row.values.items():
             kind = self.kinds.get(name, UNKNOWN)
             if value is None and kind != UNKNOWN:
@@ -260,7 +260,7 @@ class Columns:
                 for name in changed.keys() & row.values.keys():
                     stored[name] = self._again(row, name, changed[name])
                 if not self.kinds:
-                    raise Refused(f"{place(row.record)}: no field has a value, so that no column can be made")
+                    raise Refused(f"{place(row.record)}: no field has a value, so no column can be created")
             except Refused as error:
                 refuse(row.record, error)
                 continue

@@ -51,7 +51,7 @@ class FileStreamSourceTask(SourceTask):
         self._partition = {} if self._path is None else {FILENAME: self._path}
         self._waits = False
         if self._path is None:
-            _log.warning("no 'file' is set: what is read for topic '%s' is the standard input", self._topic)
+            _log.warning("no 'file' is set: the task for topic '%s' reads the standard input", self._topic)
 
     def poll(self) -> Sequence[SourceRecord] | None:
         file = self._opened()
@@ -75,7 +75,7 @@ class FileStreamSourceTask(SourceTask):
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - ``stop`` closes it
         except FileNotFoundError:
             if not self._waits:
-                _log.warning("%s is not there: it is waited for", self._path)
+                _log.warning("%s does not exist: the task waits for it", self._path)
             self._waits = True
             return None
         except OSError as error:

@@ -161,14 +161,18 @@ class HttpSinkConnector(SinkConnector):
     config_def = (
         ConfigDef()
         .define(
-            "http.url", ConfigType.STRING, importance=_HIGH, doc="Where requests are sent to.", validator=_web_address
+            "http.url",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="The URL to which requests are sent.",
+            validator=_web_address,
         )
         .define(
             "http.method",
             ConfigType.STRING,
             "POST",
             _MEDIUM,
-            "The method of the requests: POST, PUT or PATCH.",
+            "The HTTP method of the requests: POST, PUT or PATCH.",
             validator=one_of("POST", "PUT", "PATCH"),
         )
         .define(
@@ -176,14 +180,14 @@ class HttpSinkConnector(SinkConnector):
             ConfigType.PASSWORD,
             None,
             _MEDIUM,
-            "The header Authorization of the requests, as 'Bearer abc'.",
+            "The value of the Authorization header, such as 'Bearer abc'.",
         )
         .define(
             "batch.max.size",
             ConfigType.INT,
             1,
             _MEDIUM,
-            "How many records a request has at most; with more than 1 its body is a JSON array.",
+            "The largest number of records in a request. If it is more than 1, the body is a JSON array.",
             validator=at_least(1),
         )
         .define(
@@ -199,7 +203,7 @@ class HttpSinkConnector(SinkConnector):
             ConfigType.INT,
             3_000,
             _LOW,
-            "After how many ms a request is sent again.",
+            "How long the connector waits before it sends a failed request again, in ms.",
             validator=at_least(0),
         )
     )

@@ -61,11 +61,19 @@ class IcebergSinkTask(TableTask):
             ConfigType.STRING,
             "default",
             _HIGH,
-            "The catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
+            "The name of a catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
         )
-        .define("catalog.type", ConfigType.STRING, None, _HIGH, "rest, sql, hive, glue or dynamodb.")
+        .define(
+            "catalog.type",
+            ConfigType.STRING,
+            None,
+            _HIGH,
+            "The type of the catalog: rest, sql, hive, glue or dynamodb.",
+        )
         .define("catalog.uri", ConfigType.STRING, None, _HIGH, "The catalog's address, such as http://catalog:8181.")
-        .define("catalog.warehouse", ConfigType.STRING, None, _HIGH, "Where the catalog puts new tables.")
+        .define(
+            "catalog.warehouse", ConfigType.STRING, None, _HIGH, "The location in which the catalog creates tables."
+        )
     )
 
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
@@ -111,7 +119,9 @@ class IcebergSinkTask(TableTask):
             return
         if table is None:
             create(self._place, rows.schema, dict.fromkeys(self._columns, "identity"))
-            raise IcebergConflict("the table was made")  # perhaps by another task, with other columns
+            raise IcebergConflict(
+                "the table was created in the meantime"
+            )  # perhaps by another task, with other columns
         table.append(rows, {application: offsets.end})
 
     def _opened(self) -> IcebergTable | None:

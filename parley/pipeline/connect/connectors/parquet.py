@@ -60,7 +60,7 @@ class ParquetSinkTask(RangeTask):
         ConfigType.STRING,
         "snappy",
         Importance.LOW,
-        f"How the files are compressed: {', '.join(_CODECS)}.",
+        f"The compression of the files: {', '.join(_CODECS)}.",
         validator=one_of(*_CODECS),
     )
 
@@ -181,6 +181,6 @@ class ParquetSinkConnector(SinkConnector):
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
-            "The files say how far this connector has come, so its offsets cannot be changed here: move the files that "
+            "The files define the connector's offsets, so they cannot be changed here: move the files that "
             "are to be written again out of the way."
         )

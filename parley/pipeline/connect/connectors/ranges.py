@@ -29,7 +29,7 @@ def range_keys(target: str, doc: str) -> ConfigDef:
             ConfigType.INT,
             10_000,
             Importance.HIGH,
-            "After how many records of a partition they are written.",
+            "The number of records of a partition after which they are written.",
             validator=at_least(1),
         )
         .define(
@@ -37,14 +37,14 @@ def range_keys(target: str, doc: str) -> ConfigDef:
             ConfigType.INT,
             10_000,
             Importance.HIGH,
-            "After how many ms fewer records are written.",
+            "After how many ms records are written, even if there are fewer than flush.size.",
             validator=at_least(0),
         )
         .define(
             "metadata.columns",
             ConfigType.BOOLEAN,
             True,
-            doc="Whether there are the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
+            doc="Whether to add the columns kafka_key, kafka_topic, kafka_partition, kafka_offset and kafka_timestamp.",
         )
     )
 
@@ -53,12 +53,12 @@ def table_keys(target: str, doc: str) -> ConfigDef:
     """Return ``range_keys`` and the configs of ``TableTask``."""
     return (
         range_keys(target, doc)
-        .define("partition.columns", ConfigType.LIST, [], doc="The columns a new table is divided by.")
+        .define("partition.columns", ConfigType.LIST, [], doc="The columns by which a new table is partitioned.")
         .define(
             EVOLUTION,
             ConfigType.BOOLEAN,
             True,
-            doc="Whether fields that are new become columns, and columns are widened for values that they cannot hold.",
+            doc="Whether to add columns for new fields, and to widen columns for values that do not fit.",
         )
     )
 
@@ -119,6 +119,6 @@ class TableConnector(SinkConnector):
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
-            "The table says how far this connector has come, so its offsets cannot be changed here: delete the "
+            "The table defines the connector's offsets, so they cannot be changed here: delete the "
             "connector and create one with another name, which begins at the start."
         )

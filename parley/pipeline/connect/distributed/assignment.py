@@ -135,7 +135,7 @@ class Share:
         else:
             self._running.allowed = (self._running.allowed - assignment.revoked) | assignment.assigned
         _log.info(
-            "generation %d: %d connectors and %d tasks are ours",
+            "generation %d: this worker runs %d connectors and %d tasks",
             generation,
             *map(len, (self._running.allowed.connectors, self._running.allowed.tasks)),
         )
@@ -152,7 +152,7 @@ class Share:
 
     async def on_lost(self) -> None:
         """Stop all connectors and tasks of this worker (see ``Member.on_lost``)."""
-        _log.warning("the place in the group is lost: all connectors and tasks are stopped here")
+        _log.warning("the worker has left the group: it stops all of its connectors and tasks")
         self.joined.clear()
         self.settled.clear()
         self.leads, self.leader_url, self._running.allowed = False, None, NO_WORK
@@ -195,6 +195,6 @@ class Share:
             async with asyncio.timeout(self._sync_seconds):
                 await self._configs.refresh()
         except TimeoutError:
-            _log.warning("the configurations cannot be read to the end within %g s", self._sync_seconds)
+            _log.warning("the worker could not read the configurations to their end within %g s", self._sync_seconds)
             return False
         return True

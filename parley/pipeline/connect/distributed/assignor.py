@@ -41,7 +41,7 @@ def share_out(members: Iterable[str], wanted: Work) -> dict[str, Work]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The work that each member gets and loses, and after how many ms they join again for held-back work."""
+    """The work that each member gets and loses, and the ms until members join again to get work that was held back."""
 
     assigned: Mapping[str, Work]
     revoked: Mapping[str, Work]

@@ -1,6 +1,6 @@
-"""Runs blocking calls from the loop: each in its own thread, which does not keep the process alive.
+"""Runs blocking calls of the event loop: each in a daemon thread of its own.
 
-A pool would suffice for calls that return. A connector's code may not return. Then it must cost only its own thread.
+A pool would suffice for calls that return. A connector's code may never return, and must then cost only its own thread.
 """
 
 from __future__ import annotations

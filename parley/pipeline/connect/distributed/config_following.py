@@ -121,7 +121,7 @@ class Following:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._doing.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("a change of configuration could not be carried out", exc_info=task.exception())
+            _log.error("a change of configuration could not be applied", exc_info=task.exception())
 
     # Changes in the log.
 
@@ -194,7 +194,9 @@ class Following:
                 await self._clean_up()
                 return
             except KafkaError as error:
-                _log.warning("this worker leads, and cannot write configurations yet: %s; trying again", error)
+                _log.warning(
+                    "this worker is the leader, but cannot write configurations yet: %s; it tries again", error
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, _RETRY_MAX_S)
 
@@ -240,7 +242,7 @@ class Following:
                 self._worked_out[name] = config
                 return
             except (HerderError, KafkaError, httpx.HTTPError) as error:
-                _log.warning("the tasks of %s cannot be told to the leader: %s; trying again", name, error)
+                _log.warning("the tasks of %s could not be sent to the leader: %s; the worker tries again", name, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _RETRY_MAX_S)
 
@@ -261,7 +263,9 @@ class Following:
                 is_late = asyncio.get_running_loop().time() + pause > give_up
                 if is_late or task not in self._running.allowed.tasks:
                     raise ConnectError(f"Failed to perform round of zombie fencing: {error}") from error
-                _log.warning("older tasks of %s are not fenced yet: %s; trying again", task.connector, error)
+                _log.warning(
+                    "earlier tasks of %s are not fenced yet: %s; the worker tries again", task.connector, error
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, _RETRY_MAX_S)
 
@@ -311,4 +315,4 @@ class Following:
             headers={"content-type": "application/json", **signed},
         )
         if answer.is_error:
-            raise HerderError(f"the leader {url} answers {answer.status_code}: {answer.text}")
+            raise HerderError(f"the leader {url} returned {answer.status_code}: {answer.text}")

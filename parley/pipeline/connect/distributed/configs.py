@@ -117,9 +117,9 @@ class ConfigState:
             for prefix, take in _TAKES.items():
                 if key.startswith(prefix):
                     return take(self, key[len(prefix) :], value)
-            _log.debug("the record with the key %r is not for us", key)
+            _log.debug("a configuration record has an unknown key: %r", key)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            _log.warning("the configuration record at offset %d makes no sense: %r", record.offset, error)
+            _log.warning("the configuration record at offset %d cannot be parsed: %r", record.offset, error)
         return None
 
     def _connector(self, name: str, value: Any) -> Changed:

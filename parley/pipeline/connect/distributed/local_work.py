@@ -140,7 +140,7 @@ class Running:
             async with asyncio.timeout(self._stop_seconds):
                 await self._in_turn(name, self._stop_of, name, work)
         except TimeoutError:
-            _log.error("%s does not stop within %g s, and is left to itself", name, self._stop_seconds)
+            _log.error("%s did not stop within %g s and is abandoned", name, self._stop_seconds)
             self._locks.pop(name, None)
             self._stopped(name, work & self.work)
 
@@ -250,7 +250,7 @@ class Running:
             if stops_connector:
                 await in_thread(self._worker.stop_connector, name)
         except ConnectError as error:
-            _log.warning("%s did not stop as it should: %s", name, error)
+            _log.warning("%s failed while it stopped: %s", name, error)
         self._stopped(name, Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks)))
 
     def _stopped(self, name: str, work: Work) -> None:

@@ -163,7 +163,7 @@ class TopicLog(Log):
                 ).items():
                     found.update(await self._offsets_of(node, partitions, timestamp))
             except KafkaError as error:
-                _log.warning("%s: no offsets: %s", self._plan.name, error)
+                _log.warning("%s: the worker cannot get its offsets: %s", self._plan.name, error)
             if len(found) < len(self._positions):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_PAUSE_S)
@@ -194,7 +194,7 @@ class TopicLog(Log):
                 whole = await asyncio.gather(*(self._fetch(node, of, on_record) for node, of in leaders.items()))
                 fresh = not all(whole)
             except KafkaError as error:
-                _log.warning("%s cannot be read just now: %s", self._plan.name, error)
+                _log.warning("%s cannot be read at the moment: %s", self._plan.name, error)
                 fresh = True
             pause = min(2 * pause, _LAST_PAUSE_S) if fresh else _FIRST_PAUSE_S
             if fresh:

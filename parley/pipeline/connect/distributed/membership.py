@@ -184,7 +184,7 @@ class Group(Membership):
                     raise ConnectError(f"group '{self._settings.group_id}' cannot be joined: {error}") from error
                 if error.code in _LOST:
                     await self._lose(member)
-                _log.warning("group %s: %s; trying again", self._settings.group_id, error)
+                _log.warning("group %s: %s; the worker tries again", self._settings.group_id, error)
             if asyncio.get_running_loop().time() - reached > self._settings.session_timeout_ms / 1000:
                 await self._lose(member)
             await asyncio.sleep(pause)
@@ -254,12 +254,12 @@ class Group(Membership):
         limit = self._settings.rebalance_timeout_ms / 1000 + 5
         answer = await self._client.send(request, node=place.coordinator, timeout=limit)
         if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "another member joined meanwhile")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "another member joined in the meantime")
         _check(answer.error_code, "SyncGroup")
         try:
             return decode_assignment(answer.assignment)
         except MalformedAssignment as error:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the leader's answer: {error}") from error
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the leader's assignment: {error}") from error
 
     # Living.
 
@@ -298,7 +298,9 @@ class Group(Membership):
                 heard = loop.time()
             except KafkaError as error:
                 if error.code in _LOST or loop.time() - heard > self._settings.session_timeout_ms / 1000:
-                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the place in the group is lost: {error}") from error
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_MEMBER_ID, f"the worker has lost its membership: {error}"
+                    ) from error
                 with suppress(KafkaError):
                     moved = await self._client.coordinator(self._settings.group_id)
                     place = _Place(moved, place.member_id, place.generation, place.version)

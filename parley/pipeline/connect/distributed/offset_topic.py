@@ -64,7 +64,7 @@ class TopicOffsetStore:
     def at(self, connection: Connection, topic: str) -> TopicOffsets:
         """As TopicOffsets."""
         if self._open_log is None:
-            raise ConnectError(f"offsets cannot be kept in a topic of their own, {topic}")
+            raise ConnectError(f"offsets cannot be stored in the separate topic {topic}")
         with self._opening:
             known = self._others.get((connection, topic))
             if known is None:
@@ -109,10 +109,10 @@ class TopicOffsetStore:
             connector, partition = json.loads(record.key)
             offset = None if record.value is None else json.loads(record.value)
             if not (isinstance(connector, str) and isinstance(partition, dict) and isinstance(offset, dict | None)):
-                raise TypeError("a partition and its offset are objects")
+                raise TypeError("a partition and its offset must be JSON objects")
             name = key_of(connector, partition)
         except (ValueError, TypeError, RecursionError) as error:
-            _log.warning("the offset record at offset %d makes no sense: %r", record.offset, error)
+            _log.warning("the offset record at offset %d cannot be parsed: %r", record.offset, error)
             return
         with self._lock:
             self._keys.setdefault(name, record.key)
@@ -124,7 +124,7 @@ class TopicOffsetStore:
             return doing.result(_STORE_SECONDS)
         except TimeoutError:
             doing.cancel()
-            raise RetriableError(f"the topic of offsets did not answer within {_STORE_SECONDS:g} s") from None
+            raise RetriableError(f"the offsets topic did not respond within {_STORE_SECONDS:g} s") from None
         except KafkaError as error:
             kind = RetriableError if error.code.retriable else ConnectError
             raise kind(f"offsets cannot be stored: {error}") from error

@@ -179,7 +179,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if size < 0 or len(taken) < size:
-            raise MalformedAssignment(f"{size} bytes are wanted at {self._at} of {len(self._data)}")
+            raise MalformedAssignment(f"{size} bytes are expected at {self._at} of {len(self._data)}")
         self._at += size
         return taken
 

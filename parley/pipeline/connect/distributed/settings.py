@@ -50,14 +50,14 @@ DISTRIBUTED: Final = COMMON + (
         "group.id",
         _STRING,
         importance=_HIGH,
-        doc="The group of workers that this one is one of. No consumer group may have the same name.",
+        doc="The group to which this worker belongs. No consumer group may have the same name.",
         validator=non_empty,
     )
     .define(
         "config.storage.topic",
         _STRING,
         importance=_HIGH,
-        doc="The topic that the configurations of connectors are kept in. It has one partition.",
+        doc="The topic that stores the configurations of connectors. It has one partition.",
         validator=non_empty,
     )
     .define("config.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
@@ -65,26 +65,40 @@ DISTRIBUTED: Final = COMMON + (
         "offset.storage.topic",
         _STRING,
         importance=_HIGH,
-        doc="The topic that the offsets of source connectors are kept in.",
+        doc="The topic that stores the offsets of source connectors.",
         validator=non_empty,
     )
     .define("offset.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
-    .define("offset.storage.partitions", _INT, 25, _LOW, "How many partitions it is made with.", validator=at_least(1))
+    .define(
+        "offset.storage.partitions",
+        _INT,
+        25,
+        _LOW,
+        "The number of partitions with which the topic is created.",
+        validator=at_least(1),
+    )
     .define(
         "status.storage.topic",
         _STRING,
         importance=_HIGH,
-        doc="The topic that the states of connectors and tasks are kept in.",
+        doc="The topic that stores the states of connectors and tasks.",
         validator=non_empty,
     )
     .define("status.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
-    .define("status.storage.partitions", _INT, 5, _LOW, "How many partitions it is made with.", validator=at_least(1))
+    .define(
+        "status.storage.partitions",
+        _INT,
+        5,
+        _LOW,
+        "The number of partitions with which the topic is created.",
+        validator=at_least(1),
+    )
     .define(
         "session.timeout.ms",
         _INT,
         10_000,
         _HIGH,
-        "After how many ms without a sign of life a worker is taken for dead.",
+        "After how many ms without a heartbeat a worker is removed from the group.",
         validator=at_least(1),
     )
     .define(
@@ -92,16 +106,23 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         60_000,
         _HIGH,
-        "How many ms a rebalance waits for a worker.",
+        "How long a rebalance waits for each worker, in ms.",
         validator=at_least(1),
     )
-    .define("heartbeat.interval.ms", _INT, 3_000, _HIGH, "How often a worker shows life, in ms.", validator=at_least(1))
+    .define(
+        "heartbeat.interval.ms",
+        _INT,
+        3_000,
+        _HIGH,
+        "How often a worker sends a heartbeat, in ms.",
+        validator=at_least(1),
+    )
     .define(
         "worker.sync.timeout.ms",
         _INT,
         3_000,
         _MEDIUM,
-        "How long a worker that has not read as far as the others may read on, in ms.",
+        "How long a worker that is behind in the configuration topic may take to catch up, in ms.",
         validator=at_least(1),
     )
     .define(
@@ -109,7 +130,7 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         300_000,
         _LOW,
-        "For how many ms the work of a worker that is gone is held back, lest it return.",
+        "How long the work of a departed worker is kept for its return, in ms, before other workers get it.",
         validator=at_least(0),
     )
     .define(
@@ -117,7 +138,7 @@ DISTRIBUTED: Final = COMMON + (
         _STRING,
         "sessioned",
         _LOW,
-        "How work is shared out: eager, compatible (KIP-415) or sessioned (KIP-507).",
+        "The rebalance protocol of the workers: eager, compatible (KIP-415) or sessioned (KIP-507).",
         validator=one_of("eager", "compatible", "sessioned"),
     )
     .define(
@@ -134,7 +155,7 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         3_600_000,
         _LOW,
-        "After how many ms workers sign requests among them with another key.",
+        "After how many ms workers replace the key that signs requests between them.",
         validator=at_least(0),
     )
     .define(
@@ -142,7 +163,7 @@ DISTRIBUTED: Final = COMMON + (
         _STRING,
         "HmacSHA256",
         _LOW,
-        "What the key is made for that workers sign requests among them with.",
+        "The algorithm for which workers generate the key that signs requests between them.",
         validator=one_of(*ALGORITHMS),
     )
     .define(
@@ -150,7 +171,7 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         None,
         _LOW,
-        "The length of that key in bits; without it, that of the algorithm's digest.",
+        "The length of that key in bits. The default is the length of the algorithm's digest.",
         validator=lambda name, value: None if value is None else at_least(KEY_BITS_MIN)(name, value),
     )
     .define(
@@ -158,7 +179,7 @@ DISTRIBUTED: Final = COMMON + (
         _STRING,
         "HmacSHA256",
         _LOW,
-        "How this worker signs requests to other workers.",
+        "The algorithm with which this worker signs requests to other workers.",
         validator=one_of(*ALGORITHMS),
     )
     .define(

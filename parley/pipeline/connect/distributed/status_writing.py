@@ -53,7 +53,7 @@ class Telling:
             try:
                 await write()
             except KafkaError as error:
-                _log.warning("what %s does cannot be told just now: %s", of, error)
+                _log.warning("the status of %s cannot be written at the moment: %s", of, error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if self._waiting.get(of) is write:

@@ -70,7 +70,7 @@ class StatusStore:
             elif key.startswith(_TOPIC):
                 self._take_topic(key[len(_TOPIC) :], value)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("the status record at offset %d makes no sense: %r", record.offset, error)
+            _log.warning("the status record at offset %d cannot be parsed: %r", record.offset, error)
 
     def _take_topic(self, key: str, value: Any) -> None:
         topic, _, connector = key.partition(_OF_CONNECTOR)  # names of topics have no colon

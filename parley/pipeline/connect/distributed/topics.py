@@ -82,7 +82,9 @@ async def _appeared(client: Client, plan: TopicPlan) -> int:
         if count is not None:
             return count
         if loop.time() > give_up:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it was made and does not appear")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it was created, but does not appear in the metadata"
+            )
         await asyncio.sleep(_PAUSE_S)
 
 
@@ -109,7 +111,7 @@ async def _check_policy(client: Client, plan: TopicPlan) -> None:
     answer = await client.send(DescribeConfigsRequest(resources=[resource]))
     result = answer.results[0]
     if result.error_code:
-        _log.warning("the cleanup.policy of topic '%s' cannot be looked at", plan.name)
+        _log.warning("the cleanup.policy of topic '%s' cannot be read", plan.name)
         return
     policy = next((one.value for one in result.configs if one.name == "cleanup.policy"), None)
     if policy is not None and policy.replace(" ", "") != _COMPACT:

@@ -130,7 +130,7 @@ class ExactlyOnceRun(SourceRun):
             return
         self._guard.check()
         if verdict is Verdict.ABORT and not self._transactions.abort():
-            _log.warning("%s: there is nothing to abort: the transaction is empty", self._spec.id)
+            _log.warning("%s: the transaction is empty, so there is nothing to abort", self._spec.id)
         if self._done:
             offsets = self._guard.encoded(self._spec, list(self._done.values()))
             self._transactions.write_keyed(self._offsets_topic, offsets)

@@ -167,7 +167,7 @@ class Feed:
             await self._changed.wait()
             self._changed.clear()
             for error in await self._place(client):
-                _log.debug("looking up leaders: %s", error)
+                _log.debug("the leaders of partitions cannot be looked up: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 self._changed.set()
             for node in {self._leaders[one] for one in self._subscriptions if one in self._leaders}:
@@ -214,7 +214,7 @@ class Feed:
                 if answer.error_code:
                     raise KafkaError(ErrorCode(answer.error_code), f"fetching from broker {node}")
             except KafkaError as error:
-                _log.debug("fetching from broker %s: %s", node, error)
+                _log.debug("a fetch from broker %s failed: %s", node, error)
                 self._misplaced(wanted.values())
                 continue
             for topic in answer.responses:

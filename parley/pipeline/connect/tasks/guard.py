@@ -39,7 +39,7 @@ class Guard:
     def check(self) -> None:
         """Raise ConnectError if the task may not continue."""
         if not self.may_act:
-            raise ConnectError("the task was abandoned: another one may have taken its place")
+            raise ConnectError("the task was abandoned: another task may have replaced it")
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
         if self.may_act:

@@ -136,7 +136,7 @@ class _Running:
                 self._work()
         except Exception as error:
             text = f"{type(error).__name__}: {error}"  # the worker reports the trace
-            _log.error("Task %s failed and is stopped until it is started again: %s", self.spec.id, text)
+            _log.error("Task %s failed. It stays stopped until it is restarted: %s", self.spec.id, text)
             if not self.stopping.is_set():
                 self.guard.state(self.spec, State.FAILED, stack_trace(error))
 
@@ -165,7 +165,7 @@ class _Running:
         try:
             run.finish()
         except Exception as error:
-            _log.warning("Task %s could not be stopped in order: %s", self.spec.id, error)
+            _log.warning("Task %s did not stop cleanly: %s", self.spec.id, error)
 
     def _wait_paused(self, run: SinkRun | SourceRun) -> None:
         run.commit()

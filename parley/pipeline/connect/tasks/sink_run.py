@@ -220,7 +220,7 @@ class SinkRun:
         try:
             self._look()
         except KafkaError as error:
-            _log.warning("%s: the partitions of its topics are not known: %s", self._spec.id, error.message)
+            _log.warning("%s: the partitions of its topics cannot be looked up: %s", self._spec.id, error.message)
             self._look_at_ms = self._now_ms() + self._look_again_ms
 
     def _open(self, partitions: Sequence[TopicPartition]) -> None:
@@ -259,7 +259,7 @@ class SinkRun:
         for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
             if held is None:
-                raise ConnectError(f"{self._spec.id} cannot go on in {partition}, which it does not have.")
+                raise ConnectError(f"{self._spec.id} cannot continue in {partition}, which is not assigned to it.")
             self._feed.unsubscribe([held.subscription])
             held.subscription = self._subscribe(partition, offset)
             held.position = held.end = offset
@@ -331,7 +331,7 @@ class SinkRun:
         if not isinstance(error, OffsetOutOfRange):
             raise error
         offsets = self._reset_offsets([held.partition])
-        _log.warning("%s: %s; it goes on from %s", self._spec.id, error.message, offsets[held.partition])
+        _log.warning("%s: %s; it continues from %s", self._spec.id, error.message, offsets[held.partition])
         self._go_to(offsets)
 
     def _converted(self, rows: Iterable[Raw]) -> list[SinkRecord]:

@@ -130,7 +130,7 @@ class TransactionWriter:
         try:
             self.abort()
         except (KafkaError, RuntimeError) as error:
-            _log.warning("a transaction is left open: %s", error)
+            _log.warning("a transaction stays open: %s", error)
         finally:
             self._producer.close()
 
@@ -184,10 +184,10 @@ def create_topic(
     try:
         answer = cluster.retry(ask)
     except KafkaError as error:
-        raise ConnectError(f"The topic {name} could not be made: {error.message}") from error
+        raise ConnectError(f"The topic {name} could not be created: {error.message}") from error
     if answer is None:
         return
     made = answer.topics[0]
     if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         reason = made.error_message or ErrorCode(made.error_code).message
-        raise ConnectError(f"The topic {name} could not be made with {replicas} replicas: {reason}")
+        raise ConnectError(f"The topic {name} could not be created with {replicas} replicas: {reason}")

@@ -27,7 +27,7 @@ REPLACE_NULLS: Final = ConfigKey(
     type=ConfigType.BOOLEAN,
     default=True,
     importance=Importance.MEDIUM,
-    doc="Whether a field that is null stands for its default value.",
+    doc="Whether a null field is replaced by its default value.",
 )
 """The key that all transforms of fields have in common (KIP-1040)."""
 

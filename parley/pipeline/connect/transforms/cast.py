@@ -119,7 +119,9 @@ def _cast(value: Any, target: SchemaType, schema: Schema | None) -> Any:
     try:
         return _CASTS[target](value)
     except (ValueError, InvalidOperation, OverflowError) as error:
-        raise DataError(f"Value ({value}) was out of range, or is no number, for the requested type: {error}") from None
+        raise DataError(
+            f"Value ({value}) was out of range for the requested type, or is not a number: {error}"
+        ) from None
 
 
 def _text(value: Any) -> str:

@@ -67,12 +67,24 @@ class InsertField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("topic.field", ConfigType.STRING, None, _MEDIUM, "Field for the topic. Behind it ! (required) or ?.")
-        .define("partition.field", ConfigType.STRING, None, _MEDIUM, "Field for the partition.")
-        .define("offset.field", ConfigType.STRING, None, _MEDIUM, "Field for the offset; of sinks only.")
-        .define("timestamp.field", ConfigType.STRING, None, _MEDIUM, "Field for the timestamp.")
-        .define("static.field", ConfigType.STRING, None, _MEDIUM, "Field for a fixed value.")
-        .define("static.value", ConfigType.STRING, None, _MEDIUM, "The fixed value.")
+        .define(
+            "topic.field",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "The field that gets the topic. A final ! makes it required, a final ? optional.",
+        )
+        .define("partition.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the partition.")
+        .define(
+            "offset.field",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "The field that gets the offset. Only for sink connectors.",
+        )
+        .define("timestamp.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the timestamp.")
+        .define("static.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the static value.")
+        .define("static.value", ConfigType.STRING, None, _MEDIUM, "The static value.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -134,8 +146,8 @@ class ReplaceField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("exclude", ConfigType.LIST, [], _MEDIUM, "Fields to take out; counts more than include.")
-        .define("include", ConfigType.LIST, [], _MEDIUM, "Fields to keep; if there are any, only those.")
+        .define("exclude", ConfigType.LIST, [], _MEDIUM, "Fields to exclude. This takes precedence over include.")
+        .define("include", ConfigType.LIST, [], _MEDIUM, "Fields to keep. If it is empty, all fields are kept.")
         .define("renames", ConfigType.LIST, [], _MEDIUM, "Fields to rename, as old:new.")
     ) + _NULLS
 
@@ -211,7 +223,7 @@ class ExtractField(KeyOrValue):
             ConfigType.STRING,
             "V1",
             _HIGH,
-            "V1: the field's name; V2: a path of names, parted by dots.",
+            "V1 for a field's name; V2 for a path of names separated by dots.",
             validator=one_of("V1", "V2", ignore_case=True),
         )
     ) + _NULLS

@@ -33,7 +33,12 @@ class InsertHeader(Transform):
     config_def = (
         ConfigDef()
         .define("header", ConfigType.STRING, importance=_HIGH, doc="The name of the header.", validator=non_empty)
-        .define("value.literal", ConfigType.STRING, importance=_HIGH, doc="Its value, read as what it looks like.")
+        .define(
+            "value.literal",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="The value of the header. Its type is inferred from the text.",
+        )
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -49,7 +54,7 @@ class DropHeaders(Transform):
     """Removes headers by name."""
 
     config_def = ConfigDef().define(
-        "headers", ConfigType.LIST, importance=_HIGH, doc="The names of the headers to be removed.", validator=non_empty
+        "headers", ConfigType.LIST, importance=_HIGH, doc="The names of the headers to remove.", validator=non_empty
     )
 
     def apply(self, record: R) -> R | None:
@@ -62,7 +67,13 @@ class HeaderFrom(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("fields", ConfigType.LIST, importance=_HIGH, doc="Field names to be headers.", validator=non_empty)
+        .define(
+            "fields",
+            ConfigType.LIST,
+            importance=_HIGH,
+            doc="The names of the fields that become headers.",
+            validator=non_empty,
+        )
         .define(
             "headers",
             ConfigType.LIST,
@@ -74,7 +85,7 @@ class HeaderFrom(KeyOrValue):
             "operation",
             ConfigType.STRING,
             importance=_HIGH,
-            doc="Either move, if the fields are to be taken out of the key or value, or copy.",
+            doc="Either move, which removes the fields from the key or value, or copy.",
             validator=one_of("move", "copy"),
         )
     ) + ConfigDef([REPLACE_NULLS])

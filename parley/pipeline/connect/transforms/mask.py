@@ -34,7 +34,7 @@ class MaskField(KeyOrValue):
             ConfigType.STRING,
             None,
             Importance.LOW,
-            "What stands in the place of numbers and texts.",
+            "The value that replaces numbers and strings.",
             validator=non_empty,
         )
     ) + ConfigDef([REPLACE_NULLS])

@@ -32,7 +32,9 @@ class RegexRouter(Transform):
             doc="Regular expression to use for matching.",
             validator=java_regex,
         )
-        .define("replacement", ConfigType.STRING, importance=_HIGH, doc="Replacement string, with $1 for a group.")
+        .define(
+            "replacement", ConfigType.STRING, importance=_HIGH, doc="Replacement string. $1 stands for the first group."
+        )
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -56,8 +58,20 @@ class TimestampRouter(Transform):
 
     config_def = (
         ConfigDef()
-        .define("topic.format", ConfigType.STRING, "${topic}-${timestamp}", _HIGH, "The name, with ${topic} and so on.")
-        .define("timestamp.format", ConfigType.STRING, "yyyyMMdd", _HIGH, "The timestamp, as Java's SimpleDateFormat.")
+        .define(
+            "topic.format",
+            ConfigType.STRING,
+            "${topic}-${timestamp}",
+            _HIGH,
+            "The name of the topic. It may contain ${topic} and ${timestamp}.",
+        )
+        .define(
+            "timestamp.format",
+            ConfigType.STRING,
+            "yyyyMMdd",
+            _HIGH,
+            "The format of the timestamp, a pattern of Java's SimpleDateFormat.",
+        )
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:

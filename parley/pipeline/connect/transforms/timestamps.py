@@ -52,7 +52,13 @@ class TimestampConverter(KeyOrValue):
             doc="The desired timestamp representation: string, unix, Date, Time, or Timestamp.",
             validator=one_of(*_TARGETS),
         )
-        .define("format", ConfigType.STRING, "", Importance.MEDIUM, "The text's form, as Java's SimpleDateFormat.")
+        .define(
+            "format",
+            ConfigType.STRING,
+            "",
+            Importance.MEDIUM,
+            "The format of timestamps as strings, a pattern of Java's SimpleDateFormat.",
+        )
         .define(
             "unix.precision",
             ConfigType.STRING,

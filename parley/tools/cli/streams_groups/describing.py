@@ -58,7 +58,7 @@ class Subtopology(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far a group has come in a partition. The committed offset and its leader epoch are None if there is none."""
+    """The progress of a group in a partition. The committed offset and its leader epoch are None if there is none."""
 
     current: int | None
     leader_epoch: int | None
@@ -92,7 +92,7 @@ class StreamsGroup:
 
 
 def is_internal(topic: str, group: str) -> bool:
-    """True if the name of a topic is one that Kafka Streams gives to a topic of this application."""
+    """Return True if Kafka Streams gives such a name to internal topics of this application."""
     return topic.startswith(f"{group}-") and _INTERNAL.fullmatch(topic) is not None
 
 

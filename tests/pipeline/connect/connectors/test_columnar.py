@@ -211,7 +211,7 @@ def test_url_and_keys_are_checked() -> None:
     found = {one.name: one for one in ParquetSinkConnector().validate({"url": "nope://x", "flush.size": "0"})}
     assert "nope" in found["url"].errors[0]
     assert found["flush.size"].errors
-    with pytest.raises(ConnectError, match="files say"):
+    with pytest.raises(ConnectError, match="files define"):
         ParquetSinkConnector().alter_offsets({}, {PARTITION: 0})
 
 

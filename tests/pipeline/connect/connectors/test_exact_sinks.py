@@ -455,7 +455,7 @@ def test_a_commit_of_delta_between_widening_and_rows_is_looked_at(
 
     monkeypatch.setattr(late, "_rewrite", rewrite_early)
     odd = record(1, {"a": 5.5, "b": (1 << 53) + 1})
-    with pytest.raises(RetriableError, match="columns b meanwhile"):
+    with pytest.raises(RetriableError, match="columns b in the meantime"):
         put(late, [odd])
     put(late, [odd])
     check(place, {(0, 0): {"a": 1, "b": 1}, (1, 0): {"b": 0.5}, (0, 1): {"a": 5.5, "b": (1 << 53) + 1}})

@@ -128,8 +128,8 @@ def test_what_waits_or_reads_standard_input_is_said(tmp_path: Path, caplog: pyte
     waiting = started(FileStreamSourceTask(), {"file": str(tmp_path / "in.txt"), "topic": "t"})
     assert [waiting.poll() for _ in range(3)] == [None] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        "no 'file' is set: what is read for topic 't' is the standard input",
-        f"{tmp_path}/in.txt is not there: it is waited for",
+        "no 'file' is set: the task for topic 't' reads the standard input",
+        f"{tmp_path}/in.txt does not exist: the task waits for it",
     ]
 
 

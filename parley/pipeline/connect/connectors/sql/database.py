@@ -52,8 +52,8 @@ CONNECTION: Final = (
         doc="The database: jdbc:postgresql://host/name, or a URL of SQLAlchemy's.",
         validator=_database,
     )
-    .define("connection.user", ConfigType.STRING, None, Importance.HIGH, "Who connects, unless the URL says.")
-    .define("connection.password", ConfigType.PASSWORD, None, Importance.HIGH, "With which password.")
+    .define("connection.user", ConfigType.STRING, None, Importance.HIGH, "The database user, unless the URL names one.")
+    .define("connection.password", ConfigType.PASSWORD, None, Importance.HIGH, "The user's password.")
 )
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 _SCALE_UNKNOWN: Final = 9

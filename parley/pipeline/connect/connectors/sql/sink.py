@@ -179,7 +179,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         columns = {name: each for name, each in values.items() if not wanted or name in wanted or name in key}
         differing = [name for name, each in key.items() if not _is_same_key(columns.get(name), each)]
         if differing:
-            raise Refused(f"{place(record)}: the primary key has other values of {', '.join(differing)}")
+            raise Refused(f"{place(record)}: the primary key and the value differ in {', '.join(differing)}")
         return _Change(Row(record, {**columns, **key}, {**types, **declared}), tuple(key))
 
     def _key(self, record: SinkRecord) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -221,7 +221,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         """
         table = self._reflected(connection, name, alone)
         if table is None and not self._config["auto.create"]:
-            raise ConnectError(f"there is no table {name}; auto.create=true makes it")
+            raise ConnectError(f"there is no table {name}; auto.create=true creates it")
         target = TableColumns(f"table {name}", self._evolution_key(table), connection, table)
         columns = Columns(target.kinds(), target, fixed=target.fixed(), names=sql_names(connection.dialect.name))
         rows = planned([change.row for change in changes], columns, lambda *refusal: refusals.append(refusal))
@@ -281,7 +281,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
             case "upsert":
                 make = _UPSERTS.get(connection.dialect.name)
                 if make is None:
-                    raise ConnectError(f"insert.mode=upsert is not known for {connection.dialect.name}")
+                    raise ConnectError(f"insert.mode=upsert is not supported for {connection.dialect.name}")
                 return make(table, values, keys)
             case _:
                 changed = {name: value for name, value in values.items() if name not in keys}
@@ -353,7 +353,7 @@ class SqlSinkConnector(SinkConnector):
             ConfigType.STRING,
             "insert",
             _HIGH,
-            "insert, upsert or update.",
+            "How rows are written: insert, upsert or update.",
             validator=one_of("insert", "upsert", "update"),
         )
         .define(
@@ -361,7 +361,7 @@ class SqlSinkConnector(SinkConnector):
             ConfigType.STRING,
             "none",
             _HIGH,
-            "What the primary key is: none, kafka, record_key or record_value.",
+            "The source of the primary key: none, kafka, record_key or record_value.",
             validator=one_of("none", "kafka", "record_key", "record_value"),
         )
         .define("pk.fields", ConfigType.LIST, [], _MEDIUM, "The columns of the primary key.")
@@ -370,19 +370,31 @@ class SqlSinkConnector(SinkConnector):
             ConfigType.STRING,
             "${topic}",
             _MEDIUM,
-            "The table of a record; ${topic} is its topic.",
+            "The name of a record's table. ${topic} stands for its topic.",
             validator=non_empty,
         )
-        .define("fields.whitelist", ConfigType.LIST, [], _MEDIUM, "The fields that become columns; none: all.")
-        .define("auto.create", ConfigType.BOOLEAN, False, _MEDIUM, "Whether a table that is not there is made.")
-        .define("auto.evolve", ConfigType.BOOLEAN, False, _MEDIUM, "Whether columns are added and widened.")
-        .define("delete.enabled", ConfigType.BOOLEAN, False, _MEDIUM, "Whether a record without value deletes its row.")
+        .define(
+            "fields.whitelist",
+            ConfigType.LIST,
+            [],
+            _MEDIUM,
+            "The fields that become columns. If it is empty, all fields do.",
+        )
+        .define("auto.create", ConfigType.BOOLEAN, False, _MEDIUM, "Whether to create a missing table.")
+        .define("auto.evolve", ConfigType.BOOLEAN, False, _MEDIUM, "Whether to add and widen columns.")
+        .define(
+            "delete.enabled",
+            ConfigType.BOOLEAN,
+            False,
+            _MEDIUM,
+            "Whether a record with a null value deletes the row of its key.",
+        )
         .define(
             "batch.size",
             ConfigType.INT,
             3000,
             _MEDIUM,
-            "How many records a transaction has at most.",
+            "The largest number of records in a transaction.",
             validator=at_least(1),
         )
         .define(
@@ -390,7 +402,7 @@ class SqlSinkConnector(SinkConnector):
             ConfigType.STRING,
             "parley_connect_offsets",
             _MEDIUM,
-            "The table that says how far each partition has come.",
+            "The table in which the connector keeps the offset of each partition.",
             validator=non_empty,
         )
     )
@@ -409,6 +421,6 @@ class SqlSinkConnector(SinkConnector):
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
-            "The database says how far this connector has come, so its offsets cannot be changed here: change the rows "
+            "The database has the connector's offsets, so they cannot be changed here: change the rows "
             "of its offsets.table."
         )

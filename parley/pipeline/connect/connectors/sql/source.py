@@ -85,7 +85,7 @@ class SqlSourceTask(SourceTask):
         except sa.exc.NoSuchTableError as error:
             raise ConnectError(f"there is no table {name} in the database") from error
         except sa.exc.SQLAlchemyError as error:
-            raise failed(error, f"the table {name} cannot be looked at") from error
+            raise failed(error, f"the table {name} cannot be inspected") from error
         fields = {
             column.name: connect_schema(column.type, optional=bool(column.nullable)) for column in relation.columns
         }
@@ -239,28 +239,48 @@ class SqlSourceConnector(SourceConnector):
             doc=f"How new rows are found: bulk, {_INCREMENTING}, {_TIMESTAMP} or {_BOTH}.",
             validator=one_of("bulk", _INCREMENTING, _TIMESTAMP, _BOTH),
         )
+        .define("incrementing.column.name", ConfigType.STRING, None, _MEDIUM, "The column whose numbers only increase.")
         .define(
-            "incrementing.column.name", ConfigType.STRING, None, _MEDIUM, "A column of numbers that only ever grow."
+            "timestamp.column.name",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "The column with the time of a row's last change.",
         )
         .define(
-            "timestamp.column.name", ConfigType.STRING, None, _MEDIUM, "A column with the time of a row's last change."
+            "table.whitelist", ConfigType.LIST, [], _MEDIUM, "The tables to read. If it is empty, all tables are read."
         )
-        .define("table.whitelist", ConfigType.LIST, [], _MEDIUM, "The tables; none: all tables there are.")
-        .define("table.blacklist", ConfigType.LIST, [], _MEDIUM, "Tables that are left out.")
-        .define("query", ConfigType.STRING, None, _MEDIUM, "A query instead of tables; its topic is the prefix alone.")
-        .define("topic.prefix", ConfigType.STRING, importance=_HIGH, doc="What stands before a table's name in topics.")
+        .define("table.blacklist", ConfigType.LIST, [], _MEDIUM, "The tables to exclude.")
+        .define(
+            "query",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "A query to run instead of reading tables. Its topic is the prefix alone.",
+        )
+        .define(
+            "topic.prefix",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="The prefix of topic names. The table's name follows it.",
+        )
         .define(
             "poll.interval.ms",
             ConfigType.INT,
             5000,
             _HIGH,
-            "How long a table that was read to its end is left alone, in ms.",
+            "How long the connector waits before it reads a table again that it has read to the end, in ms.",
             validator=at_least(0),
         )
         .define(
-            "batch.max.rows", ConfigType.INT, 1000, _LOW, "How many rows are passed on at once.", validator=at_least(1)
+            "batch.max.rows",
+            ConfigType.INT,
+            1000,
+            _LOW,
+            "The largest number of rows in one batch.",
+            validator=at_least(1),
         )
-        .define("tables", ConfigType.LIST, [], _LOW, "The tables of one task; set by the connector.")
+        .define("tables", ConfigType.LIST, [], _LOW, "The tables of one task. The connector sets this key.")
     )
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
@@ -305,5 +325,7 @@ class SqlSourceConnector(SourceConnector):
             if offset is not None and (
                 offset.keys() - known or not all(isinstance(one, int) for one in offset.values())
             ):
-                raise ConnectError(f"An offset has whole numbers for {', '.join(sorted(known))}, and is {dict(offset)}")
+                raise ConnectError(
+                    f"An offset must have integers for {', '.join(sorted(known))}, but is {dict(offset)}"
+                )
         return True
