@@ -81,3 +81,21 @@ async def test_a_target_is_not_stored_for_another_group_of_the_same_name(monkeyp
 
     await decide_in_thread(group, replace)
     assert (group.group.targets, group.group.state()) == ({}, StreamsGroupState.ASSIGNING)
+
+
+async def test_a_target_passes_to_the_member_that_replaced_a_static_one_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread has encoded the record for the old member."""
+    monkeypatch.setattr(consumer_change, "LARGE", 5)
+    group = ConsumerBench(with_topics(a=4))
+    group.join("m1", "a", instance_id="i")
+
+    def restart() -> None:
+        group.heartbeat("m1", -2, instance_id="i")
+        group.join("m2", "a", instance_id="i")
+
+    await decide_in_thread(group, restart)
+    assert group.targets() == {"m2": {"a": (0, 1, 2, 3)}}
+    group.reload()
+    assert group.targets() == {"m2": {"a": (0, 1, 2, 3)}}

@@ -34,6 +34,7 @@ from parley.broker.coordinators.groups.consumer.target_assignment import (
     size_of,
 )
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
+from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard, Note
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -242,12 +243,15 @@ class GroupChange:
         assignor = preferred_assignor(members, self.shard.assignors)
         self.put_targets(assign(assignor, spec), self.epoch)
 
-    def put_targets(self, decided: Mapping[str, Assignment], epoch: int) -> None:
-        """Store the target assignment of an epoch: only what changes of it."""
+    def put_targets(
+        self, decided: Mapping[str, Assignment], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
+    ) -> None:
+        """Store the target assignment of an epoch: only what changes of it. ``encoded`` has records of its targets."""
         for member_id, target in decided.items():
             known = self._targets.get(member_id, self.group.targets.get(member_id))
             if known is None or known != target:
-                self.records.append(target_record(self.group_id, member_id, target))
+                record = encoded.get(member_id)
+                self.records.append(target_record(self.group_id, member_id, target) if record is None else record)
             self._targets[member_id] = target
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
@@ -273,14 +277,15 @@ def in_steps(
         member_id: member.instance_id for member_id, member in spec.members.items() if member.instance_id is not None
     }
     decide = partial(assign, preferred_assignor(members, shard.assignors), spec)
-    return decide, partial(install_targets, group, group.epoch, instances)
+    with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
+    return with_records, partial(install_targets, group, group.epoch, instances)
 
 
 def install_targets(
     group: ConsumerGroup,
     epoch: int,
     instances: Mapping[str, str],
-    decided: Mapping[str, Assignment],
+    decided: DecidedTargets[Assignment],
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[None]:
@@ -292,10 +297,11 @@ def install_targets(
     if shard.consumer_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)
     present: dict[str, Assignment] = {}
-    for member_id, target in decided.items():
+    for member_id, target in decided.targets.items():
         now_id = group.static_ids.get(instances.get(member_id, ""), member_id)
         if now_id in group.members:
             present[now_id] = target
     change = GroupChange(shard, group, now_ms)
-    change.put_targets(present, epoch)
+    encoded = {each: record for each, record in decided.records.items() if present.get(each) is decided.targets[each]}
+    change.put_targets(present, epoch, encoded)
     return change.decision(None)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
+from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode, configure
 from parley.broker.coordinators.groups.streams.streams_group import Progress, StreamsGroup, StreamsMember
@@ -206,11 +207,14 @@ class StreamsGroupChange:
     def _note_delay(self, text: str) -> None:
         self.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, text))
 
-    def put_targets(self, decided: Mapping[str, TargetTasks], epoch: int) -> None:
-        """Store the target assignment of an epoch: only what changes of it."""
+    def put_targets(
+        self, decided: Mapping[str, TargetTasks], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
+    ) -> None:
+        """Store the target assignment of an epoch: only what changes of it. ``encoded`` has records of its targets."""
         for member_id, target in decided.items():
             if self.group.targets.get(member_id) != target:
-                self.records.append(target_record(self.group_id, member_id, target))
+                record = encoded.get(member_id)
+                self.records.append(target_record(self.group_id, member_id, target) if record is None else record)
         self._targets = decided
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
@@ -237,11 +241,12 @@ def in_steps(
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
     """Return how a thread decides the target assignment of a group, and how its decision is stored."""
     decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
-    return decide, partial(install_targets, group, group.epoch)
+    with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
+    return with_records, partial(install_targets, group, group.epoch)
 
 
 def install_targets(
-    group: StreamsGroup, epoch: int, decided: Mapping[str, TargetTasks], shard: GroupShard, now_ms: int
+    group: StreamsGroup, epoch: int, decided: DecidedTargets[TargetTasks], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
     """Store a target assignment that a thread has decided for an epoch.
 
@@ -250,5 +255,6 @@ def install_targets(
     if shard.streams_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)
     change = StreamsGroupChange(shard, group, now_ms)
-    change.put_targets({each: target for each, target in decided.items() if each in group.members}, epoch)
+    present = {each: target for each, target in decided.targets.items() if each in group.members}
+    change.put_targets(present, epoch, decided.records)
     return change.decision(None)

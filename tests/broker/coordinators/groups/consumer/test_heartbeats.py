@@ -20,6 +20,7 @@ from parley.broker.coordinators.groups.consumer.heartbeats import changes_nothin
 from parley.broker.coordinators.groups.consumer.member import MemberState
 from parley.broker.coordinators.groups.consumer.regexes import AGAIN_AFTER_MS, REGEXES_MAX, matching, next_turn
 from parley.broker.coordinators.groups.consumer.sessions import session
+from parley.broker.coordinators.groups.decided_targets import DecidedTargets
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.offset_decisions import delete_group
@@ -236,7 +237,7 @@ def test_a_group_that_was_deleted_leaves_no_target_to_the_next_one_of_its_name()
     group.join("m4", "a")
     assert group.group.state() is ConsumerGroupState.ASSIGNING
     epoch, targets = group.group.epoch, group.targets()
-    group.decide(partial(install_targets, before, epoch, {}, {}))
+    group.decide(partial(install_targets, before, epoch, {}, DecidedTargets({}, {})))
     assert (group.group.target_epoch, group.targets()) == (epoch - 1, targets)
 
 
