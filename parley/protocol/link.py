@@ -20,6 +20,8 @@ from parley.version import VERSION
 
 __all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
 
+MAYBE_TLS: Final = "; if the listener is one with TLS, set security.protocol"
+"""What is added to the error of a connection without TLS that the broker closes before it responds."""
 _LIFETIME_USED: Final = (0.85, 0.95)
 """The part of a session's lifetime after which the client logs in again, as Kafka's client does."""
 _THROTTLES_AFTERWARDS: Final = 2
@@ -185,8 +187,7 @@ class Link(asyncio.BufferedProtocol):
         except KafkaError as error:
             if error.code is not ErrorCode.NETWORK_EXCEPTION or security.tls is not None:
                 raise
-            text = f"{error.message}; if the listener is one with TLS, set security.protocol"
-            raise KafkaError(error.code, text) from error
+            raise KafkaError(error.code, f"{error.message}{MAYBE_TLS}") from error
         self._login = security.login
         if self._login is not None:
             await self._log_in(self._login)

@@ -366,6 +366,12 @@ class TestMetadata:
         assert typed.lines[1].startswith("Controller   broker ")
         assert ", epoch " in typed.lines[1]
         assert re.fullmatch(r"m1 +0 +2 +\d+ +2,3 +2,3 +ok", typed.lines[-2])
+        everything = on_cluster("metadata", "--internal")
+        without_internal = on_cluster("metadata")
+        shown = [line for line in everything.lines if not line.startswith("__")]
+        assert [line for line in without_internal.lines if "internal topics" not in line and line] == [
+            *filter(None, shown)
+        ]
         cluster.stop(2)
         found = json.loads(on_cluster("metadata", "--topic", "m1", "--json").out)
         assert [one["fenced"] for one in found["brokers"]] == [False, True, False]

@@ -123,6 +123,18 @@ def test_a_missing_topic_is_waited_for(consume: Consume) -> None:
     assert "Error: The topic 'missing' does not exist. `parley topics --create --topic missing`" in typed.err
 
 
+def test_a_new_group_that_begins_at_the_end_says_so(
+    parley: Parley, sharing: Broker, fill: Fill, consume: Consume, group: str
+) -> None:
+    jobs = fill(b"job")
+    note = "has not consumed topic '{}' before. It begins at the end"
+    assert note.format(jobs) not in consume(jobs, "--max-messages", "1").err, "the group begins with the oldest record"
+    where = ("--bootstrap-server", sharing.bootstrap_servers, "--topic", jobs, "--group", f"{group}-new")
+    typed = parley("consume", "--share", *where, "--timeout-ms", "1000")
+    assert (typed.code, note.format(jobs) in typed.err) == (0, True), typed.err
+    assert f"--entity-name {group}-new --add-config share.auto.offset.reset=earliest" in typed.err
+
+
 def test_a_group_of_another_type_is_named(
     parley: Parley, sharing: Broker, fill: Fill, consume: Consume, group: str
 ) -> None:

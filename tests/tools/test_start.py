@@ -184,7 +184,34 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
         "sasl.enabled.mechanisms=PLAIN",
         "metrics.listener=[::1]:60000",
     )
-    assert start.why_not_started(error, start.configuration(None, settings)).endswith(f": --override {advised}")
+    told = start.why_not_started(error, start.configuration(None, settings))
+    assert told.endswith(f": --override {advised}")
+    assert f"the key {advised.partition('=')[0]}" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        (["listeners=PLAINTEXT://127.0.0.1:9092"], []),
+        (["listeners=PLAINTEXT://[::1]:9092"], []),
+        (["listeners=PLAINTEXT://localhost:9092"], []),
+        (["listeners=PLAINTEXT://10.0.0.1:9092"], ["warning"]),
+        (["listeners=PLAINTEXT://:9092"], ["listens", "warning"]),
+        (["listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners=PLAINTEXT://h:9092"], ["listens", "warning"]),
+        (
+            [
+                "listeners=PLAINTEXT://:9092",
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users=User:ANONYMOUS",
+            ],
+            ["listens"],
+        ),
+    ],
+)
+def test_a_listener_that_is_open_to_other_machines_is_told(settings: list[str], labels: list[str]) -> None:
+    notes = start.notes_on_listeners(start.configuration(None, settings), "h:9092")
+    assert [label for label, _ in notes] == labels
+    assert all("clients are told h:9092" in text for label, text in notes if label == "listens")
 
 
 def test_an_unexpected_error_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:

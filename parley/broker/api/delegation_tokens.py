@@ -147,7 +147,7 @@ class DelegationTokensApi:
     def describe(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
-        """Return the tokens of the requested owners, or of all, that the client may see."""
+        """Return the tokens that the client may see: all, or those whose owner, requester or renewer it names."""
         try:
             key = self._checked_key(context)
         except KafkaError as error:
@@ -159,14 +159,14 @@ class DelegationTokensApi:
             tokens=[
                 _described(context.api_version, token, token_hmac(key, token.token_id))
                 for token in self._metadata.image.delegation_tokens.values()
-                if (wanted is None or token.may_be_changed_by_any(wanted)) and self._may_see(context, token)
+                if (wanted is None or token.concerns_any(wanted)) and self._may_see(context, token)
             ],
         )
 
     def _may_see(self, context: RequestContext, token: DelegationToken) -> bool:
         may = self._authorization.may
         return (
-            token.may_be_changed_by(context.principal)
+            token.concerns(context.principal)
             or may(context, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, is_probe=True)
             or may(context, Operation.DESCRIBE_TOKENS, ResourceType.USER, str(token.owner), is_probe=True)
         )

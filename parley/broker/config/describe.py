@@ -144,6 +144,8 @@ def _level_entry(
     if key.server:
         names = _names(key.server, BrokerConfig.KEYS[key.server])
         synonyms += _synonyms(layers, names, sensitive=key.is_sensitive)
+    elif source is ConfigSource.GROUP:  # as in Kafka, which lists no default of a topic's key without a broker's key
+        synonyms += (Synonym(key.name, key.text(key.default), ConfigSource.DEFAULT),)
     return Entry(
         name=key.name,
         value=value,

@@ -7,6 +7,7 @@ over the transactional id, which aborts that transaction. Then the old instance 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Mapping
 from threading import Event
@@ -23,6 +24,10 @@ _TRANSACTIONS: Final = 25
 _ABORTED_EVERY: Final = 5
 _CALL_S: Final = 5.0
 """How long one call may wait before it is repeated."""
+
+_UNHEARD: Final = logging.Logger("librdkafka")
+"""librdkafka logs whatever its settings that a producer was fenced, which this one is on purpose."""
+_UNHEARD.addHandler(logging.NullHandler())
 
 Send = Callable[[Producer, str, int, int], None]
 """Sends a record of a producer with this name, by number and partition, and notes its acknowledgement."""
@@ -58,7 +63,7 @@ class TransactionalProducer:
         """Produce until ``over`` is set. No transaction is open afterwards. Raises KafkaException."""
         replaced: tuple[str, Producer] | None = None
         for number in itertools.count():
-            producer = Producer(self._settings)
+            producer = Producer(self._settings, logger=_UNHEARD)
             self._until_done(producer.init_transactions)
             if replaced is not None:
                 self._commit_as_zombie(*replaced)

@@ -14,6 +14,7 @@ from parley.broker.security.acls.bindings import AclBinding, AclFilter, PatternT
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import Principal
 from parley.broker.security.resources import CLUSTER_NAME, SUPPORTED_OPERATIONS, ResourceType
+from parley.protocol.errors import ErrorCode
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer, one_action
@@ -21,6 +22,7 @@ from parley.tools.cli.invocation import CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
+    from parley.protocol.messages.acls import DescribeAclsResponse
 
 app = App(
     "List, add and remove ACLs: which principals may or may not do what with topics, groups and the cluster.\n\n"
@@ -250,21 +252,38 @@ def _check_operations(type: ResourceType, entries: Iterable[_Entry]) -> None:
 
 
 async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Return the ACLs of the cluster that a filter selects."""
+    """Return the ACLs of the cluster that a filter selects. Raises ``CommandError`` if the cluster refuses."""
+    answer = await _described(client, wanted)
+    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
+    return _bindings(answer)
+
+
+async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
+    """As ``select``, but none for a client that may not list ACLs: adding one then says which right it lacks."""
+    answer = await _described(client, wanted)
+    if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return []
+    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
+    return _bindings(answer)
+
+
+async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
     from parley.protocol.messages.acls import DescribeAclsRequest
 
-    answer = await client.send(
-        DescribeAclsRequest(
-            resource_type_filter=wanted.type,
-            resource_name_filter=wanted.name,
-            pattern_type_filter=wanted.pattern_type,
-            principal_filter=wanted.principal,
-            host_filter=wanted.host,
-            operation=wanted.operation,
-            permission_type=wanted.permission,
-        )
+    request = DescribeAclsRequest(
+        resource_type_filter=wanted.type,
+        resource_name_filter=wanted.name,
+        pattern_type_filter=wanted.pattern_type,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
     )
-    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
+    answer: DescribeAclsResponse = await client.send(request)
+    return answer
+
+
+def _bindings(answer: DescribeAclsResponse) -> list[AclBinding]:
     return [
         AclBinding(
             ResourcePattern(ResourceType(found.resource_type), PatternType(found.pattern_type), found.resource_name),
@@ -366,7 +385,7 @@ def _add(options: Options, pattern_type: PatternType) -> None:
             # The cluster is always a literal resource.
             kind = PatternType.LITERAL if type is ResourceType.CLUSTER else pattern_type
             pattern = ResourcePattern(type, kind, name)
-            present = await select(client, AclFilter(type, kind, name))
+            present = await _present(client, AclFilter(type, kind, name))
             wanted = [AclBinding(pattern, *entry) for entry in entries]
             for acl in wanted:
                 if acl in present:

@@ -17,7 +17,7 @@ import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, client_properties
-from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.invocation import FAILED, INCOMPLETE, CommandError
 
 if TYPE_CHECKING:
     from parley.tools.checker import Trial, Verdict
@@ -27,7 +27,7 @@ app = App(
     "Producers send with acks=all and log every acknowledgement; consumers log every record. At the end every "
     "partition is read again: no acknowledged record may be missing, and no record may be reordered, duplicated or "
     "invented. With --transactions, each transaction must be visible as a whole or not at all. The exit code is 1 if "
-    "a rule is broken.",
+    "a rule is broken, and 3 if no transaction was committed.",
     examples=[
         ("parley check", "until Ctrl-C; meanwhile kill brokers in another terminal"),
         (
@@ -142,6 +142,13 @@ def check(
         _try_to_delete_topic(trial)
     if not verdict.ok or trial.errors:
         raise typer.Exit(FAILED)
+    if _has_no_transaction(verdict):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _has_no_transaction(verdict: Verdict) -> bool:
+    """True if the producers were transactional, and none has committed: the rules about transactions were not tried."""
+    return verdict.counts.get("committed") == 0
 
 
 def _try_to_delete_topic(trial: Trial) -> None:
@@ -175,6 +182,9 @@ def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
         print(f"A client stopped early: {error}")
     if not verdict.ok:
         print("The cluster FAILED.")
+    elif _has_no_transaction(verdict):
+        last = f" The last failure: {trial.history.failures[-1]}." if trial.history.failures else ""
+        print(f"Nothing is known about transactions, since none was committed.{last}")
     elif "committed" in verdict.counts:
         print("Every committed transaction is there once and in order, and nothing of an aborted one is.")
     else:

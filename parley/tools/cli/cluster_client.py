@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated
 from parley.protocol.connection import LOOKS_LIKE_HTTP
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import MAYBE_TLS
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import client_security, is_security_key
 from parley.tools.cli.common_options import client_properties, security_of, warn_ignored
@@ -86,13 +87,18 @@ def _explained(error: KafkaError, bootstrap: str) -> str:
     if _is_closed_without_a_response(error):
         return (
             f"{bootstrap} closes the connections of this client. If the listener needs TLS or a login, set "
-            f"security.protocol and its settings in --command-config. ({error.message})"
+            f"security.protocol and its settings in --command-config. ({_reason_of_closing(error.message)})"
         )
     if error.code in _NOT_REACHED:
         return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({error.message})"
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
         return sentence(f"the broker is too old for this request: {error.message}")
     return described(error.code, error.message)
+
+
+def _reason_of_closing(message: str) -> str:
+    """The message without the advice that the command gives itself, and without "no broker responds": one has."""
+    return message.removeprefix("no broker responds: ").removesuffix(MAYBE_TLS)
 
 
 async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:

@@ -325,6 +325,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                     "replicas": ["integer"],
                     "isr": ["integer"],
                     "offline": ["integer"],
+                    "internal": "boolean",
                     "state": "string",
                 }
             ],

@@ -45,6 +45,13 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 _OTHER_ID: Final = "`parley groups --list --type` shows the types. Choose another id with --group."
+_GROUP_RIGHT: Final = (
+    "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --group GROUP`. Name "
+    "the group with --group: otherwise `parley consume` makes up one. With --partition it needs none."
+)
+_TOPIC_RIGHT: Final = (
+    "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --topic TOPIC`."
+)
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
@@ -57,6 +64,10 @@ def reason_of(error: Any) -> str:
                 f"{text} The id belongs to a group of another type, such as a share group, or its members use other "
                 f"assignors. {_OTHER_ID}"
             )
+        case "GROUP_AUTHORIZATION_FAILED":
+            return f"{text} The user lacks the right Read on the group. {_GROUP_RIGHT}"
+        case "TOPIC_AUTHORIZATION_FAILED":
+            return f"{text} The user lacks the right Read on the topic. {_TOPIC_RIGHT}"
         case "GROUP_ID_NOT_FOUND":  # Kafka's error for a share group
             return f"{text} The id belongs to a group of another type. {_OTHER_ID}"
     return text

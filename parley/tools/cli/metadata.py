@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,13 +31,14 @@ app = App(
     "A partition's state is `ok`, `under-replicated` (a replica is not in sync), `leaderless` (it cannot be used), or "
     "`not preferred` (its leader is not the first of its replicas).",
     examples=[
-        ("parley metadata", "everything"),
+        ("parley metadata", "the brokers, and the partitions of all topics but healthy internal ones"),
         ("parley metadata --under-replicated-partitions", "only partitions with replicas out of sync"),
         ("parley metadata --json", "as JSON"),
     ],
 )
 
 
+_TROUBLED: Final = ("leaderless", "under-replicated")
 CONNECT_MAX_S = 2.0
 """The timeout of a connection to a broker, in seconds."""
 
@@ -73,6 +74,8 @@ class PartitionView:
     replicas: Sequence[int]
     isr: Sequence[int]
     offline: Sequence[int]
+    internal: bool
+    """True for a topic of the cluster's own, such as __consumer_offsets."""
 
     @property
     def state(self) -> str:
@@ -107,7 +110,7 @@ async def view(client: Client) -> ClusterView:
     cluster = await until_ready(ask, lambda answer: answer.error_code, TIMEOUT_MS)
     metadata = await client.metadata()
     partitions = sorted(
-        (_partition(topic.name or "", one) for topic in metadata.topics for one in topic.partitions),
+        (_partition(topic.name or "", one, topic.is_internal) for topic in metadata.topics for one in topic.partitions),
         key=lambda each: (each.topic, each.partition),
     )
     ordered = sorted(cluster.brokers, key=lambda each: each.broker_id)
@@ -152,11 +155,11 @@ def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_proble
     return warnings
 
 
-def _partition(topic: str, one: Any) -> PartitionView:
+def _partition(topic: str, one: Any, is_internal: bool) -> PartitionView:
     leader = one.leader_id if one.leader_id >= 0 else None
     offline = one.offline_replicas or []
     return PartitionView(
-        topic, one.partition_index, leader, one.leader_epoch, one.replica_nodes, one.isr_nodes, offline
+        topic, one.partition_index, leader, one.leader_epoch, one.replica_nodes, one.isr_nodes, offline, is_internal
     )
 
 
@@ -233,8 +236,8 @@ async def _is_reachable(host: str, port: int) -> bool:
 # --- Output ---
 
 
-def show(cluster: ClusterView, partitions: Sequence[PartitionView]) -> None:
-    """Print the cluster, with only these partitions."""
+def show(cluster: ClusterView, partitions: Sequence[PartitionView], hidden: int) -> None:
+    """Print the cluster, with only these partitions, and how many of internal topics are hidden."""
     for warning in cluster.warnings:
         print(f"Warning: {warning}.", file=sys.stderr)
     print("\n".join(_summary(cluster)))
@@ -257,6 +260,8 @@ def show(cluster: ClusterView, partitions: Sequence[PartitionView]) -> None:
             for one in partitions
         ]
         print("\n".join(_table(["TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "STATE"], rows)))
+    if hidden:
+        print(f"\n{hidden} partitions of internal topics have a leader and are in sync. --internal shows them.")
 
 
 def _summary(cluster: ClusterView) -> list[str]:
@@ -309,6 +314,10 @@ def metadata(
     under_replicated_partitions: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Show only partitions with replicas out of sync.")
     ] = False,
+    internal: Annotated[
+        bool,
+        typer.Option("--internal", help="Show also partitions of internal topics that have a leader and are in sync."),
+    ] = False,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
@@ -321,8 +330,9 @@ def metadata(
     ]
     if json_output:
         print(json.dumps(_as_data(cluster, chosen), indent=2))
-    else:
-        show(cluster, chosen)
+        return
+    shown = [one for one in chosen if internal or topic or not one.internal or one.state in _TROUBLED]
+    show(cluster, shown, len(chosen) - len(shown))
 
 
 def _as_data(cluster: ClusterView, partitions: Sequence[PartitionView]) -> dict[str, object]:

@@ -41,13 +41,18 @@ DIRECTORY_FILE: Final = (
     "meta.properties"  # as in parley.storage.meta_properties; not imported, so that the command starts fast
 )
 _OF_ADDRESSES: Final = {
-    errno.EADDRINUSE: "Is another broker running? Stop it, or give this broker another address",
-    errno.EADDRNOTAVAIL: "This machine does not have this address. Listen on one that it has (advertised.listeners "
-    "may have others)",
-    errno.EACCES: "This user may not listen on a port below 1024. Use a higher port",
+    errno.EADDRINUSE: "Is another broker running? Stop it, or give this broker another address (the key {key})",
+    errno.EADDRNOTAVAIL: "This machine does not have this address. Listen on one that it has (the key {key}; "
+    "advertised.listeners may have others)",
+    errno.EACCES: "This user may not listen on a port below 1024. Use a higher port (the key {key})",
 }
-"""The advice for each error of a listener's address."""
-_UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listeners has the names for clients)"
+"""The advice for each error of a listener's address; ``key`` is the setting that names the address."""
+_UNKNOWN_NAME: Final = (
+    "Listen on an address of this machine (the key {key}; advertised.listeners has the names for clients)"
+)
+
+_ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")
+"""The hosts of a listener on all addresses of a machine."""
 
 FILES_MIN: Final = 64
 """The lowest limit of open files under which a broker starts: it opens about 30 before it hosts a partition."""
@@ -393,8 +398,33 @@ def summary(server: Any, config: BrokerConfig) -> str:
     if exporter is not None:
         scheme = "https" if config.metrics_is_tls else "http"
         lines.append(f"  metrics  {scheme}://{_host(config)}:{exporter.port}/metrics")
+    lines += [f"  {label:<7}  {text}" for label, text in notes_on_listeners(config, server.bootstrap_servers)]
     lines += ["  stop     Ctrl-C, or SIGTERM", f"  clients  bootstrap.servers={server.bootstrap_servers}"]
     return "\n".join(lines)
+
+
+def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tuple[str, str]]:
+    """What an operator should know about the listeners, as labels and texts: that they have all addresses, and that
+    clients of other machines may do everything."""
+    notes = []
+    everywhere = ", ".join(str(each) for each in config.bound if each.host in _ALL_ADDRESSES)
+    if everywhere:
+        told = f"clients are told {bootstrap_servers} (advertised.listeners)"
+        notes.append(("listens", f"{everywhere}, on all addresses of this machine; {told}"))
+    is_open = ", ".join(str(each) for each in config.bound if each.protocol == "PLAINTEXT" and not _is_local(each.host))
+    if is_open and not config.authorizer_class_name:
+        notes.append(("warning", f"clients of other machines may do everything at {is_open} (docs/security.md)"))
+    return notes
+
+
+def _is_local(host: str) -> bool:
+    """True if a listener at this host is reached from this machine only."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _host(config: BrokerConfig) -> str:
@@ -432,7 +462,8 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
         advice = _UNKNOWN_NAME if isinstance(error, socket.gaierror) else _OF_ADDRESSES.get(error.errno or 0)
         if advice:
             reason = str(error.strerror or error)
-            return f"{_sentence(reason)} {advice}: --override {_another_address(reason, error, config)}"
+            setting = _another_address(reason, error, config)
+            return f"{_sentence(reason)} {advice.format(key=setting.partition('=')[0])}: --override {setting}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
         return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs or the permissions of the folder."

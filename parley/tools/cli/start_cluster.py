@@ -32,6 +32,8 @@ from parley.tools.ending_with_parent import ending_with_parent
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
 _READY: Final = "bootstrap.servers="
+_NOTES: Final = ("listens", "warning")
+"""The labels of what a broker says about its listeners."""
 _LINE_BYTES_MAX: Final = 1 << 20
 
 
@@ -334,5 +336,7 @@ def summary(children: Sequence[_Child]) -> str:
     lines = [f"Brokers {', '.join(ids)} of cluster {cluster} are ready."]
     lines += [f"  data     {child.plan.settings['log.dirs']}" for child in children]
     lines += [f"  metrics  {child.facts['metrics']}" for child in children if "metrics" in child.facts]
+    for label in _NOTES:
+        lines += [f"  {label:<7}  {child.facts[label]}" for child in children if label in child.facts]
     lines += ["  stop     Ctrl-C, or SIGTERM", f"  clients  {_READY}{servers}"]
     return "\n".join(lines)

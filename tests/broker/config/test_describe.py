@@ -9,6 +9,7 @@ from parley.broker.config.describe import (
     Synonym,
     describe_broker,
     describe_cluster_default,
+    describe_group,
     describe_topic,
 )
 
@@ -111,3 +112,13 @@ def test_a_topics_value_goes_back_to_the_broker() -> None:
 def test_every_entry_is_documented() -> None:
     for entry in [*describe_broker(BROKER), *describe_topic(BROKER, {})]:
         assert entry.documentation or entry.name == "my.own.key"
+
+
+def test_a_key_of_a_group_has_the_brokers_default_or_its_own() -> None:
+    entries = by_name(describe_group(BROKER, {"share.auto.offset.reset": "earliest"}))
+    assert entries["share.auto.offset.reset"].synonyms == (
+        Synonym("share.auto.offset.reset", "earliest", ConfigSource.GROUP),
+        Synonym("share.auto.offset.reset", "latest", ConfigSource.DEFAULT),
+    )
+    (of_broker,) = entries["consumer.session.timeout.ms"].synonyms
+    assert (of_broker.name, of_broker.source) == ("group.consumer.session.timeout.ms", ConfigSource.DEFAULT)

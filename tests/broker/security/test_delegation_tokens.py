@@ -188,6 +188,10 @@ class Asked(frozenset[Principal]):
 
 def test_tokens_are_found_without_a_search_of_the_owners_that_a_client_names() -> None:
     alices = replace(token("t"), owner=user("alice"), renewers=(user("bob"), user("carol")))
-    assert alices.may_be_changed_by_any(Asked({user("zoe"), user("alice")}))
-    assert alices.may_be_changed_by_any(Asked({user("zoe"), user("carol")}))
-    assert not alices.may_be_changed_by_any(Asked({user("zoe"), user("dave")}))
+    assert alices.concerns_any(Asked({user("zoe"), user("alice")}))
+    assert alices.concerns_any(Asked({user("zoe"), user("carol")}))
+    assert not alices.concerns_any(Asked({user("zoe"), user("dave")}))
+    requested = replace(alices, requester=user("dave"))
+    assert requested.concerns_any(Asked({user("dave")}))
+    assert requested.concerns(user("dave"))
+    assert not requested.may_be_changed_by(user("dave"))

@@ -31,6 +31,10 @@ class DelegationToken:
         """True if the principal may renew the token or let it expire. The requester may not, as in Kafka."""
         return principal in (self.owner, *self.renewers)
 
-    def may_be_changed_by_any(self, principals: Set[Principal]) -> bool:
+    def concerns(self, principal: Principal) -> bool:
+        """True if the principal may see the token: the requester, too, as in Kafka."""
+        return principal == self.requester or self.may_be_changed_by(principal)
+
+    def concerns_any(self, principals: Set[Principal]) -> bool:
         """True if one of the principals may. Looks up the token's few: a client may name tens of thousands."""
-        return self.owner in principals or any(renewer in principals for renewer in self.renewers)
+        return any(each in principals for each in (self.owner, self.requester, *self.renewers))

@@ -97,7 +97,9 @@ def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts:
     own = sharing.merged(translated({**in_file, **in_texts}), bootstrap=options.bootstrap_server, group=group)
     line = _line(options)
     is_there = sharing.is_there(own, options.topic)
-    if not is_there:
+    if is_there:
+        sharing.warn_of_new_group(own, group, options.topic)
+    else:
         reading.warn_of_missing(options.topic)
     consumer, connection = connect(sharing.share_consumer(), own, verbose=options.verbose)
     connection.reached = True

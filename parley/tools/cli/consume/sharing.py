@@ -11,12 +11,15 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.consume.options import Options
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import reason_of, security_properties
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
 
 DEFAULT_GROUP: Final = "console-share-consumer"
 _SINCE: Final = "2.16"
@@ -91,6 +94,44 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
         return bool(found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), check)
+
+
+_AT_THE_END: Final = "latest"
+_BEGINS_AT_THE_END: Final = (
+    "Note: share group '{group}' has not consumed topic '{topic}' before. It begins at the end: it gets records that "
+    "are written from now on. For the oldest record, first use `parley configs --alter --entity-type groups "
+    "--entity-name {group} --add-config share.auto.offset.reset=earliest`."
+)
+
+
+def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
+    """Say so if the group will begin at the end of the topic. Says nothing if the client may not ask for that."""
+    if "sasl.username" not in settings and on_cluster(
+        str(settings["bootstrap.servers"]),
+        security_properties(settings),
+        lambda client: _begins_at_the_end(client, group, topic),
+    ):
+        print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
+
+
+async def _begins_at_the_end(client: Client, group: str, topic: str) -> bool:
+    from parley.protocol.errors import ErrorCode, KafkaError
+    from parley.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest as Request
+    from parley.tools.cli import configs
+    from parley.tools.cli.cluster_client import of_coordinator
+
+    request = Request(groups=[Request.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)])
+    try:
+        response = await of_coordinator(client, group, request, lambda response: int(response.groups[0].error_code))
+        (described,) = response.groups
+        if described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            return False
+        if any(each.topic_name == topic for each in described.topics):
+            return False
+        found = await configs.describe(client, configs.Entity("group", group), all_settings=False)
+    except (CommandError, KafkaError):
+        return False
+    return next((one.value for one in found if one.name == "share.auto.offset.reset"), _AT_THE_END) == _AT_THE_END
 
 
 class ShareMember:

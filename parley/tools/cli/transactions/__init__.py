@@ -199,9 +199,10 @@ def abort(
 ) -> None:
     """Abort a hanging transaction in one partition, by a marker.
 
-    Do this only to a transaction that find-hanging shows: a coordinator that still knows it would commit the rest.
+    Do this only to a transaction that find-hanging shows: a coordinator that still knows it would commit the rest. The
+    command then warns, and aborts all the same, as Kafka's tool.
     """
-    from parley.tools.cli.transactions import aborting, states
+    from parley.tools.cli.transactions import aborting, hanging, states
 
     by_producer = (producer_id, producer_epoch, coordinator_epoch)
     if start_offset is None and None in by_producer:
@@ -215,6 +216,14 @@ def abort(
             marker = await aborting.marker_for(client, topic, partition, start_offset)
         else:
             marker = _marker(topic, partition, *by_producer)
+        if (live := await hanging.live(client, (topic, partition), marker.producer_id)) is not None:
+            name = live.transactional_id
+            print(
+                f"Warning: this transaction does not hang. Coordinator {live.coordinator} knows it as {live.state}, of "
+                f"the transactional id '{name}'. Its producer may still commit what it wrote to other partitions. "
+                f"`parley transactions force-terminate --transactional-id {name}` aborts all of it.",
+                file=sys.stderr,
+            )
         await aborting.abort(client, marker)
         return marker
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.protocol.client import Client
+from parley.protocol.errors import KafkaError
 from parley.tools.cli.cluster_client import TopicPartition, check
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.transactions.states import (
@@ -74,6 +75,19 @@ def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction
     """
     ended_by = {number: set(one.partitions) if one else set() for number, one in known.items()}
     return [one for one in suspects if (one.topic, one.partition) not in ended_by.get(one.producer.producer_id, ())]
+
+
+async def live(client: Client, where: TopicPartition, producer_id: int) -> Transaction | None:
+    """Return the producer's transaction whose coordinator will end it in this partition.
+
+    None if it hangs, and if the client may not ask the coordinators.
+    """
+    try:
+        listed = await list_transactions(client, producer_ids=[producer_id])
+        described = [await describe_transaction(client, one.transactional_id) for one in listed]
+    except (CommandError, KafkaError):
+        return None
+    return next((one for one in described if one is not None and where in one.partitions), None)
 
 
 async def _partitions(client: Client, scope: Scope) -> list[TopicPartition]:
