@@ -44,6 +44,9 @@ ACQUIRED: Final = RecordState.ACQUIRED
 ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
 ARCHIVED: Final = RecordState.ARCHIVED
 
+STORED: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
+"""The states that share coordinators store: acquisitions end with their leader."""
+
 STEPS: Final = {
     (AVAILABLE, RecordEvent.ACQUIRE): ACQUIRED,
     (AVAILABLE, RecordEvent.ARCHIVE): ARCHIVED,

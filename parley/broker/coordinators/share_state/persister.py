@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -39,21 +38,13 @@ UNKNOWN_COUNT: Final = -1
 """The number of completed deliveries of state that was initialized, or written by a broker older than Kafka 4.2."""
 
 
-class DeliveryState(IntEnum):
-    """The states of records that are stored, with Kafka's numbers. Acquired records (1) are never stored."""
-
-    AVAILABLE = 0
-    ACKNOWLEDGED = 2
-    ARCHIVED = 4
-
-
 class StateBatch(NamedTuple):
-    """Neighbouring records with the same state, both ends included."""
+    """Consecutive records in the same state, from the first offset to the last, inclusive."""
 
     first_offset: int
     last_offset: int
     delivery_state: int
-    """One of ``DeliveryState``."""
+    """One of ``parley.broker.share.record_states.STORED``."""
     delivery_count: int
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from parley.broker.coordinators.decision import KeyValue
-from parley.broker.coordinators.share_state.persister import DeliveryState, StateBatch
+from parley.broker.coordinators.share_state.persister import StateBatch
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
+from parley.broker.share.record_states import STORED
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored_share_state import (
@@ -25,8 +26,6 @@ SNAPSHOT, UPDATE = 0, 1
 """The kinds of record: the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
-
-_STORABLE: Final = frozenset(DeliveryState)
 
 
 def snapshot_record(key: SharePartitionKey, state: StoredState) -> KeyValue:
@@ -107,7 +106,7 @@ def read_snapshot(value: bytes) -> StoredState:
 def is_sound(batch: StateBatch) -> bool:
     """Return True if a leader can have written the batch."""
     is_range = 0 <= batch.first_offset <= batch.last_offset
-    return is_range and batch.delivery_state in _STORABLE and batch.delivery_count >= 0
+    return is_range and batch.delivery_state in STORED and batch.delivery_count >= 0
 
 
 def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
