@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,9 +61,8 @@ class StartTask(Protocol):
 class Owner(Protocol):
     """What the maintenance needs of the owner of the logs."""
 
-    @property
-    def copies(self) -> Mapping[TopicPartition, object]:
-        """The partitions whose logs are being copied to other directories."""
+    def is_copying(self, partition: TopicPartition) -> bool:
+        """Return True if the partition's log is being copied to another directory."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory; none if it is offline."""
@@ -141,7 +140,7 @@ def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -
     for log in logs:
         if not log.is_written and log.topic_id:
             key = (log.topic, log.partition)
-            found[key] = UnwrittenLog(log.topic_id, key in owner.copies)
+            found[key] = UnwrittenLog(log.topic_id, owner.is_copying(key))
     return found
 
 

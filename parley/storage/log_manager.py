@@ -29,10 +29,10 @@ from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.damage.mending import Mending
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
-from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
+from parley.storage.log_copies import LogCopies
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
@@ -97,9 +97,7 @@ class LogManager:
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
         self._preferred: dict[TopicPartition, LogDirectory] = {}
-        self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
-        self.copies_begun: dict[TopicPartition, LogDirectory] = {}
-        """Copies that the last broker did not finish, and their directories. The copied data is discarded."""
+        self.copies = LogCopies(self, self._settings, self._locations, self._maintenance)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
         """
@@ -128,7 +126,7 @@ class LogManager:
         """
         self._loop = asyncio.get_running_loop()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
-        loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
+        loaders = [DirectoryLoader(each, settings, partial(self.on_io_error, each)) for each in self.directories]
         self._loaders = loaders
         for reserve in RESERVES:
             reserve.call_when_short(self.rest)
@@ -162,7 +160,7 @@ class LogManager:
         """Close the files and maps of all logs until they are needed again. Any thread may call this."""
         for loader in self._loaders:
             loader.rest()
-        for log in (*self.logs, *(copy for copy, _ in list(self._copies.values()))):
+        for log in (*self.logs, *self.copies.logs):
             log.rest()
 
     def _adopt(self, loader: DirectoryLoader) -> None:
@@ -181,7 +179,7 @@ class LogManager:
             return
         for partition, path in loader.copies.items():
             if self._locations.home(partition) is not None:
-                self.copies_begun[partition] = directory
+                self.copies.begun[partition] = directory
                 loader.deleted.append(path)
             else:
                 _log.warning("%s is left alone: a copy of a log that does not exist", path)
@@ -202,7 +200,7 @@ class LogManager:
 
     def _new(self, key: TopicPartition, topic_id: UUID | None, settings: LogSettings, directory: LogDirectory) -> Log:
         path = directory.path / partition_name(*key)
-        return Log.create(LogPlace(path, *key, topic_id, partial(self._on_io_error, directory)), settings)
+        return Log.create(LogPlace(path, *key, topic_id, partial(self.on_io_error, directory)), settings)
 
     async def note_new_logs(self) -> None:
         """Write down in which directories the logs are that have no files yet. Until then, a kill loses that.
@@ -289,6 +287,10 @@ class LogManager:
         """The directory of the log."""
         return self._locations.home_of((log.topic, log.partition))
 
+    def is_copying(self, partition: TopicPartition) -> bool:
+        """Return True if the partition's log is being copied to another directory."""
+        return partition in self.copies.in_progress
+
     def known_high_watermark(self, log: Log) -> int:
         """The highest high watermark that the log must reach to have all committed records."""
         return max(log.high_watermark, self.lost_below.get(log, 0))
@@ -364,13 +366,13 @@ class LogManager:
             async with self.compaction_paused(log):
                 self._locations.remove(key, log, directory)
                 self.lost_below.pop(log, None)
-                aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
+                aside = await self.run(directory, self.set_aside, directory, log, Mark.DELETE)
                 if aside:  # the checkpoints of offsets do not name a log without files
                     await self._maintenance.checkpoint(directory)
             self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
         return True
 
-    def _set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
+    def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
         """Close the log and rename its directory. Returns the new path; nothing if the log has no directory yet."""
         log.release()
         if not log.is_written and not log.directory.exists():  # a first append that failed may have created it
@@ -422,7 +424,7 @@ class LogManager:
             self.lost_below.pop(log, None)
             try:
                 aside = await self.run(
-                    directory, self._set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
+                    directory, self.set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
                 )
                 if deleted:  # before the checkpoints, which may need the room on a full disk
                     for path in aside:
@@ -486,101 +488,6 @@ class LogManager:
         if self._open and self._locations.is_current((log.topic, log.partition), log):
             self._maintenance.remove_later(self.directory_of(log), paths, log.config.file_delete_delay_ms)
 
-    # --- Moving logs between directories (``parley.storage.future_log``) ---
-
-    @property
-    def copies(self) -> Mapping[TopicPartition, tuple[Log, LogDirectory]]:
-        """The copies in progress, and their directories."""
-        return self._copies
-
-    async def begin_copy(self, log: Log, directory: LogDirectory) -> Log:
-        """Create an empty copy of a log in another directory. Each log has at most one copy.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if its name would be too long.
-        """
-        key = (log.topic, log.partition)
-        name = future_name(*key, self._settings.random)
-        if len(name) > NAME_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
-        async with self.compaction_paused(log):
-            copy = await self.run(directory, self._begin_copy_in, log, directory, name)
-            await self.run(directory, directory.sync)
-            self._copies[key] = (copy, directory)
-        return copy
-
-    def _begin_copy_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
-        path = directory.create(name, log.topic_id)
-        settings = replace(self._settings, config=log.config)
-        on_io_error = partial(self._on_io_error, directory)
-        copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)
-        copy.truncate_fully_and_start_at(log.log_start_offset)
-        return copy
-
-    async def drop_copy(self, copy: Log) -> None:
-        """Abandon a copy and remove it."""
-        key = (copy.topic, copy.partition)
-        known = self._copies.get(key)
-        if known is not None and known[0] is copy:
-            del self._copies[key]
-            copy.release()
-            if known[1].online:
-                self._maintenance.remove_later(known[1], [copy.directory], 0)
-
-    def leave_copy(self, copy: Log) -> None:
-        """Stop making a copy; the next start finds it in ``copies_begun``."""
-        del self._copies[copy.topic, copy.partition]
-        copy.release()
-
-    async def prepare_copy(self, log: Log, copy: Log) -> None:
-        """Flush a copy that is about to replace the log, and mark it as the successor.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        if not log.is_written:
-            await self._maintenance.checkpoint_unwritten(self.directory_of(log))
-        await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, log, copy)
-
-    def replace_log(self, log: Log, copy: Log) -> None:
-        """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
-
-        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also
-        if the log is being deleted or truncated; then nothing has changed.
-        """
-        key = (log.topic, log.partition)
-        if self._locations.is_busy(key) or not self._locations.is_current(key, log):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is being changed and cannot be replaced now")
-        _, directory = self._copies[key]
-        target = directory.path / partition_name(*key)
-        try:
-            copy.directory.rename(target)
-        except OSError as error:
-            raise self._failed(directory, error) from error
-        copy.moved(target)
-        del self._copies[key]
-        self._locations.remove(key, log, self.directory_of(log))
-        self._locations.add(key, copy, directory)
-        if log in self.lost_below:
-            self.lost_below[copy] = self.lost_below.pop(log)
-
-    async def retire(self, log: Log, directory: LogDirectory) -> None:
-        """Set aside the log in ``directory`` that a copy has replaced, and remove it later.
-
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
-        """
-        key = (log.topic, log.partition)
-        await self._locations.free(key)
-        with self._locations.busy(key):
-            home = self._locations.home(key)
-            if home is not None:
-                await self.run(home, home.sync)
-            aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-            self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
-            for each in (directory, home):
-                if each is not None and each.online:
-                    await self._maintenance.checkpoint(each)
-            if home is not None:
-                await self.run(home, unmark_successor, self._locations.logs_in(home)[key].directory)
-
     # --- Failing disks ---
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
@@ -589,9 +496,10 @@ class LogManager:
         try:
             return await self._threads.run(work, *args)
         except OSError as error:
-            raise self._failed(directory, error) from error
+            raise self.failed(directory, error) from error
 
-    def _failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
+    def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
+        """Take the directory offline, unless the process lacks a resource. Returns the error for the client."""
         reserve = reserve_for(error)
         if reserve is not None:
             reserve.make_room()
@@ -599,7 +507,7 @@ class LogManager:
             self._fail(directory, error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}")
 
-    def _on_io_error(self, directory: LogDirectory, error: OSError) -> None:
+    def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
         """Take the directory offline because one of its logs met ``error``; called in any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._fail, directory, error)

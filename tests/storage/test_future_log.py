@@ -81,16 +81,16 @@ async def test_a_log_changes_its_directory(tmp_path: Path) -> None:
         append(log, b"value")
         other = next(each for each in manager.directories if each is not manager.directory_of(log))
         old = manager.directory_of(log)
-        copy = await manager.begin_copy(log, other)
-        assert manager.copies == {("t", 0): (copy, other)}
+        copy = await manager.copies.begin(log, other)
+        assert manager.copies.in_progress == {("t", 0): (copy, other)}
         copy_all(log, copy)
         keep_records(log, 0, 1 << 20)
-        await manager.prepare_copy(log, copy)
-        manager.replace_log(log, copy)
+        await manager.copies.prepare(log, copy)
+        manager.copies.replace(log, copy)
         assert manager.get("t", 0) is copy
         assert names(old.path) == names(other.path) == {"t-0"}
         append(copy, b"another")
-        await manager.retire(log, old)
+        await manager.copies.retire(log, old)
         assert (names(other.path), names(old.path) & {"t-0"}) == ({"t-0"}, set())
         assert not (copy.directory / REPLACES).exists()
         assert [file.first_offset for file in cut_files(copy.directory)] == [0]
@@ -106,10 +106,10 @@ async def test_after_a_crash_in_the_exchange_the_successor_counts(tmp_path: Path
     append(log, b"value")
     old = manager.directory_of(log)
     other = next(each for each in manager.directories if each is not old)
-    copy = await manager.begin_copy(log, other)
+    copy = await manager.copies.begin(log, other)
     copy_all(log, copy)
-    await manager.prepare_copy(log, copy)
-    manager.replace_log(log, copy)
+    await manager.copies.prepare(log, copy)
+    manager.copies.replace(log, copy)
     append(copy, b"another")
     await home.crash(manager)
     log.release()
@@ -126,10 +126,10 @@ async def test_an_unfinished_copy_is_found_and_discarded(tmp_path: Path) -> None
         log = await manager.get_or_create("t", 0)
         append(log, b"value")
         other = next(each for each in manager.directories if each is not manager.directory_of(log))
-        copy = await manager.begin_copy(log, other)
-        manager.leave_copy(copy)
+        copy = await manager.copies.begin(log, other)
+        manager.copies.leave(copy)
     async with home.opened() as manager:
-        assert [(key, each.path) for key, each in manager.copies_begun.items()] == [(("t", 0), other.path)]
+        assert [(key, each.path) for key, each in manager.copies.begun.items()] == [(("t", 0), other.path)]
         assert manager.logs[0].log_end_offset == 1
         await manager.delete("t", 0)
 

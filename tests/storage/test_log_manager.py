@@ -555,9 +555,9 @@ async def test_a_log_without_files_waits_for_the_directory_that_it_was_moving_to
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         other = next(each for each in manager.directories if each is not manager.directory_of(log))
-        copy = await manager.begin_copy(log, other)
-        await manager.prepare_copy(log, copy)
-        manager.replace_log(log, copy)
+        copy = await manager.copies.begin(log, other)
+        await manager.copies.prepare(log, copy)
+        manager.copies.replace(log, copy)
         append(copy, b"value")
         await home.crash(manager)
     with unreadable(other.path):
@@ -574,12 +574,12 @@ async def test_the_move_of_a_log_without_files_goes_on_after_a_restart(home: Hom
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         other = next(each for each in manager.directories if each is not manager.directory_of(log))
-        copy = await manager.begin_copy(log, other)
-        await manager.prepare_copy(log, copy)
+        copy = await manager.copies.begin(log, other)
+        await manager.copies.prepare(log, copy)
         await home.crash(manager)
     async with home.opened() as manager:
         assert [each.directory for each in manager.logs] == [log.directory]
-        assert {key: each.path for key, each in manager.copies_begun.items()} == {("topic", 0): other.path}
+        assert {key: each.path for key, each in manager.copies.begun.items()} == {("topic", 0): other.path}
         await until(lambda: names(other.path) == set())
 
 
@@ -624,10 +624,10 @@ async def test_a_copy_takes_over_from_a_log_without_files(home: Home) -> None:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         here = manager.directory_of(log)
         there = next(each for each in manager.directories if each is not here)
-        copy = await manager.begin_copy(log, there)
-        await manager.prepare_copy(log, copy)
-        manager.replace_log(log, copy)
-        await manager.retire(log, here)
+        copy = await manager.copies.begin(log, there)
+        await manager.copies.prepare(log, copy)
+        manager.copies.replace(log, copy)
+        await manager.copies.retire(log, here)
         append(copy, b"value")
     async with home.opened() as manager:
         (found,) = manager.logs

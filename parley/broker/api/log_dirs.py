@@ -98,7 +98,7 @@ class LogDirsApi:
         for partition in self._partitions:
             if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
                 by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
-                copy, directory = self._logs.copies.get((partition.topic, partition.index), (None, None))
+                copy, directory = self._logs.copies.in_progress.get((partition.topic, partition.index), (None, None))
                 if copy is not None and directory is not None:
                     by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
         usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)

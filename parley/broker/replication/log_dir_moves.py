@@ -103,7 +103,7 @@ class LogDirMoves:
 
     def _resume(self, partition: Partition) -> None:
         """Begin a move again that the last run of this broker did not finish."""
-        directory = self._logs.copies_begun.pop((partition.topic, partition.index), None)
+        directory = self._logs.copies.begun.pop((partition.topic, partition.index), None)
         if directory is not None and directory.online:
             self.move(partition, directory)
 
@@ -114,24 +114,24 @@ class LogDirMoves:
         if after is not None:
             await asyncio.wait([after])
         try:
-            copy = await self._logs.begin_copy(log, directory)
+            copy = await self._logs.copies.begin(log, directory)
             try:
                 async with self._at_once:
                     await self._catch_up(log, copy)
-                    await self._logs.prepare_copy(log, copy)
+                    await self._logs.copies.prepare(log, copy)
                     try:
                         await self._directories.announce(partition, directory.id)
                         await self._switch(partition, log, copy)
                     finally:
                         self._directories.settle(partition)
             except asyncio.CancelledError:
-                is_copying = self._logs.copies.get((log.topic, log.partition), (None,))[0] is copy
+                is_copying = self._logs.copies.in_progress.get((log.topic, log.partition), (None,))[0] is copy
                 is_wanted = partition in self._wanted and self._wanted[partition][1] is asyncio.current_task()
                 if is_copying and is_wanted:
-                    self._logs.leave_copy(copy)  # the broker stops; its next start finds the copy
+                    self._logs.copies.leave(copy)  # the broker stops; its next start finds the copy
                 raise
             finally:
-                await self._logs.drop_copy(copy)  # does nothing if the copy is the log now, or was left
+                await self._logs.copies.drop(copy)  # does nothing if the copy is the log now, or was left
         except KafkaError as error:
             _log.error("a replica could not be moved", extra={**facts, "reason": str(error)})
         else:
@@ -139,7 +139,7 @@ class LogDirMoves:
 
     async def _catch_up(self, log: Log, copy: Log) -> None:
         """Copy in a thread until one round copies clearly less than a chunk."""
-        directory = self._logs.copies[log.topic, log.partition][1]
+        directory = self._logs.copies.in_progress[log.topic, log.partition][1]
         copied = CHUNK_BYTES
         while copied >= CHUNK_BYTES // 2:
             copied = await self._logs.run(directory, copy_some, log, copy, CHUNK_BYTES)
@@ -167,11 +167,11 @@ class LogDirMoves:
             await self._catch_up(log, copy)
         while copy_some(log, copy, CHUNK_BYTES):
             pass
-        self._logs.replace_log(log, copy)
+        self._logs.copies.replace(log, copy)
         partition.replace_log(copy)
         moving = asyncio.current_task()
         self._retiring.add(moving)
         try:
-            await self._logs.retire(log, old)
+            await self._logs.copies.retire(log, old)
         finally:
             self._retiring.discard(moving)

@@ -30,6 +30,7 @@ from parley.storage.compaction.compactor import CompactedGroup, CompactionResult
 from parley.storage.compaction.dirtiness import Dirtiness, choose
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
+from parley.storage.log_copies import LogCopies
 from parley.storage.log_directory import FULL, LogDirectory
 from parley.storage.log_maintenance import Owner, StartTask
 from parley.storage.resource_exhaustion import reserve_for
@@ -116,12 +117,8 @@ class LogOwner(Owner, Protocol):
         KAFKA_STORAGE_ERROR."""
 
     @property
-    def copies(self) -> Mapping[TopicPartition, object]:
-        """The logs that are being copied to another directory."""
-
-    @property
-    def copies_begun(self) -> Mapping[TopicPartition, object]:
-        """The logs that the last broker was copying to another directory: the copy begins again."""
+    def copies(self) -> LogCopies:
+        """The copies of logs in other directories."""
 
 
 @dataclass(slots=True, eq=False)
@@ -299,8 +296,7 @@ class LogCleaner:
             self._is_current(log)
             and key not in self._running
             and key not in self._paused
-            and key not in self._owner.copies
-            and key not in self._owner.copies_begun
+            and not self._owner.copies.is_moving(key)
             and log not in self._set_aside
             and not log.damage
             and (failures is None or failures.retry_s <= self._monotonic())

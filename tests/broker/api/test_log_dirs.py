@@ -134,14 +134,14 @@ async def test_a_replica_is_wanted_back_while_its_old_log_is_set_aside(
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
         logs, reached, go_on = broker.server.parts.logs, asyncio.Event(), asyncio.Event()
-        retire = logs.retire
+        retire = logs.copies.retire
 
         async def slow(log: Log, directory: LogDirectory) -> None:
             reached.set()
             await go_on.wait()
             await retire(log, directory)
 
-        monkeypatch.setattr(logs, "retire", slow)
+        monkeypatch.setattr(logs.copies, "retire", slow)
         assert await alter(client, to(tmp_path / "b", 0)) == [0]
         await reached.wait()
         assert await alter(client, to(tmp_path / "a", 0)) == [0]
@@ -196,7 +196,7 @@ async def test_a_topic_is_deleted_while_it_moves(tmp_path: Path) -> None:
         await alter(client, to(tmp_path / "b", 0))
         await moved(client, {("a", 0, False), ("b", 0, True)})
         await client.send(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), version=5)
-        while broker.server.parts.logs.copies:  # noqa: ASYNC110
+        while broker.server.parts.logs.copies.in_progress:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await create(client)
         assert await alter(client, to(tmp_path / "b", 0)) == [0]

@@ -232,13 +232,13 @@ async def test_a_replica_moves_when_the_controller_knows_where(tmp_path: Path, m
         logs = server.parts.logs
         log = logs.logs_in(logs.directories[0])[0]
         known: list[UUID | None] = []
-        replace_log = logs.replace_log
+        replace_log = logs.copies.replace
 
         def replaced(old: Log, copy: Log) -> None:
             known.append(server.metadata.image.topics["t"].partitions[old.partition].directory(1))
             replace_log(old, copy)
 
-        monkeypatch.setattr(logs, "replace_log", replaced)
+        monkeypatch.setattr(logs.copies, "replace", replaced)
         there = logs.directories[1]
         topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=[log.partition])
         asked = AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(there), topics=[topic])

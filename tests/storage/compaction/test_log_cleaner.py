@@ -237,18 +237,18 @@ def test_a_log_whose_move_will_be_resumed_is_not_compacted_before(tmp_path: Path
     async def leave_a_copy(bench: Bench) -> None:
         log = await bench.dirty("topic")
         other = next(each for each in bench.manager.directories if each is not bench.manager.directory_of(log))
-        bench.manager.leave_copy(await bench.manager.begin_copy(log, other))
+        bench.manager.copies.leave(await bench.manager.copies.begin(log, other))
 
     async def start_again(bench: Bench) -> None:
         log = await bench.manager.get_or_create("topic", 0, config=COMPACTED)
         bench.start()
         await asyncio.sleep(4 * BACKOFF_S)
         assert bench.workers.names == []
-        directory = bench.manager.copies_begun.pop(("topic", 0))  # as the move begins again
-        copy = await bench.manager.begin_copy(log, directory)
+        directory = bench.manager.copies.begun.pop(("topic", 0))  # as the move begins again
+        copy = await bench.manager.copies.begin(log, directory)
         await asyncio.sleep(4 * BACKOFF_S)
         assert bench.workers.names == []
-        await bench.manager.drop_copy(copy)
+        await bench.manager.copies.drop(copy)
         await asyncio.sleep(BACKOFF_S)
         assert bench.workers.names == ["topic-0"]
 
@@ -422,11 +422,11 @@ def test_a_log_that_is_copied_to_another_directory_is_compacted_afterwards(tmp_p
         log = await bench.dirty("topic")
         home = bench.manager.directory_of(log)
         (other,) = [directory for directory in bench.manager.directories if directory is not home]
-        copy = await bench.manager.begin_copy(log, other)
+        copy = await bench.manager.copies.begin(log, other)
         bench.start()
         await asyncio.sleep(4 * BACKOFF_S)
         assert bench.workers.names == []
-        await bench.manager.drop_copy(copy)
+        await bench.manager.copies.drop(copy)
         await asyncio.sleep(BACKOFF_S)
         assert bench.workers.names == ["topic-0"]
 

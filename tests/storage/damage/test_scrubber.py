@@ -42,7 +42,9 @@ class Directory:
     """Another log in the same directory."""
     verified: list[Log] = field(default_factory=list)
     """The log of each segment, in the order in which the segments were verified."""
-    copies: dict[TopicPartition, object] = field(default_factory=dict)
+
+    def is_copying(self, partition: TopicPartition) -> bool:
+        return False
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         return [self.log] if self.other is None else [self.log, self.other]

@@ -1,0 +1,159 @@
+"""Copies of logs in other log directories, from their beginning until each replaces its log (KIP-113).
+
+``future_log.py`` has the files of a copy. The log manager owns the copies; ``parley.broker.replication`` fills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.checkpoints import TopicPartition
+from parley.storage.future_log import future_name, mark_successor, unmark_successor
+from parley.storage.log import Log
+from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition_name
+from parley.storage.log_locations import LogLocations
+from parley.storage.log_maintenance import LogMaintenance
+from parley.storage.log_place import LogPlace, LogSettings
+
+T = TypeVar("T")
+
+
+class CopiesOwner(Protocol):
+    """What copies use of the log manager."""
+
+    lost_below: dict[Log, int]
+
+    @property
+    def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
+        """Returns a context manager that stops the compaction of a log."""
+
+    async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
+        """Return ``work(*args)``, run in a thread. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+
+    def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
+        """Close the log and rename its directory. Raises ``OSError``."""
+
+    def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
+        """Take the directory offline, unless the process lacks a resource."""
+
+    def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
+        """Take the directory offline; called in any thread."""
+
+
+class LogCopies:
+    """The copies of one broker's logs. Used on the event loop only."""
+
+    def __init__(
+        self, owner: CopiesOwner, settings: LogSettings, locations: LogLocations, maintenance: LogMaintenance
+    ) -> None:
+        self._owner = owner
+        self._settings = settings
+        self._locations = locations
+        self._maintenance = maintenance
+        self.in_progress: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
+        """The copies in progress, and their directories."""
+        self.begun: dict[TopicPartition, LogDirectory] = {}
+        """Copies that the last broker did not finish, and their directories. The copied data is discarded."""
+
+    @property
+    def logs(self) -> list[Log]:
+        """The copies in progress. Any thread may ask."""
+        return [copy for copy, _ in list(self.in_progress.values())]
+
+    def is_moving(self, partition: TopicPartition) -> bool:
+        """Return True if the log is being copied, or was at the end of the last broker: the copy begins again."""
+        return partition in self.in_progress or partition in self.begun
+
+    async def begin(self, log: Log, directory: LogDirectory) -> Log:
+        """Create an empty copy of a log in another directory. Each log has at most one copy.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if its name would be too long.
+        """
+        key = (log.topic, log.partition)
+        name = future_name(*key, self._settings.random)
+        if len(name) > NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
+        async with self._owner.compaction_paused(log):
+            copy = await self._owner.run(directory, self._begin_in, log, directory, name)
+            await self._owner.run(directory, directory.sync)
+            self.in_progress[key] = (copy, directory)
+        return copy
+
+    def _begin_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
+        path = directory.create(name, log.topic_id)
+        settings = replace(self._settings, config=log.config)
+        on_io_error = partial(self._owner.on_io_error, directory)
+        copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)
+        copy.truncate_fully_and_start_at(log.log_start_offset)
+        return copy
+
+    async def drop(self, copy: Log) -> None:
+        """Abandon a copy and remove it."""
+        key = (copy.topic, copy.partition)
+        known = self.in_progress.get(key)
+        if known is not None and known[0] is copy:
+            del self.in_progress[key]
+            copy.release()
+            if known[1].online:
+                self._maintenance.remove_later(known[1], [copy.directory], 0)
+
+    def leave(self, copy: Log) -> None:
+        """Stop making a copy; the next start finds it in ``begun``."""
+        del self.in_progress[copy.topic, copy.partition]
+        copy.release()
+
+    async def prepare(self, log: Log, copy: Log) -> None:
+        """Flush a copy that is about to replace the log, and mark it as the successor.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        if not log.is_written:
+            await self._maintenance.checkpoint_unwritten(self._locations.home_of((log.topic, log.partition)))
+        await self._owner.run(self.in_progress[copy.topic, copy.partition][1], mark_successor, log, copy)
+
+    def replace(self, log: Log, copy: Log) -> None:
+        """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
+
+        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also
+        if the log is being deleted or truncated; then nothing has changed.
+        """
+        key = (log.topic, log.partition)
+        if self._locations.is_busy(key) or not self._locations.is_current(key, log):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is being changed and cannot be replaced now")
+        _, directory = self.in_progress[key]
+        target = directory.path / partition_name(*key)
+        try:
+            copy.directory.rename(target)
+        except OSError as error:
+            raise self._owner.failed(directory, error) from error
+        copy.moved(target)
+        del self.in_progress[key]
+        self._locations.remove(key, log, self._locations.home_of((log.topic, log.partition)))
+        self._locations.add(key, copy, directory)
+        if log in self._owner.lost_below:
+            self._owner.lost_below[copy] = self._owner.lost_below.pop(log)
+
+    async def retire(self, log: Log, directory: LogDirectory) -> None:
+        """Set aside the log in ``directory`` that a copy has replaced, and remove it later.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        key = (log.topic, log.partition)
+        await self._locations.free(key)
+        with self._locations.busy(key):
+            home = self._locations.home(key)
+            if home is not None:
+                await self._owner.run(home, home.sync)
+            aside = await self._owner.run(directory, self._owner.set_aside, directory, log, Mark.DELETE)
+            self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
+            for each in (directory, home):
+                if each is not None and each.online:
+                    await self._maintenance.checkpoint(each)
+            if home is not None:
+                await self._owner.run(home, unmark_successor, self._locations.logs_in(home)[key].directory)
