@@ -19,6 +19,7 @@ from parley.broker.coordinators.groups.group import SHARE, STREAMS, Group
 from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.responses import code_for_members, join_error, sync_error
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.turns import next_turn
 from parley.broker.security.operations import NOT_ASKED, bit_field
 from parley.broker.security.resources import SUPPORTED_OPERATIONS, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -230,7 +231,7 @@ class GroupsApi:
             except KafkaError as error:
                 code = error.code
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
-            await asyncio.sleep(0)  # else thousands of groups that need no waiting would block the event loop
+            await next_turn()  # else groups that need no waiting would block the event loop
         return DeleteGroupsResponse(results=results)
 
 

@@ -48,6 +48,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records.batch_header import is_compressed, is_legacy
@@ -294,7 +295,7 @@ class ProduceApi:
         """Append the rest of a request that takes several turns. The loop serves other clients between them."""
         is_done = False
         while not is_done:
-            await asyncio.sleep(0)
+            await next_turn()
             is_done = self._append_some(appends)
         return await _completed(self._appended(context, request, response, append))
 

@@ -8,11 +8,11 @@ the event loop serves other requests.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import ErrorCode, KafkaError
 
 K = TypeVar("K", bound=Hashable)
@@ -59,5 +59,5 @@ async def in_slices(answer: Callable[[T], R], asked: Iterable[T], size: int = SL
     for number, each in enumerate(asked, 1):
         answers.append(answer(each))
         if not number % size:
-            await asyncio.sleep(0)
+            await next_turn()
     return answers

@@ -7,7 +7,6 @@ names them.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -74,7 +74,7 @@ class TopicPartitionsApi:
         page = DescribeTopicPartitionsResponse(topics=[])
         for number, name in enumerate(names, 1):
             if not number % SLICE:
-                await asyncio.sleep(0)
+                await next_turn()
             is_refused = not may_describe(name)
             if is_refused and not request.topics:
                 continue

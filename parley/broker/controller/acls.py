@@ -32,8 +32,8 @@ def create_acls(image: MetadataImage, wanted: Sequence[AclBinding]) -> Decision[
     ``CHANGES_MAX``.
     """
     check_all_support(SECURITY, image)
-    if len(wanted) > CHANGES_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot add more than {CHANGES_MAX} ACLs in one request.")
+    if (refusal := too_many_acls(len(wanted))) is not None:
+        raise refusal
     added: dict[int, set[AclBinding]] = {}
     outcomes: list[KafkaError | None] = []
     for binding in wanted:
@@ -50,6 +50,13 @@ def create_acls(image: MetadataImage, wanted: Sequence[AclBinding]) -> Decision[
         AclBucketReplaced(number, image.acls.get(number, EMPTY) | bindings) for number, bindings in added.items()
     )
     return Decision(changes, outcomes)
+
+
+def too_many_acls(count: int) -> KafkaError | None:
+    """Return the error for a request that adds so many ACLs, None if they are not too many."""
+    if count <= CHANGES_MAX:
+        return None
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot add more than {CHANGES_MAX} ACLs in one request.")
 
 
 def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Decision[list[AclDeletion]]:

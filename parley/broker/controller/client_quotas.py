@@ -39,10 +39,8 @@ def alter_client_quotas(
     Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read quotas, and POLICY_VIOLATION for too many changes.
     """
     check_all_support(QUOTAS, image)
-    if sum(len(each.quotas) for each in wanted) > CHANGES_MAX:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"A request can change at most {CHANGES_MAX} quotas: send several requests."
-        )
+    if (refusal := too_many_quotas(sum(len(each.quotas) for each in wanted))) is not None:
+        raise refusal
     outcomes: list[KafkaError | None] = []
     replaced: dict[QuotaEntity, dict[str, float]] = {}
     count = len(image.client_quotas)
@@ -69,6 +67,15 @@ def alter_client_quotas(
         if quotas != image.client_quotas.get(entity, {})
     )
     return Decision(() if validate_only else changes, outcomes)
+
+
+def too_many_quotas(count: int) -> KafkaError | None:
+    """Return the error for a request that changes so many quotas, None if they are not too many."""
+    if count <= CHANGES_MAX:
+        return None
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION, f"A request can change at most {CHANGES_MAX} quotas: send several requests."
+    )
 
 
 def _altered(image: MetadataImage, entity: QuotaEntity, wanted: QuotaAlteration) -> dict[str, float]:

@@ -78,7 +78,7 @@ def create_topics(
 ) -> Decision[list[TopicOutcome]]:
     """Create each topic; each outcome has its own error. A request for too many partitions in all creates no topic."""
     wanted = list(wanted)
-    if (refusal := _too_many(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
+    if (refusal := too_many_partitions(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
         return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
@@ -105,7 +105,7 @@ def _asked_partitions(new: NewTopic, defaults: TopicDefaults) -> int:
     return len(new.assignment) or max(0, defaults.partitions if new.partitions == -1 else new.partitions)
 
 
-def _too_many(partitions: int) -> KafkaError | None:
+def too_many_partitions(partitions: int) -> KafkaError | None:
     """Return the error for a request for too many new partitions in all its topics, None if they are not too many."""
     if partitions <= PARTITIONS_MAX:
         return None
@@ -235,7 +235,9 @@ def add_partitions(
     A request for too many partitions in all adds none.
     """
     wanted = list(wanted)
-    if (refusal := _too_many(sum(_asked_increase(image, more) for more in wanted))) is not None:
+    if (
+        refusal := too_many_partitions(sum(asked_increase(image, more.topic, more.total) for more in wanted))
+    ) is not None:
         return Decision((), [TopicOutcome(more.topic, error=refusal) for more in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
@@ -251,9 +253,10 @@ def add_partitions(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
-def _asked_increase(image: MetadataImage, more: NewPartitions) -> int:
-    topic = image.topics.get(more.topic)
-    return 0 if topic is None else max(0, more.total - len(topic.partitions))
+def asked_increase(image: MetadataImage, name: str, total: int) -> int:
+    """Return how many partitions a topic lacks to ``total``; 0 if there is no such topic."""
+    topic = image.topics.get(name)
+    return 0 if topic is None else max(0, total - len(topic.partitions))
 
 
 def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) -> tuple[PartitionState, ...]:

@@ -295,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         self._step(ConnectionEvent.LOSE)
         self._end_login()
         self._client.on_throttle = None
+        self._client.has_disconnected = True
         self._end_throttling()
         self._frames.clear()
         self._sender.close()

@@ -8,7 +8,8 @@ Rules of this module:
 * If a handler raises, the error goes into the response's own error field, and the connection stays. A response without
   such a field ends the connection.
 * A request with very many elements in its arrays is decoded in a thread, and its response is encoded in one: the event
-  loop serves other clients meanwhile. Such a request is work in progress, as if its handler were a coroutine.
+  loop serves other clients meanwhile. Such a request is work in progress, as if its handler were a coroutine. If its
+  API has a ``Division``, it is handled in parts, each in a turn of its own.
 * Nothing here creates tasks, and a request that succeeds logs nothing.
 """
 
@@ -18,10 +19,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
+from parley.broker.network.division import Division, handled_in_parts
 from parley.broker.network.sending import Part
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
@@ -41,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 ON_LOOP_ELEMENTS_MAX: Final = 1000
 """Elements in the arrays of a request that is decoded on the event loop, which takes a few milliseconds."""
+DIVISIBLE_ELEMENTS_MAX: Final = 200
+"""The same for a request that can be divided: handling an element can take longer than decoding it."""
 R = TypeVar("R")
 
 
@@ -57,6 +62,7 @@ class ConnectedClient:
     on_throttle: Callable[[float], None] | None = None
     """Called with the seconds for which the client is not read from (KIP-219); None for clients without a connection
     of their own, whose requests were forwarded."""
+    has_disconnected: bool = False
     on_disconnect: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
     """Called when the connection has ended, by what it is for."""
 
@@ -182,13 +188,26 @@ class SessionExpired(Disconnect):
 class Route:
     """One API that this broker serves: its handler, its message classes and its metrics."""
 
-    __slots__ = ("api_key", "handler", "max_version", "metrics", "min_version", "name", "request", "response")
+    __slots__ = (
+        "api_key",
+        "divisions",
+        "handler",
+        "max_version",
+        "metrics",
+        "min_version",
+        "name",
+        "on_loop_max",
+        "request",
+        "response",
+    )
 
-    def __init__(self, api_key: int, handler: Handler) -> None:
+    def __init__(self, api_key: int, handler: Handler, divisions: tuple[Division, ...] = ()) -> None:
         api = APIS[api_key]
         self.api_key = api_key
         self.name = api.name
         self.handler = handler
+        self.divisions = divisions
+        self.on_loop_max = DIVISIBLE_ELEMENTS_MAX if divisions else ON_LOOP_ELEMENTS_MAX
         self.request: type[Request] = api.request
         self.response: type[Response] = api.response
         self.min_version = api.request.VERSIONS.min
@@ -206,8 +225,12 @@ class Dispatcher:
         monotonic: Callable[[], float],
         throttling: Throttling = UNLIMITED,
         threads: Threads = LOOP_THREADS,
+        divisions: Mapping[int, tuple[Division, ...]] = MappingProxyType({}),
     ) -> None:
-        self.routes = {api_key: Route(api_key, handler) for api_key, handler in sorted(routes.items())}
+        """``divisions`` are how large requests are divided, by API key."""
+        self.routes = {
+            api_key: Route(api_key, handler, divisions.get(api_key, ())) for api_key, handler in sorted(routes.items())
+        }
         self._threads = threads
         self.monotonic = monotonic
         self._throttling = throttling
@@ -257,7 +280,7 @@ class Dispatcher:
                 len(frame),
             )
             try:
-                request, _ = decode_from(route.request, version, frame, header.body_offset, ON_LOOP_ELEMENTS_MAX)
+                request, _ = decode_from(route.request, version, frame, header.body_offset, route.on_loop_max)
             except TooManyElements:
                 return context, self._handle_many(context, route, frame, header.body_offset)
         except Disconnect:
@@ -293,12 +316,12 @@ class Dispatcher:
         return Disconnect("the request could not be read")
 
     async def _handle_many(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
-        """Decode a request with very many elements in a thread, and call its handler."""
+        """Decode a request with very many elements in a thread, and call its handler, for each part if it has some."""
         context.has_many_elements = True
         began = self.monotonic()
         try:
-            request, _ = await self._in_thread(
-                context, lambda: decode_from(route.request, context.api_version, frame, body_offset)
+            request, division, parts = await self._in_thread(
+                context, lambda: _decoded(route, context.api_version, frame, body_offset)
             )
         except Exception as error:
             raise self._unreadable(context.client, context.received_at, error) from error
@@ -306,6 +329,8 @@ class Dispatcher:
         metrics.requests += 1
         metrics.request_bytes += len(frame)
         metrics.queue_seconds += began - context.received_at
+        if division is not None:
+            return await handled_in_parts(context, route.handler, division, request, parts)
         response = route.handler(context, request)
         metrics.local_seconds += self.monotonic() - began
         return await response if asyncio.iscoroutine(response) else response
@@ -436,6 +461,15 @@ class Dispatcher:
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
         return context, self.encode(context, response, received_at)
+
+
+def _decoded(route: Route, version: int, frame: memoryview, body_offset: int) -> tuple[Any, Division | None, list[Any]]:
+    """Decode a request. Returns it, and if it is to be divided, how and into which parts."""
+    request, _ = decode_from(route.request, version, frame, body_offset)
+    for division in route.divisions:
+        if parts := division.parts(request):
+            return request, division, parts
+    return request, None, []
 
 
 def _throttle(context: RequestContext, seconds: float) -> None:

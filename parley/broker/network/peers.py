@@ -236,9 +236,9 @@ def _has_controller_after(epoch: int, image: MetadataImage) -> bool:
 
 def says_not_controller(response: Any) -> bool:
     """True if some part of a response has the error NOT_CONTROLLER."""
-    if isinstance(response, list):
-        return any(map(says_not_controller, response))
     if not isinstance(response, Struct):
         return False
-    values = {each.name: getattr(response, each.name) for each in response.fields()}
-    return values.get("error_code") == ErrorCode.NOT_CONTROLLER or any(map(says_not_controller, values.values()))
+    if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
+        return True
+    lists = [getattr(response, each.name) for each in response.fields() if each.type.kind == "array"]
+    return any(says_not_controller(element) for elements in lists for element in elements or ())

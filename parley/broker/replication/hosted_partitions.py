@@ -134,6 +134,7 @@ class HostedPartitions:
         is_whole = (delta.controller_epoch, delta.version) != (self.image.controller_epoch, self.image.version + 1)
         self._image = image
         added: list[Partition] = []
+        reconfigured: dict[str, None] = {}
         for change in delta.changes:
             match change:
                 case TopicCreated(topic):
@@ -152,8 +153,11 @@ class HostedPartitions:
                     for partition in self:
                         if broker.broker_id in partition.followers:
                             partition.notify_low_watermark()
-                case ConfigReplaced(resource):
-                    self._reconfigure([resource.name] if resource.type == ResourceType.TOPIC else list(self.by_topic))
+                case ConfigReplaced(resource) if resource.type is ResourceType.TOPIC:
+                    reconfigured[resource.name] = None
+                case ConfigReplaced(resource) if resource.type is ResourceType.BROKER:
+                    reconfigured |= dict.fromkeys(self.by_topic)
+        self._reconfigure(reconfigured)
         if added:
             self._start_opening(added, is_new)
 

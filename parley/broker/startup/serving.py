@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from parley.broker.api.divisions import divisions
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.listener import Listener
@@ -69,7 +70,11 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
         environment.undo.callback(each.close)
     handlers = routes(environment, parts, tuple(security.values()))
     dispatcher = Dispatcher(
-        handlers, monotonic=environment.clock.monotonic, throttling=parts.quotas, threads=environment.threads
+        handlers,
+        monotonic=environment.clock.monotonic,
+        throttling=parts.quotas,
+        threads=environment.threads,
+        divisions=divisions(parts.config, parts.metadata),
     )
     dispatcher.serve_only(SERVED_FIRST)
     reload = SecurityReload(tuple(security.values()), parts.config, environment.threads.upkeep)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -116,7 +117,7 @@ def in_turns(steps: Steps[Any]) -> Any:
 
 async def _in_turns(steps: Steps[Any]) -> Any:
     while True:
-        await asyncio.sleep(0)
+        await next_turn()
         try:
             for _ in range(STEPS_PER_TURN):
                 next(steps)

@@ -37,6 +37,7 @@ from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -248,12 +249,12 @@ def _in_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
 
 
 async def _in_more_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
-    await asyncio.sleep(0)
+    await next_turn()
     done = 0
     for size in work:
         done += size
         if done >= ACKNOWLEDGED_IN_A_TURN:
-            await asyncio.sleep(0)
+            await next_turn()
             done = 0
     result = then()
     return await result if asyncio.iscoroutine(result) else result

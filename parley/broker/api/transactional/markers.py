@@ -18,6 +18,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
@@ -93,7 +94,7 @@ class TransactionMarkers:
                     self._append(marker, batch, name, outcome, appended, offsets)
                     number += 1
                     if not number % SLICE:
-                        await asyncio.sleep(0)
+                        await next_turn()
                 topics.append(WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=name, partitions=outcomes))
             results.append(
                 WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)

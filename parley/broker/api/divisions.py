@@ -1,0 +1,168 @@
+"""How the requests of each API are divided into parts: the table that the dispatcher uses.
+
+An API is not in the table if its elements do not fail independently (a fetch session, the partitions of a transaction,
+the assignments of a group), if its request has no list, or if its handler takes turns by itself (Produce, Metadata,
+DescribeTopicPartitions). ``size`` is smaller if an element takes a handler more than some 20 microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from parley.broker.api.authorization.refused_requests import refuse
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.controller.acls import too_many_acls
+from parley.broker.controller.client_quotas import too_many_quotas
+from parley.broker.controller.topics import asked_increase, too_many_partitions
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.division import Division, Level, in_order, named
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages import APIS
+from parley.protocol.messages.acls import CreateAclsRequest
+from parley.protocol.messages.quotas import AlterClientQuotasRequest
+from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
+
+_COSTLY: Final = 100
+"""Elements of a part if each takes some 100 microseconds: the controller stores it, or it has dozens of entries."""
+
+
+_PARTITIONS: Final = named("partitions", "partition_index")
+_INDEXES: Final = named("partition_indexes")
+_RESULTS: Final = in_order("partitions")
+_OFFSETS_OF_A_GROUP: Final = named("topics", "name", "topic_id")
+_SHARE_STATE: Final = Division(
+    (named("topics", "topic_id"), named("partitions", "partition")), (named("results", "topic_id"), _RESULTS)
+)
+
+
+def _of_topics(name: str = "name", below: Level = _PARTITIONS, **options: Any) -> Division:
+    """Return the division of requests for partitions whose response is built like the request."""
+    return Division((named("topics", name), below), (named("topics", name), _RESULTS), **options)
+
+
+def _listed(field: str, into: str, *names: str, **options: Any) -> Division:
+    """Return the division of requests with one list."""
+    return Division((named(field, *names),), (in_order(into),), **options)
+
+
+_DIVISIONS: Final[dict[str, Division | tuple[Division, ...]]] = {
+    # Partitions
+    "ListOffsets": _of_topics(only_reads=True),
+    "OffsetForLeaderEpoch": _of_topics("topic", named("partitions", "partition"), only_reads=True),
+    "DescribeProducers": _of_topics(below=_INDEXES, only_reads=True),
+    "DeleteRecords": _of_topics(),
+    "AlterReplicaLogDirs": Division(
+        (named("dirs", "path"), named("topics", "name"), named("partitions")),
+        (named("results", "topic_name"), _RESULTS),
+    ),
+    "WriteTxnMarkers": Division(
+        (in_order("markers"), named("topics", "name"), _INDEXES),
+        (named("markers", "producer_id"), named("topics", "name"), _RESULTS),
+        size=_COSTLY,
+    ),
+    # What the controller decides
+    "DeleteAcls": Division((in_order("filters"),), (in_order("filter_results"),), size=_COSTLY),
+    "DeleteTopics": (
+        _listed("topics", "responses", "name", "topic_id", size=_COSTLY),
+        _listed("topic_names", "responses", size=_COSTLY),  # before version 6
+    ),
+    "AlterPartitionReassignments": Division(
+        (named("topics", "name"), _PARTITIONS), (named("responses", "name"), _RESULTS)
+    ),
+    "ListPartitionReassignments": _of_topics(below=_INDEXES, only_reads=True),
+    "ElectLeaders": Division(
+        (named("topic_partitions", "topic"), named("partitions")),
+        (named("replica_election_results", "topic"), in_order("partition_result")),
+    ),
+    "DescribeConfigs": Division(
+        (named("resources", "resource_type", "resource_name", needs_all=True),),  # each with its keys
+        (in_order("results"),),
+        size=_COSTLY,
+        only_reads=True,
+    ),
+    "AlterConfigs": _listed("resources", "responses", "resource_type", "resource_name", size=_COSTLY),
+    "IncrementalAlterConfigs": _listed("resources", "responses", "resource_type", "resource_name", size=_COSTLY),
+    "DescribeUserScramCredentials": _listed("users", "results", "name", only_reads=True),
+    "AlterUserScramCredentials": Division(
+        (Level(("deletions", "upsertions"), ("name",)),), (in_order("results"),), size=_COSTLY
+    ),
+    # Groups and transactions
+    "FindCoordinator": _listed("coordinator_keys", "coordinators", only_reads=True),
+    "LeaveGroup": Division((in_order("members"),), (in_order("members"),)),
+    "DescribeGroups": _listed("groups", "groups", only_reads=True),
+    "DeleteGroups": _listed("groups_names", "results"),
+    "ConsumerGroupDescribe": _listed("group_ids", "groups", only_reads=True),
+    "ShareGroupDescribe": _listed("group_ids", "groups", only_reads=True),
+    "StreamsGroupDescribe": _listed("group_ids", "groups", only_reads=True),
+    "OffsetCommit": Division((_OFFSETS_OF_A_GROUP, _PARTITIONS), (_OFFSETS_OF_A_GROUP, _RESULTS)),
+    "TxnOffsetCommit": _of_topics(),
+    "OffsetDelete": _of_topics(),
+    "OffsetFetch": (
+        Division(
+            (named("groups", "group_id"), _OFFSETS_OF_A_GROUP, _INDEXES),
+            (named("groups", "group_id"), _OFFSETS_OF_A_GROUP, _RESULTS),
+            only_reads=True,
+        ),
+        _of_topics(below=_INDEXES, only_reads=True),  # before version 8
+    ),
+    "DescribeTransactions": _listed("transactional_ids", "transaction_states", only_reads=True),
+    "DescribeShareGroupOffsets": Division(
+        (named("groups", "group_id"), named("topics", "topic_name"), named("partitions")),
+        (named("groups", "group_id"), named("topics", "topic_name"), _RESULTS),
+        only_reads=True,
+    ),
+    "AlterShareGroupOffsets": Division(
+        (named("topics", "topic_name"), _PARTITIONS), (named("responses", "topic_name"), _RESULTS)
+    ),
+    "DeleteShareGroupOffsets": _listed("topics", "responses", "topic_name"),
+    "InitializeShareGroupState": _SHARE_STATE,
+    "ReadShareGroupState": replace(_SHARE_STATE, only_reads=True),
+    "WriteShareGroupState": _SHARE_STATE,
+    "DeleteShareGroupState": _SHARE_STATE,
+    "ReadShareGroupStateSummary": replace(_SHARE_STATE, only_reads=True),
+}
+
+
+# --- Requests that are refused as a whole if they change too much ---
+
+
+def _refuses_too_much(config: DynamicConfig, metadata: Metadata) -> dict[str, Division]:
+    def too_many_topics(request: CreateTopicsRequest) -> KafkaError | None:
+        usual = config().num_partitions
+        return too_many_partitions(
+            sum(
+                len(each.assignments) or max(0, usual if each.num_partitions == -1 else each.num_partitions)
+                for each in request.topics
+            )
+        )
+
+    def too_many_more(request: CreatePartitionsRequest) -> KafkaError | None:
+        image = metadata.image
+        return too_many_partitions(sum(asked_increase(image, each.name, each.count) for each in request.topics))
+
+    def too_many_creations(request: CreateAclsRequest) -> KafkaError | None:
+        return too_many_acls(len(request.creations))
+
+    def too_many_alterations(request: AlterClientQuotasRequest) -> KafkaError | None:
+        return too_many_quotas(sum(len(each.ops) for each in request.entries))
+
+    def bounded(field: str, into: str, refusal: Callable[[Any], KafkaError | None], *names: str) -> Division:
+        level = named(field, *names) if names else in_order(field)
+        return Division((level,), (in_order(into),), size=_COSTLY, refusal=refusal, refuse=refuse)
+
+    return {
+        "CreateTopics": bounded("topics", "topics", too_many_topics, "name"),
+        "CreatePartitions": bounded("topics", "results", too_many_more, "name"),
+        "CreateAcls": bounded("creations", "results", too_many_creations),
+        "AlterClientQuotas": bounded("entries", "entries", too_many_alterations),
+    }
+
+
+def divisions(config: DynamicConfig, metadata: Metadata) -> dict[int, tuple[Division, ...]]:
+    """Return how the requests of each API are divided, by API key. The first one counts whose
+    lists a request has."""
+    table = {**_DIVISIONS, **_refuses_too_much(config, metadata)}
+    keys = {api.name: key for key, api in APIS.items()}
+    return {keys[name]: each if isinstance(each, tuple) else (each,) for name, each in table.items()}

@@ -1,0 +1,231 @@
+"""Dividing requests: a request about very many things is handled as several requests about some of them.
+
+A handler walks the lists of its request in one turn of the event loop, and so do its guard, the controller and the
+coordinators. A request may have 65,000 elements. So the dispatcher divides one that has many into parts, which are
+handled one after another, and joins their responses. Handlers, guards and decisions know nothing of it.
+
+That is possible for requests whose elements fail independently, as those of most do. Each API that can be divided has a
+``Division``: the lists whose elements are dealt out, and the lists of the response that are joined. The elements that
+name the same thing stay together in one part, because a handler treats them differently from those named once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from parley.broker.runtime.turns import next_turn
+from parley.protocol.errors import KafkaError
+from parley.protocol.schema import Response
+
+_Group = list[tuple[str, Any]]
+"""Elements that name the same thing, each with the field that has it."""
+_Path = tuple[tuple[str, Any], ...]
+"""The elements that contain a group, from the outermost one on, each with the field that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The lists at one depth of a message.
+
+    ``names`` are the fields by which an element names something; none if the element is a name itself. They are None if
+    no two elements name the same thing. Of elements that name the same thing the first and the last are enough for a
+    handler, unless it ``needs_all``.
+    """
+
+    fields: tuple[str, ...]
+    names: tuple[str, ...] | None
+    needs_all: bool = False
+
+    def key(self) -> Callable[[Any], Hashable]:
+        """Return the function that tells what an element names."""
+        return attrgetter(*self.names) if self.names else lambda element: element
+
+
+def named(field: str, *names: str, needs_all: bool = False) -> Level:
+    """A list of elements that name something, by the fields ``names`` or themselves."""
+    return Level((field,), names, needs_all)
+
+
+def in_order(field: str) -> Level:
+    """A list whose elements do not name anything: the response has their results in the same order."""
+    return Level((field,), None)
+
+
+def _raised(context: Any, request: Any, error: KafkaError) -> Response:
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How the requests of one API are divided, and their responses joined.
+
+    ``request`` and ``response`` are the lists, from the outermost to the innermost ones. A part has ``size`` elements
+    of the innermost lists. A request that only reads is given up when its client has disconnected. ``refusal`` returns
+    the error for a request that is too large as a whole, and ``refuse`` makes the response that reports it.
+    """
+
+    request: tuple[Level, ...]
+    response: tuple[Level, ...]
+    size: int = 500
+    only_reads: bool = False
+    refusal: Callable[[Any], KafkaError | None] = lambda request: None
+    refuse: Callable[[Any, Any, KafkaError], Response] = _raised
+
+    def parts(self, request: Any) -> list[Any]:
+        """Return the requests that together ask for what ``request`` does; none if its lists are empty."""
+        parts: list[_Part] = []
+        for path, group in _groups(request, self.request):
+            if not parts or parts[-1].elements + len(group) > self.size:
+                parts.append(_Part(request, self.request))
+            parts[-1].add(path, group)
+        return [each.message for each in parts]
+
+
+def _groups(struct: Any, levels: tuple[Level, ...]) -> Iterator[tuple[_Path, _Group]]:
+    """Yield the innermost elements, those that name the same thing together, with the elements that contain them."""
+    level, below = levels[0], levels[1:]
+    for group in _alike(struct, level):
+        if not below:
+            yield (), group if level.needs_all or len(group) == 1 else [group[0], group[-1]]
+            continue
+        field, outer = group[0][0], _joined([each for _, each in group], below[0])
+        is_empty = True
+        for path, inner in _groups(outer, below):
+            is_empty = False
+            yield ((field, outer), *path), inner
+        if is_empty:
+            yield (), [(field, outer)]
+
+
+def _alike(struct: Any, level: Level) -> Iterable[_Group]:
+    """Return the elements at a level, those with the same key together, in the order of their first occurrence."""
+    elements = [(field, each) for field in level.fields for each in getattr(struct, field) or ()]
+    if level.names is None:
+        return [[each] for each in elements]
+    key = level.key()
+    groups: dict[Hashable, _Group] = {}
+    for each in elements:
+        groups.setdefault(key(each[1]), []).append(each)
+    return groups.values()
+
+
+def _joined(elements: list[Any], below: Level) -> Any:
+    """Return one element with the lists of several that name the same thing. A null list, which means all, stays."""
+    if len(elements) == 1:
+        return elements[0]
+    joined = copy(elements[0])
+    for field in below.fields:
+        lists = [getattr(each, field) for each in elements]
+        setattr(joined, field, None if None in lists else [item for each in lists for item in each])
+    return joined
+
+
+class _Part:
+    """A request with some elements of another one."""
+
+    def __init__(self, request: Any, levels: tuple[Level, ...]) -> None:
+        self._levels = levels
+        self._open: list[tuple[Any, Any]] = []  # the last element at each level but the innermost, and its copy
+        self.message = _emptied(request, levels[0])
+        self.elements = 0
+
+    def add(self, path: _Path, group: _Group) -> None:
+        into = self.message
+        for depth, (field, outer) in enumerate(path):
+            if depth >= len(self._open) or self._open[depth][0] is not outer:
+                del self._open[depth:]
+                twin = _emptied(outer, self._levels[depth + 1])
+                getattr(into, field).append(twin)
+                self._open.append((outer, twin))
+            into = self._open[depth][1]
+        for field, element in group:
+            getattr(into, field).append(element)
+        self.elements += len(group)
+
+
+def _emptied(struct: Any, level: Level) -> Any:
+    """Return a copy with empty lists at ``level``."""
+    twin = copy(struct)
+    for field in level.fields:
+        if getattr(struct, field) is not None:
+            setattr(twin, field, [])
+    return twin
+
+
+class JoinedResponse:
+    """The response to a divided request, joined from those to its parts."""
+
+    def __init__(self, levels: tuple[Level, ...]) -> None:
+        self._levels = levels
+        self._known: dict[Hashable, Any] = {}
+        self.response: Any = None
+
+    def add(self, part: Response) -> None:
+        """Add the response to the next part: its elements, and the longer throttling time."""
+        if self.response is None:
+            self.response = _emptied(part, self._levels[0])
+        elif (throttled_ms := getattr(part, "throttle_time_ms", 0)) > 0:
+            self.response.throttle_time_ms = max(self.response.throttle_time_ms, throttled_ms)
+        self._join(self.response, part, self._levels, ())
+
+    def _join(self, into: Any, given: Any, levels: tuple[Level, ...], place: tuple[Hashable, ...]) -> None:
+        level, below = levels[0], levels[1:]
+        key_of = level.key()
+        for field in level.fields:
+            elements = getattr(given, field)
+            if not below:
+                getattr(into, field).extend(elements)
+                continue
+            for each in elements:
+                key = (*place, key_of(each))
+                known = self._known.get(key)
+                if known is None:
+                    known = self._known[key] = _emptied(each, below[0])
+                    getattr(into, field).append(known)
+                self._join(known, each, below, key)
+
+
+async def handled_in_parts(
+    context: Any, handler: Callable[[Any, Any], Any], division: Division, request: Any, parts: Iterable[Any]
+) -> Response | None:
+    """Handle the parts of a request one after another, each in a turn of the event loop. Returns the joined response.
+
+    A response that waits for an event does not hold up the next parts. The first error of the whole request ends it.
+    Returns None if the client has disconnected and the request changes nothing.
+    """
+    refusal = division.refusal(request)
+    if refusal is not None:
+        handler = partial(_refused, division, refusal)
+    joined = JoinedResponse(division.response)
+    waiting: list[asyncio.Future[Any]] = []
+    try:
+        for part in parts:
+            await next_turn()
+            if division.only_reads and context.client.has_disconnected:
+                return None
+            response = handler(context, part)
+            while asyncio.iscoroutine(response):
+                response = await response
+            if isinstance(response, asyncio.Future):
+                waiting.append(response)
+            elif getattr(response, "error_code", 0):
+                return response  # type: ignore[no-any-return]
+            else:
+                joined.add(response)
+        for future in waiting:
+            joined.add(await future)
+            await next_turn()
+    finally:
+        for future in waiting:
+            future.cancel()
+    return joined.response  # type: ignore[no-any-return]
+
+
+def _refused(division: Division, error: KafkaError, context: Any, part: Any) -> Response:
+    return division.refuse(context, part, error)

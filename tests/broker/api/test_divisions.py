@@ -1,0 +1,232 @@
+"""Requests about very many things are handled in parts of a bounded size, and are answered as if they were not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from parley import Broker
+from parley.broker.api.divisions import divisions
+from parley.broker.config import BrokerConfig
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.network import division as division_module
+from parley.broker.network.division import Division, JoinedResponse, Level, handled_in_parts
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages import APIS
+from parley.protocol.messages.configs import DescribeConfigsRequest
+from parley.protocol.messages.group_offsets import OffsetDeleteResponse
+from parley.protocol.messages.groups import DeleteGroupsRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.topics import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+)
+from parley.protocol.schema import ZERO_UUID, Struct
+
+OUTER, INNER = 3, 5
+"""Elements in each outer list, and in the innermost one."""
+
+_DIVISIONS = divisions(DynamicConfig(1, BrokerConfig.from_properties({})), Metadata(MetadataImage("test")))
+EACH = [
+    pytest.param(key, each, id=f"{APIS[key].name}-{number}")
+    for key, of_api in _DIVISIONS.items()
+    for number, each in enumerate(of_api)
+]
+
+
+def _renamed(element: Any, names: tuple[str, ...] | None, number: int) -> Any:
+    """Return a copy of an element that names another thing."""
+    if not isinstance(element, Struct):
+        return f"{element}-{number}" if isinstance(element, str) else number
+    twin: Any = element.copy()
+    for name in names or ():
+        value = getattr(twin, name)
+        other = UUID(int=number + 1) if isinstance(value, UUID) else number if isinstance(value, int) else f"n{number}"
+        setattr(twin, name, other)
+    return twin
+
+
+def _widen(struct: Any, levels: tuple[Level, ...]) -> None:
+    """Give each list at ``levels`` several elements that name different things."""
+    level, below = levels[0], levels[1:]
+    types = {each.name: each.type.element for each in struct.fields()}
+    for offset, field in enumerate(level.fields):
+        element = types[field]
+        assert element is not None
+        first = element.struct.blank() if element.struct is not None else "" if element.kind == "str" else 0
+        if below:
+            _widen(first, below)
+        count = OUTER if below else INNER
+        setattr(struct, field, [_renamed(first, level.names, n + offset * count) for n in range(count)])
+
+
+def _large(key: int, levels: tuple[Level, ...]) -> Any:
+    """Return a request whose lists have several elements. Other lists are empty."""
+    message: Any = APIS[key].request.blank()
+    _widen(message, levels)
+    return message
+
+
+def _innermost(struct: Any, levels: tuple[Level, ...]) -> list[Any]:
+    found = [each for field in levels[0].fields for each in getattr(struct, field) or ()]
+    return found if len(levels) == 1 else [each for outer in found for each in _innermost(outer, levels[1:])]
+
+
+@pytest.mark.parametrize(("key", "division"), EACH)
+def test_a_request_is_divided_into_parts_of_a_bounded_size_which_ask_for_the_same(key: int, division: Division) -> None:
+    request = _large(key, division.request)
+    before = request.copy()
+    parts = replace(division, size=2).parts(request)
+    assert request == before, "the parts are copies"
+    asked = _innermost(request, division.request)
+    sizes = [len(_innermost(part, division.request)) for part in parts]
+    assert sizes == [2] * (len(asked) // 2) + [1] * (len(asked) % 2)
+    if all(level.names is not None for level in division.request[:-1]):  # else nothing tells what to join
+        joined = JoinedResponse(division.request)
+        for part in parts:
+            joined.add(part)
+        assert joined.response == request
+
+
+@pytest.mark.parametrize(("key", "division"), EACH)
+def test_the_response_has_the_lists_that_are_joined(key: int, division: Division) -> None:
+    struct: Any = APIS[key].response
+    for level in division.response:
+        declared = {each.name: each for each in struct.fields()}
+        element = next(declared[field].type.element for field in level.fields)
+        assert element is not None
+        struct = element.struct
+        names = {each.name for each in struct.fields()} if struct is not None else set()
+        assert set(level.names or ()) <= names
+
+
+@pytest.mark.parametrize(("key", "division"), EACH)
+async def test_the_loop_has_a_turn_before_each_part(
+    key: int, division: Division, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+
+    async def turn() -> None:
+        events.append("turn")
+
+    def handle(context: Any, part: Any) -> Any:
+        events.append(len(_innermost(part, division.request)))
+        return APIS[key].response.blank()
+
+    monkeypatch.setattr(division_module, "next_turn", turn)
+    small = replace(division, size=2, refusal=lambda request: None)
+    request = _large(key, division.request)
+    context = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
+    assert await handled_in_parts(context, handle, small, request, small.parts(request)) == APIS[key].response.blank()
+    assert events[::2] == ["turn"] * (len(events) // 2)
+    assert max(events[1::2]) == 2
+    assert sum(events[1::2]) == len(_innermost(request, division.request))
+
+    events.clear()
+    context.client.has_disconnected = True
+    await handled_in_parts(context, handle, small, request, small.parts(request))
+    assert (events == ["turn"]) is division.only_reads, "changes go on to their end"
+
+
+async def test_of_elements_that_name_the_same_thing_two_are_enough() -> None:
+    topic = DeleteTopicsRequest.DeleteTopicState
+    request = DeleteTopicsRequest(
+        topics=[topic(name=f"t{n % 2}", topic_id=ZERO_UUID) for n in range(1000)], timeout_ms=1
+    )
+    (part,) = _DIVISIONS[DeleteTopicsRequest.API_KEY][0].parts(request)
+    assert [each.name for each in part.topics] == ["t0", "t0", "t1", "t1"]
+    assert _DIVISIONS[DeleteTopicsRequest.API_KEY][1].parts(request) == []
+
+
+async def test_outer_elements_that_name_the_same_thing_are_joined_and_empty_ones_are_kept() -> None:
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    part = ListOffsetsRequest.ListOffsetsPartition
+    named = [("t", [0]), ("u", []), ("t", [1, 0])]
+    topics = [
+        topic(name=name, partitions=[part(partition_index=n, timestamp=-1) for n in indexes]) for name, indexes in named
+    ]
+    (divided,) = _DIVISIONS[ListOffsetsRequest.API_KEY][0].parts(ListOffsetsRequest(replica_id=-1, topics=topics))
+    assert [(each.name, [p.partition_index for p in each.partitions]) for each in divided.topics] == [
+        ("t", [0, 0, 1]),
+        ("u", []),
+    ]
+
+
+async def test_a_request_that_changes_too_much_is_refused_as_a_whole() -> None:
+    topic = partial(CreateTopicsRequest.CreatableTopic, replication_factor=1, assignments=[], configs=[])
+    topics = [topic(name=f"t{n}", num_partitions=-1 if n else 10_000) for n in range(300)]
+    request = CreateTopicsRequest(topics=topics, timeout_ms=1)
+    (division,) = _DIVISIONS[CreateTopicsRequest.API_KEY]
+    context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
+    response: Any = await handled_in_parts(context, _never_called, division, request, division.parts(request))
+    assert {each.error_code for each in response.topics} == {ErrorCode.POLICY_VIOLATION}
+    assert [each.name for each in response.topics] == [each.name for each in request.topics]
+
+
+def _never_called(context: Any, request: Any) -> Any:
+    raise AssertionError(request)
+
+
+async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_request_ends_it() -> None:
+    partitions = [DeleteRecordsRequest.DeleteRecordsPartition(partition_index=n, offset=1) for n in range(4)]
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=partitions)]
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=1)
+    division = replace(_DIVISIONS[DeleteRecordsRequest.API_KEY][0], size=2)
+    context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
+    waiting: list[asyncio.Future[Any]] = []
+
+    def wait(context: Any, part: Any) -> Any:
+        waiting.append(asyncio.get_running_loop().create_future())
+        if len(waiting) == 2:
+            for number, each in enumerate(waiting):
+                each.set_result(_deleted(number))
+        return waiting[-1]
+
+    response: Any = await handled_in_parts(context, wait, division, request, division.parts(request))
+    assert [[each.partition_index for each in topic.partitions] for topic in response.topics] == [[0, 1]]
+
+    failed = OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
+    calls: list[Any] = []
+
+    def fail(context: Any, part: Any) -> Any:
+        calls.append(part)
+        return failed
+
+    assert await handled_in_parts(context, fail, division, request, division.parts(request)) is failed
+    assert len(calls) == 1
+
+
+def _deleted(index: int) -> DeleteRecordsResponse:
+    result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition_index=index, low_watermark=1)
+    topic = DeleteRecordsResponse.DeleteRecordsTopicResult(name="t", partitions=[result])
+    return DeleteRecordsResponse(topics=[topic])
+
+
+async def test_a_broker_answers_a_divided_request_as_a_whole_one() -> None:
+    """Both with real handlers: what is asked for is missing, so each element has its error."""
+    names = [f"absent-{n}" for n in range(600)]
+    with Broker() as broker:
+        async with Client(broker.bootstrap_servers) as client:
+            resources = [
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=2, resource_name=name, configuration_keys=None
+                )
+                for name in names
+            ]
+            described = await client.send(DescribeConfigsRequest(resources=resources))
+            groups = await client.send(DeleteGroupsRequest(groups_names=names))
+    assert [(each.resource_name, each.error_code) for each in described.results] == [
+        (name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names
+    ]
+    assert [each.group_id for each in groups.results] == names
