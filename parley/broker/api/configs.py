@@ -23,7 +23,7 @@ from parley.broker.config.describe import (
 from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
-from parley.broker.controller.configs import ConfigChange, ConfigOutcome
+from parley.broker.controller.configs import ConfigChange, ConfigOutcome, check_number_of_entries
 from parley.broker.logging.levels import describe_loggers, set_logger_levels
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import check_topic_name
@@ -205,6 +205,7 @@ class ConfigsApi:
 
 def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
     """Read the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
+    check_number_of_entries(len(asked.configs))
     resource = _resource(asked.resource_type, asked.resource_name)
     if resource.type is ResourceType.BROKER_LOGGER:
         raise KafkaError(
@@ -256,6 +257,7 @@ def _keys_wanted(request: DescribeConfigsRequest) -> dict[ResourceKey, set[str] 
 
 
 def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[EntryChange]:
+    check_number_of_entries(len(asked.configs))
     names = [config.name for config in asked.configs]
     if len(set(names)) != len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")

@@ -10,6 +10,7 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
+from parley.broker.api.requested_names import in_slices
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.log_dir_moves import LogDirMoves
@@ -95,12 +96,15 @@ class LogDirsApi:
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
         by_dir: dict[Path, dict[str, list[_Partition]]] = defaultdict(lambda: defaultdict(list))
-        for partition in self._partitions:
+
+        def describe(partition: Partition) -> None:
             if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
                 by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
                 copy, directory = self._logs.copies.in_progress.get((partition.topic, partition.index), (None, None))
                 if copy is not None and directory is not None:
                     by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
+
+        await in_slices(describe, tuple(self._partitions))
         usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)
         return DescribeLogDirsResponse(
             results=[

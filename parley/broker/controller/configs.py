@@ -13,6 +13,17 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 
+ENTRIES_MAX = 1_000
+"""Entries of one resource in a request. There are fewer keys, and the entries of a resource are checked together."""
+
+
+def check_number_of_entries(count: int) -> None:
+    """Raise INVALID_REQUEST if a request has too many entries of one resource."""
+    if count > ENTRIES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"A request can have at most {ENTRIES_MAX} configuration entries of a resource."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics.catalogue.clients import RequestMetrics
-from parley.broker.network.division import Division, handled_in_parts
+from parley.broker.network.division import Divided, Division, divided, handled_in_parts
 from parley.broker.network.sending import Part
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.timed_steps import TimedSteps
@@ -320,7 +320,7 @@ class Dispatcher:
         context.has_many_elements = True
         began = self.monotonic()
         try:
-            request, division, parts = await self._in_thread(
+            request, parts = await self._in_thread(
                 context, lambda: _decoded(route, context.api_version, frame, body_offset)
             )
         except Exception as error:
@@ -329,8 +329,8 @@ class Dispatcher:
         metrics.requests += 1
         metrics.request_bytes += len(frame)
         metrics.queue_seconds += began - context.received_at
-        if division is not None:
-            return await handled_in_parts(context, route.handler, division, request, parts)
+        if parts is not None:
+            return await handled_in_parts(context, route.handler, parts)
         response = route.handler(context, request)
         metrics.local_seconds += self.monotonic() - began
         return await response if asyncio.iscoroutine(response) else response
@@ -463,13 +463,10 @@ class Dispatcher:
         return context, self.encode(context, response, received_at)
 
 
-def _decoded(route: Route, version: int, frame: memoryview, body_offset: int) -> tuple[Any, Division | None, list[Any]]:
-    """Decode a request. Returns it, and if it is to be divided, how and into which parts."""
+def _decoded(route: Route, version: int, frame: memoryview, body_offset: int) -> tuple[Any, Divided | None]:
+    """Decode a request. Returns it, and its parts if it can be divided."""
     request, _ = decode_from(route.request, version, frame, body_offset)
-    for division in route.divisions:
-        if parts := division.parts(request):
-            return request, division, parts
-    return request, None, []
+    return request, divided(request, route.divisions)
 
 
 def _throttle(context: RequestContext, seconds: float) -> None:

@@ -191,21 +191,36 @@ class JoinedResponse:
                 self._join(known, each, below, key)
 
 
-async def handled_in_parts(
-    context: Any, handler: Callable[[Any, Any], Any], division: Division, request: Any, parts: Iterable[Any]
-) -> Response | None:
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A request in parts. ``refusal`` is the error of a request that is too large as a whole."""
+
+    division: Division
+    parts: list[Any]
+    refusal: KafkaError | None = None
+
+
+def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
+    """Divide a request as the first division says whose lists it has; None if there is none. Not on the event loop."""
+    for division in divisions:
+        if parts := division.parts(request):
+            return Divided(division, parts, division.refusal(request))
+    return None
+
+
+async def handled_in_parts(context: Any, handler: Callable[[Any, Any], Any], request: Divided) -> Response | None:
     """Handle the parts of a request one after another, each in a turn of the event loop. Returns the joined response.
 
     A response that waits for an event does not hold up the next parts. The first error of the whole request ends it.
     Returns None if the client has disconnected and the request changes nothing.
     """
-    refusal = division.refusal(request)
-    if refusal is not None:
-        handler = partial(_refused, division, refusal)
+    division = request.division
+    if request.refusal is not None:
+        handler = partial(_refused, division, request.refusal)
     joined = JoinedResponse(division.response)
     waiting: list[asyncio.Future[Any]] = []
     try:
-        for part in parts:
+        for part in request.parts:
             await next_turn()
             if division.only_reads and context.client.has_disconnected:
                 return None

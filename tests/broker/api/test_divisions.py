@@ -18,7 +18,7 @@ from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network import division as division_module
-from parley.broker.network.division import Division, JoinedResponse, Level, handled_in_parts
+from parley.broker.network.division import Divided, Division, JoinedResponse, Level, divided, handled_in_parts
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
@@ -125,17 +125,17 @@ async def test_the_loop_has_a_turn_before_each_part(
         return APIS[key].response.blank()
 
     monkeypatch.setattr(division_module, "next_turn", turn)
-    small = replace(division, size=2, refusal=lambda request: None)
+    small = replace(division, size=2)
     request = _large(key, division.request)
     context = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
-    assert await handled_in_parts(context, handle, small, request, small.parts(request)) == APIS[key].response.blank()
+    assert await handled_in_parts(context, handle, Divided(small, small.parts(request))) == APIS[key].response.blank()
     assert events[::2] == ["turn"] * (len(events) // 2)
     assert max(events[1::2]) == 2
     assert sum(events[1::2]) == len(_innermost(request, division.request))
 
     events.clear()
     context.client.has_disconnected = True
-    await handled_in_parts(context, handle, small, request, small.parts(request))
+    await handled_in_parts(context, handle, Divided(small, small.parts(request)))
     assert (events == ["turn"]) is division.only_reads, "changes go on to their end"
 
 
@@ -167,9 +167,10 @@ async def test_a_request_that_changes_too_much_is_refused_as_a_whole() -> None:
     topic = partial(CreateTopicsRequest.CreatableTopic, replication_factor=1, assignments=[], configs=[])
     topics = [topic(name=f"t{n}", num_partitions=-1 if n else 10_000) for n in range(300)]
     request = CreateTopicsRequest(topics=topics, timeout_ms=1)
-    (division,) = _DIVISIONS[CreateTopicsRequest.API_KEY]
+    request_in_parts = divided(request, _DIVISIONS[CreateTopicsRequest.API_KEY])
+    assert request_in_parts is not None
     context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
-    response: Any = await handled_in_parts(context, _never_called, division, request, division.parts(request))
+    response: Any = await handled_in_parts(context, _never_called, request_in_parts)
     assert {each.error_code for each in response.topics} == {ErrorCode.POLICY_VIOLATION}
     assert [each.name for each in response.topics] == [each.name for each in request.topics]
 
@@ -183,6 +184,7 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
     topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=partitions)]
     request = DeleteRecordsRequest(topics=topics, timeout_ms=1)
     division = replace(_DIVISIONS[DeleteRecordsRequest.API_KEY][0], size=2)
+    parts = Divided(division, division.parts(request))
     context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
     waiting: list[asyncio.Future[Any]] = []
 
@@ -193,7 +195,7 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
                 each.set_result(_deleted(number))
         return waiting[-1]
 
-    response: Any = await handled_in_parts(context, wait, division, request, division.parts(request))
+    response: Any = await handled_in_parts(context, wait, parts)
     assert [[each.partition_index for each in topic.partitions] for topic in response.topics] == [[0, 1]]
 
     failed = OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
@@ -203,7 +205,7 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
         calls.append(part)
         return failed
 
-    assert await handled_in_parts(context, fail, division, request, division.parts(request)) is failed
+    assert await handled_in_parts(context, fail, parts) is failed
     assert len(calls) == 1
 
 
