@@ -275,7 +275,8 @@ async def test_a_long_response_that_was_begun_before_a_change_changes_no_later_o
         world.create(f"t{number:03}")
     context, request = all_topics()
     expected = world.expected(context, request, world.image)
-    long: Any = asyncio.ensure_future(world.api.metadata(context, request))
+    responding: Any = world.api.metadata(context, request)
+    long = asyncio.ensure_future(responding)
     for _ in range(2):
         await asyncio.sleep(0)  # it has settled, and then described the first slice
     assert not long.done()
