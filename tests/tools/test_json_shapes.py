@@ -25,6 +25,7 @@ ELSEWHERE = (
     "transactions describe-producers",
     "transactions find-hanging",
     "acls --list",
+    "balance --holds",
     "delegation-tokens --describe",
 )
 """Commands whose output is checked by their own tests."""
@@ -45,6 +46,7 @@ WORDS = {
     "reassign --list": (),
     "reassign --generate": ("--topics-to-move-json-file", "{topics}", "--broker-list", "{broker}"),
     "reassign --verify": ("--reassignment-json-file", "{moves}", "--preserve-throttles"),
+    "balance --plan": ("--interval", "0"),
     "cluster list-endpoints": (),
     "features describe": (),
     "log-dirs --describe": ("--topic-list", "{topic}"),

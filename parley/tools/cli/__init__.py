@@ -52,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     "delete-records": Command("delete_records", "delete records up to an offset", "kafka-delete-records"),
     "elect-leaders": Command("elect_leaders", "elect leaders of partitions", "kafka-leader-election"),
     "reassign": Command("reassign", "move partitions between brokers and log directories", "kafka-reassign-partitions"),
+    "balance": Command("balance", "balance replicas and leaders over brokers, or empty a broker", ""),
     "cluster": Command("cluster", "show the cluster's id and brokers, unregister a broker", "kafka-cluster"),
     "features": Command("features", "show and change the levels of the cluster's features", "kafka-features"),
     "log-dirs": Command("log_dirs", "show the brokers' log directories and the partitions in them", "kafka-log-dirs"),

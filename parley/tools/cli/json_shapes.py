@@ -24,6 +24,7 @@ _SENT: Final = {
     **_LATENCIES,
 }
 
+_LOADS: Final = dict.fromkeys(("replicas", "leaders", "disk", "bytesIn", "bytesOut"), "integer")
 _PLAN: Final = {
     "version": "integer",
     "partitions": [{**_PARTITION, "replicas": ["integer"], "log_dirs": ["string"]}],
@@ -241,6 +242,26 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             "progress": [{**_PARTITION, "broker": "integer", "bytes": "integer", "ofBytes": "integer"}],
         },
     ),
+    "balance --plan": (
+        "also of --execute; the skew is 0 if all loads are within the tolerance",
+        {
+            "brokers": [{"broker": "integer", "rack": "string|null", "before": _LOADS, "after": _LOADS}],
+            "bytes": "integer",
+            "skew": {"before": "number", "after": "number"},
+            "moves": [
+                {
+                    **_PARTITION,
+                    "before": ["integer"],
+                    "after": ["integer"],
+                    "bytes": "integer",
+                    "reason": "string",
+                }
+            ],
+            "elections": [_PARTITION],
+            "stranded": [{**_PARTITION, "reason": "string"}],
+        },
+    ),
+    "balance --holds": ("", [{**_PARTITION, "leads": "boolean", "bytes": "integer"}]),
     "cluster list-endpoints": (
         "state is fenced or unfenced",
         [{"id": "integer", "host": "string", "port": "integer", "rack": "string|null", "state": "string"}],

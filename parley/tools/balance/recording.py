@@ -1,0 +1,78 @@
+"""A recorded cluster: what the planner knows of it, as JSON, to plan without the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from parley.tools.balance.cluster import Broker, Cluster, Partition
+
+VERSION: Final = 1
+
+
+def as_data(cluster: Cluster) -> dict[str, object]:
+    """The cluster as JSON data."""
+    return {
+        "version": VERSION,
+        "brokers": [asdict(broker) for broker in cluster.brokers],
+        "partitions": [{**asdict(one), "replicas": list(one.replicas)} for one in cluster.partitions],
+    }
+
+
+def from_data(data: object) -> Cluster:
+    """Read what ``as_data`` has made. Raises ValueError if it is something else."""
+    if not isinstance(data, Mapping) or data.get("version") != VERSION:
+        raise ValueError(f"it is no recorded cluster of version {VERSION}")
+    brokers = [_broker(each) for each in _objects(data, "brokers")]
+    partitions = [_partition(each) for each in _objects(data, "partitions")]
+    if len({broker.id for broker in brokers}) < len(brokers):
+        raise ValueError("a broker is in it twice")
+    if len({(one.topic, one.index) for one in partitions}) < len(partitions):
+        raise ValueError("a partition is in it twice")
+    return Cluster(
+        tuple(sorted(brokers, key=lambda one: one.id)),
+        tuple(sorted(partitions, key=lambda one: (one.topic, one.index))),
+    )
+
+
+def _objects(data: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = data.get(name)
+    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+        raise ValueError(f'it has no list of objects "{name}"')
+    return found
+
+
+def _broker(data: Mapping[str, Any]) -> Broker:
+    rack = data.get("rack")
+    if rack is not None and not isinstance(rack, str):
+        raise ValueError("the rack of a broker is no string")
+    sizes = [None if data.get(name) is None else _number(data, name) for name in ("disk", "free")]
+    return Broker(_number(data, "id"), rack, *sizes)
+
+
+def _partition(data: Mapping[str, Any]) -> Partition:
+    topic, replicas = data.get("topic"), data.get("replicas")
+    if not isinstance(topic, str):
+        raise ValueError("a partition has no topic")
+    if not isinstance(replicas, list) or not replicas or not all(type(each) is int for each in replicas):
+        raise ValueError(f"a partition of {topic} has no replicas")
+    if len(set(replicas)) < len(replicas):
+        raise ValueError(f"a partition of {topic} has two replicas on one broker")
+    return Partition(
+        topic,
+        _number(data, "index"),
+        tuple(replicas),
+        _number(data, "leader", -1),
+        _number(data, "size"),
+        _number(data, "bytes_in"),
+        _number(data, "bytes_out"),
+        data.get("is_moving") is True,
+    )
+
+
+def _number(data: Mapping[str, Any], name: str, least: int = 0) -> int:
+    found = data.get(name)
+    if type(found) is not int or not least <= found < 1 << 63:
+        raise ValueError(f'"{name}" must be a whole number of {least} or more, not {found!r:.40}')
+    return found

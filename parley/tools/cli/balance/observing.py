@@ -1,0 +1,125 @@
+"""Get the facts of a cluster for the planner, by Kafka's protocol alone.
+
+Sizes are those of DescribeLogDirs. Rates: the end offsets of all partitions are read twice, and the records between
+them have the average size of the partition's records. Followers fetch what the leader receives; what consumers fetch is
+not in the protocol, so that it counts as one reader: a leader sends what it receives once for each replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from parley.protocol.client import Client
+from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.tools.balance.cluster import Broker, Cluster, Partition
+from parley.tools.cli.cluster_client import TopicPartition, by_topic, check
+from parley.tools.cli.reassign import requests
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST
+
+_AT_ONCE: Final = 2000
+"""The partitions of one request for offsets."""
+Sizes = dict[TopicPartition, dict[int, int]]
+"""The bytes of each replica by broker."""
+
+
+async def observe(client: Client, interval_s: float) -> Cluster:
+    """Get the cluster. Rates are measured over ``interval_s`` seconds; with 0 they are not, and count as 0.
+
+    Raises ``CommandError`` or KafkaError if a broker does not respond.
+    """
+    described = await requests.brokers(client)
+    metadata = (await client.metadata()).topics
+    moving = await requests.ongoing(client)
+    brokers, sizes = await _disks(client, described)
+    leaders = {(topic.name or "", one.partition_index): one.leader_id for topic in metadata for one in topic.partitions}
+    running = {broker.broker_id for broker in described}
+    led = {where: leader for where, leader in leaders.items() if leader in running}
+    rates = await _rates(client, led, sizes, interval_s) if interval_s else {}
+    partitions = []
+    for topic in metadata:
+        check(topic.error_code, doing=f"Topic {topic.name}")
+        for one in topic.partitions:
+            where = (topic.name or "", one.partition_index)
+            replicas = moving[where].target if where in moving else tuple(one.replica_nodes)
+            bytes_in = rates.get(where, 0)
+            size = max(sizes.get(where, {}).values(), default=0)
+            partitions.append(
+                Partition(*where, replicas, one.leader_id, size, bytes_in, bytes_in * len(replicas), where in moving)
+            )
+    return Cluster(tuple(brokers), tuple(sorted(partitions, key=lambda one: (one.topic, one.index))))
+
+
+async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker], Sizes]:
+    """The brokers with their disks, and the sizes of all replicas."""
+    brokers = []
+    sizes: Sizes = {}
+    for one in described:
+        answer = await client.send(DescribeLogDirsRequest(topics=None), node=one.broker_id)
+        check(answer.error_code, doing=f"Broker {one.broker_id}")
+        usable = [directory for directory in answer.results if not directory.error_code]
+        # Directories on the same volume report the same.
+        volumes = {(directory.total_bytes, directory.usable_bytes) for directory in usable}
+        known = bool(volumes) and all(total > 0 for total, _ in volumes)
+        disk, free = (sum(each) for each in zip(*volumes, strict=True)) if known else (None, None)
+        brokers.append(Broker(one.broker_id, one.rack or None, disk, free))
+        for directory in usable:
+            for topic in directory.topics:
+                for found in topic.partitions:
+                    if not found.is_future_key:
+                        held = sizes.setdefault((topic.name, found.partition_index), {})
+                        held[one.broker_id] = found.partition_size
+    return brokers, sizes
+
+
+async def _rates(
+    client: Client, leaders: Mapping[TopicPartition, int], sizes: Sizes, interval_s: float
+) -> dict[TopicPartition, int]:
+    """The bytes per second that are produced to each partition."""
+    loop = asyncio.get_running_loop()
+    earliest = await _offsets(client, leaders, EARLIEST)
+    began, first = loop.time(), await _offsets(client, leaders, LATEST)
+    await asyncio.sleep(interval_s)
+    last = await _offsets(client, leaders, LATEST)
+    took = loop.time() - began
+    found = {}
+    for where in earliest.keys() & first.keys() & last.keys():
+        held = last[where] - earliest[where]
+        size = sizes.get(where, {}).get(leaders[where], 0)
+        if held > 0:
+            found[where] = max(0, round((last[where] - first[where]) * size / held / took))
+    return found
+
+
+async def _offsets(client: Client, leaders: Mapping[TopicPartition, int], timestamp: int) -> dict[TopicPartition, int]:
+    """The offsets at this position; without partitions whose leader has changed."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for where, leader in leaders.items():
+        by_leader.setdefault(leader, []).append(where)
+    found: dict[TopicPartition, int] = {}
+    for leader, partitions in by_leader.items():
+        for begin in range(0, len(partitions), _AT_ONCE):
+            answer = await client.send(_request(partitions[begin : begin + _AT_ONCE], timestamp), node=leader)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    if not one.error_code:
+                        found[topic.name, one.partition_index] = one.offset
+    return found
+
+
+def _request(partitions: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ],
+    )
