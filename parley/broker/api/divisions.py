@@ -15,7 +15,7 @@ from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.acls import too_many_acls
 from parley.broker.controller.client_quotas import too_many_quotas
-from parley.broker.controller.topics import asked_increase, too_many_partitions
+from parley.broker.controller.topics import asked_increase, asked_partitions, too_many_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.division import Division, Level, in_order, named
 from parley.protocol.errors import KafkaError
@@ -132,10 +132,7 @@ def _refuses_too_much(config: DynamicConfig, metadata: Metadata) -> dict[str, Di
     def too_many_topics(request: CreateTopicsRequest) -> KafkaError | None:
         usual = config().num_partitions
         return too_many_partitions(
-            sum(
-                len(each.assignments) or max(0, usual if each.num_partitions == -1 else each.num_partitions)
-                for each in request.topics
-            )
+            sum(asked_partitions(each.assignments, each.num_partitions, usual) for each in request.topics)
         )
 
     def too_many_more(request: CreatePartitionsRequest) -> KafkaError | None:

@@ -6,7 +6,7 @@ its outcome. Later topics of a request see the earlier ones, so two with the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -78,7 +78,11 @@ def create_topics(
 ) -> Decision[list[TopicOutcome]]:
     """Create each topic; each outcome has its own error. A request for too many partitions in all creates no topic."""
     wanted = list(wanted)
-    if (refusal := too_many_partitions(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
+    if (
+        refusal := too_many_partitions(
+            sum(asked_partitions(new.assignment, new.partitions, defaults.partitions) for new in wanted)
+        )
+    ) is not None:
         return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
@@ -101,8 +105,9 @@ def create_topics(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
-def _asked_partitions(new: NewTopic, defaults: TopicDefaults) -> int:
-    return len(new.assignment) or max(0, defaults.partitions if new.partitions == -1 else new.partitions)
+def asked_partitions(assignment: Sized, partitions: int, usual: int) -> int:
+    """Return how many partitions a new topic asks for: those assigned, or a number; -1 stands for ``usual``."""
+    return len(assignment) or max(0, usual if partitions == -1 else partitions)
 
 
 def too_many_partitions(partitions: int) -> KafkaError | None:

@@ -318,10 +318,8 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """True if enough replicas are in sync for ``acks=-1``: at least ``min_in_sync``."""
-        state = self.state
-        in_sync = len(state.isr)
-        return in_sync >= self.log.config.min_insync_replicas or in_sync >= len(state.replicas)
+        """True if enough replicas are in sync for ``acks=-1``."""
+        return len(self.state.isr) >= self.min_in_sync
 
     # --- Writing ---
 
