@@ -40,11 +40,6 @@ class Partition:
     """The bytes per second that the leader sends: to followers and consumers."""
     is_moving: bool = False
 
-    @property
-    def name(self) -> str:
-        """The name as Kafka writes it: ``topic-0``."""
-        return f"{self.topic}-{self.index}"
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

@@ -173,6 +173,7 @@ def _ids(brokers: Iterable[int]) -> str:
 def as_data(cluster: Cluster, plan: Plan, goals: Goals) -> dict[str, object]:
     """The plan for programs."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
+    racks = {broker.id: broker.rack for broker in cluster.brokers}
 
     def loads(load: Sequence[int]) -> dict[str, int]:
         return {str(resource): amount for resource, amount in zip(RESOURCES, load, strict=True)}
@@ -181,7 +182,7 @@ def as_data(cluster: Cluster, plan: Plan, goals: Goals) -> dict[str, object]:
         "brokers": [
             {
                 "broker": broker,
-                "rack": None if before.rack_of.get(broker) == f"broker {broker}" else before.rack_of.get(broker),
+                "rack": racks.get(broker),
                 "before": loads(load),
                 "after": loads(done.loads[broker]),
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from parley.tools.balance.cluster import Cluster
@@ -46,14 +47,23 @@ class Layout:
                 if broker in self.on:
                     self.on[broker].add(number)
         self.costs = {broker: self.shares.cost(broker, self.loads[broker]) for broker in self.ids}
-        self.ranks = [_ranks(cluster, at) for at in range(len(RESOURCES))]
-        """The places of the partitions if they are sorted by the load of their leaders, the highest first."""
         self._leads = [replica_loads(one, leads=True) for one in cluster.partitions]
         self._follows = [replica_loads(one, leads=False) for one in cluster.partitions]
         self.copied = 0
         """The bytes that the moves so far copy."""
         self._room = {one.id: None if one.free is None else int(one.free * _ROOM) for one in self.brokers}
         self._incoming = dict.fromkeys(self.ids, 0)
+
+    @cached_property
+    def ranks(self) -> list[list[int]]:
+        """The places of the partitions if they are sorted by the load of their leaders, the highest first."""
+        return [_ranks(self.cluster, at) for at in range(len(RESOURCES))]
+
+    @cached_property
+    def average_size(self) -> float:
+        """The mean number of bytes of a replica; 1 if all are empty."""
+        partitions = self.cluster.partitions
+        return sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
 
     def move(self, number: int, replicas: tuple[int, ...]) -> None:
         """Give a partition these replicas, the preferred leader first."""

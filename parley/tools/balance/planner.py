@@ -240,7 +240,6 @@ def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, N
 def _single_changes(layout: Layout) -> Iterator[_Change]:
     """The changes of one partition that lower the skew."""
     partitions = layout.cluster.partitions
-    average = sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
     samples = _Samples(layout)
     seen = set()
     for source, target, at in _pairs(layout):
@@ -256,7 +255,7 @@ def _single_changes(layout: Layout) -> Iterator[_Change]:
             else:
                 load = layout.load_of(number, leads=replicas[0] == source)
                 after = exchanged(replicas, source, target)
-                cost = 1 + partitions[number].size / average
+                cost = 1 + partitions[number].size / layout.average_size
             gain = layout.gain(source, target, load)
             if gain < _LEAST_GAIN:
                 continue
@@ -268,7 +267,6 @@ def _single_changes(layout: Layout) -> Iterator[_Change]:
 def _exchanges(layout: Layout) -> Iterator[_Change]:
     """The exchanges of two replicas between two brokers that lower the skew. Looked at if no single change does."""
     partitions = layout.cluster.partitions
-    average = sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
     samples = _Samples(layout, _SWAPS)
     for source, target, at in _pairs(layout):
         for given in samples.of(source, at):
@@ -285,7 +283,7 @@ def _exchanges(layout: Layout) -> Iterator[_Change]:
                 gain = layout.gain(source, target, net)
                 if gain < _LEAST_GAIN:
                     continue
-                cost = 2 + (partitions[given].size + partitions[taken].size) / average
+                cost = 2 + (partitions[given].size + partitions[taken].size) / layout.average_size
                 replicas = (
                     (given, layout.replicas[given], exchanged(layout.replicas[given], source, target)),
                     (taken, layout.replicas[taken], exchanged(layout.replicas[taken], target, source)),

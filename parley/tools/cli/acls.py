@@ -253,18 +253,13 @@ def _check_operations(type: ResourceType, entries: Iterable[_Entry]) -> None:
 
 async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Return the ACLs of the cluster that a filter selects. Raises ``CommandError`` if the cluster refuses."""
-    answer = await _described(client, wanted)
-    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
-    return _bindings(answer)
+    return _bindings(await _described(client, wanted))
 
 
 async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """As ``select``, but none for a client that may not list ACLs: adding one then says which right it lacks."""
     answer = await _described(client, wanted)
-    if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return []
-    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
-    return _bindings(answer)
+    return [] if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else _bindings(answer)
 
 
 async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
@@ -284,6 +279,8 @@ async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
 
 
 def _bindings(answer: DescribeAclsResponse) -> list[AclBinding]:
+    """Return the ACLs of a response. Raises ``CommandError`` if it is an error."""
+    check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
     return [
         AclBinding(
             ResourcePattern(ResourceType(found.resource_type), PatternType(found.pattern_type), found.resource_name),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.tools.cli.cluster_client import TopicPartition, by_leader, by_topic
 
+_AT_ONCE: Final = 2000
+"""The partitions of one request."""
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -29,9 +32,29 @@ async def list_offsets(
     client: Client, wanted: Iterable[TopicPartition], timestamp: int = LATEST
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up a time or position in each partition. Raises ``KafkaError`` if a partition has no leader."""
+    return await list_offsets_of(client, await by_leader(client, wanted), timestamp)
+
+
+async def list_offsets_of(
+    client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int = LATEST
+) -> dict[TopicPartition, FoundOffset]:
+    """Look up a time or position in the partitions that each broker leads."""
     found: dict[TopicPartition, FoundOffset] = {}
-    for node, partitions in (await by_leader(client, wanted)).items():
-        topics = [
+    for node, partitions in led.items():
+        for begin in range(0, len(partitions), _AT_ONCE):
+            answer = await client.send(_request(partitions[begin : begin + _AT_ONCE], timestamp), node=node)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    found[topic.name, one.partition_index] = FoundOffset(
+                        one.offset, one.timestamp, one.leader_epoch, ErrorCode(one.error_code)
+                    )
+    return found
+
+
+def _request(partitions: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
             ListOffsetsRequest.ListOffsetsTopic(
                 name=topic,
                 partitions=[
@@ -40,11 +63,5 @@ async def list_offsets(
                 ],
             )
             for topic, indexes in by_topic(partitions).items()
-        ]
-        answer = await client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
-        for topic in answer.topics:
-            for one in topic.partitions:
-                found[topic.name, one.partition_index] = FoundOffset(
-                    one.offset, one.timestamp, one.leader_epoch, ErrorCode(one.error_code)
-                )
-    return found
+        ],
+    )

@@ -34,8 +34,6 @@ from parley.tools.cli.reassign.throttles import (
 _PAUSE_S: Final = 0.5
 """How often the controller is asked for the moves in progress."""
 _TOPICS_AT_ONCE: Final = 500
-_TOPIC: Final = 2
-_BROKER: Final = 4
 _OWN_SOURCES: Final = (1, 2)
 """The sources of a setting that was made for this topic or broker."""
 
@@ -125,11 +123,11 @@ async def _unthrottle(client: Client) -> bool:
     names = sorted(topic.name or "" for topic in (await client.metadata()).topics)
     topics: dict[str, dict[str, str | None]] = {}
     for begin in range(0, len(names), _TOPICS_AT_ONCE):
-        topics |= await _set_here(client, _TOPIC, names[begin : begin + _TOPICS_AT_ONCE], TOPIC_THROTTLES, None)
+        topics |= await _set_here(client, requests.TOPIC, names[begin : begin + _TOPICS_AT_ONCE], TOPIC_THROTTLES, None)
     brokers: dict[int, dict[str, str | None]] = {}
     for broker in await requests.brokers(client):
         there = await _set_here(
-            client, _BROKER, [str(broker.broker_id)], (LEADER_RATE, FOLLOWER_RATE), broker.broker_id
+            client, requests.BROKER, [str(broker.broker_id)], (LEADER_RATE, FOLLOWER_RATE), broker.broker_id
         )
         brokers |= {int(name): settings for name, settings in there.items()}
     await requests.set_configs(client, topics, brokers)

@@ -8,19 +8,16 @@ not in the protocol, so that it counts as one reader: a leader sends what it rec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from parley.protocol.client import Client
-from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
-from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.tools.balance.cluster import Broker, Cluster, Partition
-from parley.tools.cli.cluster_client import TopicPartition, by_topic, check
+from parley.tools.cli.cluster_client import TopicPartition, check
+from parley.tools.cli.log_dirs import directories
 from parley.tools.cli.reassign import requests
-from parley.tools.cli.topic_offsets import EARLIEST, LATEST
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 
-_AT_ONCE: Final = 2000
-"""The partitions of one request for offsets."""
 Sizes = dict[TopicPartition, dict[int, int]]
 """The bytes of each replica by broker."""
 
@@ -56,10 +53,9 @@ async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker]
     """The brokers with their disks, and the sizes of all replicas."""
     brokers = []
     sizes: Sizes = {}
+    _, directories_of = await directories(client, [one.broker_id for one in described], ())
     for one in described:
-        answer = await client.send(DescribeLogDirsRequest(topics=None), node=one.broker_id)
-        check(answer.error_code, doing=f"Broker {one.broker_id}")
-        usable = [directory for directory in answer.results if not directory.error_code]
+        usable = [directory for directory in directories_of[one.broker_id] if not directory.error_code]
         # Directories on the same volume report the same.
         volumes = {(directory.total_bytes, directory.usable_bytes) for directory in usable}
         known = bool(volumes) and all(total > 0 for total, _ in volumes)
@@ -79,10 +75,13 @@ async def _rates(
 ) -> dict[TopicPartition, int]:
     """The bytes per second that are produced to each partition."""
     loop = asyncio.get_running_loop()
-    earliest = await _offsets(client, leaders, EARLIEST)
-    began, first = loop.time(), await _offsets(client, leaders, LATEST)
+    led: dict[int, list[TopicPartition]] = {}
+    for where, leader in leaders.items():
+        led.setdefault(leader, []).append(where)
+    earliest = await _offsets(client, led, EARLIEST)
+    began, first = loop.time(), await _offsets(client, led, LATEST)
     await asyncio.sleep(interval_s)
-    last = await _offsets(client, leaders, LATEST)
+    last = await _offsets(client, led, LATEST)
     took = loop.time() - began
     found = {}
     for where in earliest.keys() & first.keys() & last.keys():
@@ -93,33 +92,9 @@ async def _rates(
     return found
 
 
-async def _offsets(client: Client, leaders: Mapping[TopicPartition, int], timestamp: int) -> dict[TopicPartition, int]:
+async def _offsets(
+    client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int
+) -> dict[TopicPartition, int]:
     """The offsets at this position; without partitions whose leader has changed."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for where, leader in leaders.items():
-        by_leader.setdefault(leader, []).append(where)
-    found: dict[TopicPartition, int] = {}
-    for leader, partitions in by_leader.items():
-        for begin in range(0, len(partitions), _AT_ONCE):
-            answer = await client.send(_request(partitions[begin : begin + _AT_ONCE], timestamp), node=leader)
-            for topic in answer.topics:
-                for one in topic.partitions:
-                    if not one.error_code:
-                        found[topic.name, one.partition_index] = one.offset
-    return found
-
-
-def _request(partitions: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
-    return ListOffsetsRequest(
-        replica_id=-1,
-        topics=[
-            ListOffsetsRequest.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in by_topic(partitions).items()
-        ],
-    )
+    found = await list_offsets_of(client, led, timestamp)
+    return {where: each.offset for where, each in found.items() if not each.error}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,9 +80,6 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 
-    if "sasl.username" in settings:
-        return True  # librdkafka's own settings of a login cannot be used here
-
     async def check(client: Any) -> bool:
         try:
             await client.version_for(ShareGroupHeartbeatRequest)
@@ -93,7 +90,14 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
         found = (await client.metadata([topic])).topics[0]
         return bool(found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), check)
+    return _asked(settings, check, otherwise=True)
+
+
+def _asked(settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]], *, otherwise: bool) -> bool:
+    """Return the result of ``ask``; ``otherwise`` if there are librdkafka's own settings of a login, unusable here."""
+    if "sasl.username" in settings:
+        return otherwise
+    return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), ask)
 
 
 _AT_THE_END: Final = "latest"
@@ -106,11 +110,7 @@ _BEGINS_AT_THE_END: Final = (
 
 def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
     """Say so if the group will begin at the end of the topic. Says nothing if the client may not ask for that."""
-    if "sasl.username" not in settings and on_cluster(
-        str(settings["bootstrap.servers"]),
-        security_properties(settings),
-        lambda client: _begins_at_the_end(client, group, topic),
-    ):
+    if _asked(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
         print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
 
 

@@ -18,7 +18,8 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.plan import name_of
 from parley.tools.cli.reassign.throttles import Ongoing
 
-_TOPIC, _BROKER = 2, 4
+TOPIC, BROKER = 2, 4
+"""The types of configuration resources."""
 _SET, _DELETE = 0, 1
 _NOT_YET: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -198,9 +199,9 @@ async def set_configs(
             check(result.error_code, result.error_message, doing=f"The settings of {result.resource_name}")
 
     if topics:
-        await alter([resource(_TOPIC, name, each) for name, each in topics.items()], await client.controller())
+        await alter([resource(TOPIC, name, each) for name, each in topics.items()], await client.controller())
     for broker, settings in brokers.items():
-        await alter([resource(_BROKER, str(broker), settings)], broker)
+        await alter([resource(BROKER, str(broker), settings)], broker)
 
 
 def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
