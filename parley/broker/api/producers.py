@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
+from parley.broker.api.metadata import is_legal_topic_name
 from parley.broker.api.requested_names import in_slices, once
 from parley.broker.api.transactions import code_for
 from parley.broker.coordinators.decision import ProducerIdentity
@@ -11,6 +13,7 @@ from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.producers import (
     DescribeProducersRequest,
@@ -29,8 +32,13 @@ class ProducersApi:
     """Handlers of InitProducerId and DescribeProducers."""
 
     def __init__(
-        self, partitions: HostedPartitions, producer_ids: ProducerIds, transactions: TransactionCoordinator
+        self,
+        partitions: HostedPartitions,
+        producer_ids: ProducerIds,
+        transactions: TransactionCoordinator,
+        threads: Threads = LOOP_THREADS,
     ) -> None:
+        self._threads = threads
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._transactions = transactions
@@ -78,13 +86,16 @@ class ProducersApi:
 
     async def _producers(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
         try:
+            if not is_legal_topic_name(topic):
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             partition = self._partitions.find(topic, index)
             partition.check_leader()
-            producers = partition.log.producers.entries
+            frozen = partition.log.producers.frozen()
         except KafkaError as error:
             return DescribeProducersResponse.PartitionResponse(
                 partition_index=index, error_code=error.code, error_message=error.message or None, active_producers=[]
             )
+        producers = await asyncio.get_running_loop().run_in_executor(self._threads.messages, frozen)
         return DescribeProducersResponse.PartitionResponse(
             partition_index=index, active_producers=await in_slices(_described, producers)
         )
@@ -105,6 +116,6 @@ def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
     """Return the identity that the producer has, if it names one. Raises INVALID_REQUEST for half of one."""
     if request.producer_id == NO_PRODUCER_ID and request.producer_epoch == NO_EPOCH:
         return None
-    if request.producer_id < 0 or request.producer_epoch < 0:
+    if request.producer_id == NO_PRODUCER_ID or request.producer_epoch == NO_EPOCH:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return ProducerIdentity(request.producer_id, request.producer_epoch)

@@ -16,8 +16,8 @@ from parley.broker.api.find_coordinator import InternalTopicCreation
 from parley.broker.api.requested_names import in_slices
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.internal_topic import partition_of
+from parley.broker.coordinators.regexes import compiled
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
-from parley.broker.coordinators.transactions.id_pattern import IdPattern
 from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
@@ -30,6 +30,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -58,9 +59,6 @@ BUMPS_EPOCH: Final = 5
 """The first version of EndTxn whose senders take a new epoch after each transaction (KIP-890, part 2)."""
 
 
-LISTED_AT_ONCE: Final = 100
-"""Transactional ids that are matched against a client's pattern before other requests have their turn."""
-
 _Outcome = dict[TopicPartition, ErrorCode]
 _Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None] | None]
 """The partitions of a transaction, with their outcome, or what has it (None: all were added)."""
@@ -77,9 +75,14 @@ class TransactionsApi:
     """Handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and ListTransactions."""
 
     def __init__(
-        self, coordinator: TransactionCoordinator, metadata: Metadata, creation: InternalTopicCreation
+        self,
+        coordinator: TransactionCoordinator,
+        metadata: Metadata,
+        creation: InternalTopicCreation,
+        threads: Threads = LOOP_THREADS,
     ) -> None:
         self._coordinator = coordinator
+        self._threads = threads
         self._metadata = metadata
         self._creation = creation
 
@@ -243,15 +246,18 @@ class TransactionsApi:
             states if request.state_filters else None, frozenset(request.producer_id_filters), request.duration_filter
         )
         try:
-            pattern = None if request.transactional_id_pattern is None else IdPattern(request.transactional_id_pattern)
+            # Kafka takes an empty pattern as none.
+            pattern = request.transactional_id_pattern
+            regex = compiled(pattern, "TransactionalIdPattern") if pattern else None
             found = await self._coordinator.select(filter)
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code, unknown_state_filters=[], transaction_states=[])
+        if regex is not None:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._threads.messages, _matching, regex, found)
         return ListTransactionsResponse(
             unknown_state_filters=[each for each in dict.fromkeys(request.state_filters) if each not in names],
-            transaction_states=[
-                each for each in await in_slices(partial(_listed, pattern), found, LISTED_AT_ONCE) if each is not None
-            ],
+            transaction_states=await in_slices(_listed, found),
         )
 
 
@@ -323,12 +329,13 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return by_topic
 
 
-def _listed(
-    pattern: IdPattern | None, each: tuple[str, Transaction]
-) -> ListTransactionsResponse.TransactionState | None:
+def _matching(regex: Any, found: list[tuple[str, Transaction]]) -> list[tuple[str, Transaction]]:
+    """Return the transactions whose whole id matches. A client decides how long that takes: call it in a thread."""
+    return [each for each in found if regex.fullmatch(each[0]) is not None]
+
+
+def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.TransactionState:
     transactional_id, transaction = each
-    if pattern is not None and not pattern.matches(transactional_id):
-        return None
     return ListTransactionsResponse.TransactionState(
         transactional_id=transactional_id,
         producer_id=transaction.producer_id,

@@ -132,7 +132,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
         partitions, parts.logs, config, environment.tasks, clock.monotonic, parts.replica_directories
     )
     log_dir_moves.start()
-    transactions = TransactionsApi(parts.transactions, metadata, auto_creation)
+    transactions = TransactionsApi(parts.transactions, metadata, auto_creation, threads)
     coordinator_requests = CoordinatorRequests(
         parts.identity.broker_id, metadata, parts.peers, transactions, environment.tasks
     )
@@ -177,7 +177,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
-        ProducersApi(partitions, parts.producer_ids, parts.transactions),
+        ProducersApi(partitions, parts.producer_ids, parts.transactions, threads),
         DeleteRecordsApi(partitions, purgatories.produce),
         TransactionalOffsetsApi(parts.groups, partitions, verifying, metadata, config, clock.wall_ms),
         parts.markers,

@@ -22,6 +22,7 @@ from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.sentinels import NO_PRODUCER_ID
 from parley.storage.log import Log, Origin
 
 Marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -123,6 +124,8 @@ class TransactionMarkers:
         try:
             if topic == TRANSACTIONS_TOPIC:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)  # no transaction ever writes to it
+            if marker.producer_id == NO_PRODUCER_ID:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka's code for a marker of no producer
             partition = self._partitions.find(topic, outcome.partition_index)
             partition.check_leader()
             if topic == OFFSETS_TOPIC:

@@ -20,10 +20,11 @@ async def test_producers_are_described_with_their_transactions(tmp_path: Path) -
     bench.end_transaction("t", 2, epoch=0)
     api = ProducersApi(bench.partitions, None, None)  # type: ignore[arg-type]  # this request needs no other part
     asked = [
-        DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0]) for name in ("t", "followed", "unknown")
+        DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0])
+        for name in ("t", "followed", "unknown", "no/name")
     ]
     response = await api.describe_producers(context(0, api_key=61), DescribeProducersRequest(topics=asked))
-    here, followed, unknown = (topic.partitions[0] for topic in response.topics)
+    here, followed, unknown, illegal = (topic.partitions[0] for topic in response.topics)
     described = {
         each.producer_id: (
             each.producer_epoch,
@@ -37,4 +38,5 @@ async def test_producers_are_described_with_their_transactions(tmp_path: Path) -
     assert described == {1: (3, 1, NOW_MS + 1, -1, 1), 2: (0, 0, NOW_MS, 0, -1)}
     assert followed.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     await bench.tasks.close()

@@ -135,6 +135,8 @@ async def test_each_partition_fails_alone(bench: MarkersBench) -> None:
         ("few", 0): ErrorCode.NOT_ENOUGH_REPLICAS,
         (TRANSACTIONS_TOPIC, 0): ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
+    nobody = await bench.end(marker(("t", 0), producer=-1))
+    assert nobody == [(-1, {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR})], "a marker needs a producer"
 
 
 async def test_old_epochs_are_fenced(bench: MarkersBench) -> None:

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ResolvedRegex
 from parley.broker.coordinators.groups.consumer.group_change import GroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.regexes import compiled
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 
 AGAIN_AFTER_MS: Final = 10_000
 """The shortest time between two matches of a group's expressions, as in Kafka."""
 
-REGEX_MAX: Final = 2_048
-"""The most characters of an expression."""
+FIELD: Final = "SubscribedTopicRegex"
+"""The field of a heartbeat that has the expression."""
 
 REGEXES_MAX: Final = 100
 """The most expressions of a group. The topics of each are kept."""
-
-REGEX_MEMORY_MAX: Final = 1 << 16
-"""The most bytes that RE2 may take for an expression. A larger program is refused as invalid: it would be slow, too."""
 
 TURN_MAX: Final = 1 << 20
 """The most work in one turn of the groups' thread: characters of an expression times characters of topic names.
@@ -38,9 +36,6 @@ TURN_MAX: Final = 1 << 20
 The slowest expression of ``REGEX_MAX`` characters that was found took 27 ms of CPU time for one name of 245 characters,
 which is half a turn, and 270 s for 10,000 such names. Other groups get their turns in between.
 """
-
-COMPILED_MAX: Final = 64
-"""The most expressions that are kept compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,45 +49,6 @@ class RegexUpdate:
 
 
 _NO_UPDATE: Final = RegexUpdate()
-
-
-def _engine() -> Any:
-    """Return the module of RE2. Raises UNKNOWN_SERVER_ERROR if it is not installed."""
-    try:
-        import re2
-    except ImportError as error:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"The broker cannot match regular expressions: install the package google-re2 there ({error}).",
-        ) from error
-    return re2
-
-
-@lru_cache(COMPILED_MAX)
-def compiled(regex: str) -> Any:
-    """Return a compiled expression. Raises INVALID_REGULAR_EXPRESSION, and UNKNOWN_SERVER_ERROR without RE2."""
-    re2 = _engine()
-    if len(regex) > REGEX_MAX:
-        raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex has {len(regex)} characters; at most {REGEX_MAX} are allowed.",
-        )
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = REGEX_MEMORY_MAX
-    try:
-        return re2.compile(regex, options=options)
-    except re2.error as error:
-        raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason_of(error)}.",
-        ) from error
-
-
-def reason_of(error: Exception) -> str:
-    """Return why RE2 refuses an expression, from its ``re2.error``. The library has the reason as bytes."""
-    reason = error.args[0] if error.args else ""
-    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +70,7 @@ def matching(regexes: Iterable[str], names: Iterable[str]) -> Generator[None, No
     work = 0
     for regex in regexes:
         try:
-            matches = compiled(regex).fullmatch
+            matches = compiled(regex, FIELD).fullmatch
         except KafkaError as error:
             if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:
                 raise
@@ -158,7 +114,7 @@ def update_regex(context: RequestContext, before: str | None, now: str | None, c
             is_new = change.subscribers_of(now) == 1
             if is_new:
                 _check_count(change)
-                compiled(now)
+                compiled(now, FIELD)
             update = RegexUpdate(True, now in change.regexes)
         else:
             update = RegexUpdate(True, bool(before))
