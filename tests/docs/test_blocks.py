@@ -71,7 +71,7 @@ _PORT, _METRICS_PORT = "9092", "9464"
 _SHELL = """\
 parley() {
   case "$1 $*" in
-    "version "*|"docs "*|"dump-log "*|*" --help"|*--bootstrap-server*) command parley "$@" ;;
+    "version "*|"docs "*|"doctor "*.properties*|"dump-log "*|*" --help"|*--bootstrap-server*) command parley "$@" ;;
     *) command parley "$@" --bootstrap-server "127.0.0.1:$PARLEY_PORT" ;;
   esac
 }

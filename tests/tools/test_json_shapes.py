@@ -27,6 +27,7 @@ ELSEWHERE = (
     "acls --list",
     "balance --holds",
     "delegation-tokens --describe",
+    "doctor",
 )
 """Commands whose output is checked by their own tests."""
 BY_LINE = ("consume", "dump-log")

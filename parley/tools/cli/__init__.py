@@ -66,6 +66,7 @@ COMMANDS: dict[str, Command] = {
     "registry": Command("registry", "serve schemas of Avro, JSON Schema and Protobuf", "schema-registry-start"),
     "mirror": Command("mirror", "copy topics from one cluster to another", "connect-mirror-maker, kafka-mirror-maker"),
     "load": Command("load", "export topics to files and tables, and import them again", ""),
+    "doctor": Command("doctor", "show what is wrong with a cluster or a broker, and what to do next", ""),
     "check": Command("check", "check that a cluster loses no records while you break it", ""),
     "perf": Command(
         "perf", "measure producer and consumer throughput, and latency", "kafka-*-perf-test, kafka-e2e-latency"

@@ -28,6 +28,7 @@ app = App(
 TOOLS_PAGE: Final = "docs/tools.md"
 STORES_PAGE: Final = "docs/stores.md"
 CHECKS_PAGE: Final = "docs/security-checks.md"
+DOCTOR_PAGE: Final = "docs/doctor.md"
 OPENAPI_FILE: Final = "docs/openapi/connect.json"
 _TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` from docs/measured/ -->\n\n"
 _TABLE_END: Final = "\n<!-- end of measured -->"
@@ -39,7 +40,8 @@ This page is generated from the commands' help texts (`parley docs`).
 
 Flags, output and exit codes are those of Kafka's tools: the exit code is 0 on success and 1 on failure, and 3 if a
 check (`parley security check`, `parley check`) has found nothing, but could not look at everything. Data goes to
-standard output, everything else to standard error. Unlike Kafka's tools, `parley groups`, `parley configs` and
+standard output, everything else to standard error. `parley doctor` exits with 1 for warnings, 2 for errors and 3 if it
+could not examine everything. Unlike Kafka's tools, `parley groups`, `parley configs` and
 `parley dump-log` also exit with 1 if they print an error and continue. The end of this page shows what each command
 prints with `--json`.
 
@@ -57,6 +59,7 @@ with `?` may be missing, and `|` separates alternative types.
 def pages() -> dict[str, str]:
     """The text of every page, by its path below the repository's root."""
     from parley.broker.docs.pages import PAGES
+    from parley.tools.doctor.page import doctor_page
     from parley.tools.security_check.page import security_checks_page
 
     made = {path: make() for path, make in PAGES.items()}
@@ -65,6 +68,7 @@ def pages() -> dict[str, str]:
         TOOLS_PAGE: tools_page(),
         STORES_PAGE: stores_page(),
         CHECKS_PAGE: security_checks_page(),
+        DOCTOR_PAGE: doctor_page(),
         OPENAPI_FILE: openapi_file(),
     }
 

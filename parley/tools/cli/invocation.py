@@ -21,6 +21,10 @@ INCOMPLETE = 3
 INTERRUPTED = 130
 
 
+class Ended(SystemExit):
+    """Ends a command with an exit code of its own; wrong usage ends every command with ``FAILED``."""
+
+
 class CommandError(Exception):
     """The command cannot do its work. The text says why, and what to do."""
 
@@ -36,8 +40,8 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the option parser calls it a failure
             raise end.__context__ from None
-        if end.code in (INCOMPLETE, INTERRUPTED):
-            return int(end.code)
+        if isinstance(end, Ended) or end.code in (INCOMPLETE, INTERRUPTED):
+            return int(end.code or 0)
         return FAILED if end.code not in (0, None) else 0
     return 0
 

@@ -30,6 +30,24 @@ _PLAN: Final = {
     "partitions": [{**_PARTITION, "replicas": ["integer"], "log_dirs": ["string"]}],
 }
 
+_DIAGNOSIS: Final = {
+    "subject": "string",
+    "exitCode": "integer",
+    "checks": "integer",
+    "findings": [
+        {
+            "name": "string",
+            "severity": "string",
+            "text": "string",
+            "since": "string|null",
+            "evidence": ["string"],
+            "next": ["string"],
+            "docs": "string",
+        }
+    ],
+    "notExamined": [{"part": "string", "reason": "string", "failed": "boolean"}],
+}
+
 SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "topics --list": ("the topic names", ["string"]),
     "topics --describe": (
@@ -413,6 +431,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             "bytesPerSec": "integer",
         },
     ),
+    "doctor": ("with `--output json`", _DIAGNOSIS),
     "security check": (
         "open is false if only notes were found, complete if no check failed",
         {

@@ -56,7 +56,9 @@ def subjects_of_cluster(
             if properties.get("security.protocol") in _TLS:
                 address = f"{broker.host}:{broker.port}"
                 try:
-                    certificates[address] = await asyncio.to_thread(_expiry, broker.host, broker.port, properties)
+                    certificates[address] = await asyncio.to_thread(
+                        certificate_expiry, broker.host, broker.port, properties
+                    )
                 except (OSError, ValueError) as error:
                     unchecked.append(Unchecked(f"when the certificate of {address} expires: {error}"))
             subjects.append(
@@ -119,7 +121,7 @@ def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _expiry(host: str, port: int, properties: Mapping[str, str]) -> datetime:
+def certificate_expiry(host: str, port: int, properties: Mapping[str, str]) -> datetime:
     """When the certificate of a listener expires, whatever its authority. Blocks. Raises OSError or ValueError."""
     from cryptography.x509 import load_der_x509_certificate
 

@@ -1,0 +1,134 @@
+"""``parley doctor``: what is wrong with a cluster, or with a broker that does not start, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.common_options import CommandConfig, client_properties
+from parley.tools.cli.invocation import CommandError, Ended, pairs, silence_store_clients
+
+if TYPE_CHECKING:
+    from parley.tools.doctor.findings import Diagnosis
+
+app = App(
+    "Show what is wrong with a cluster, or with a broker that does not start, and what to do next.\n\n"
+    "With --bootstrap-server it examines any Kafka cluster; it knows more of Parley's. With a broker's properties file "
+    "it examines the file, this machine, its log directories and its coordination store. It changes nothing.\n\n"
+    "The exit code is 0 if nothing is wrong, 1 if there are warnings, 2 if there are errors, and 3 if nothing "
+    "wrong was found but not all could be examined. `docs/doctor.md` lists all findings.",
+    examples=[
+        ("parley doctor --bootstrap-server broker1:9092", "a running cluster"),
+        (
+            "parley doctor --bootstrap-server broker1:9092 --config broker.properties",
+            "its coordination store, too, as this machine reaches it",
+        ),
+        ("parley doctor broker.properties", "a broker that does not start, on its machine"),
+        ("parley doctor --bootstrap-server broker1:9092 --output json", "for a program"),
+    ],
+)
+
+
+class Output(Enum):
+    """The forms of the output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.only_command()
+def doctor(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A broker's properties file.")] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", help="A running cluster, instead of a file: host:port,host:port,..."),
+    ] = None,
+    command_config: CommandConfig = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="With --bootstrap-server: a broker's file, to examine its store as well."),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metrics", help="The metrics of a broker: ID=[https://]host:port. Repeatable; found otherwise."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0, max=600, help="Seconds between two looks at groups and reassignments.")
+    ] = 10.0,
+    output: Annotated[Output, typer.Option("--output", help="The form of the output.")] = Output.TEXT,
+) -> None:
+    if (file is None) == (bootstrap_server is None):
+        raise CommandError("Name a broker's properties file, or a running cluster with --bootstrap-server.")
+    silence_store_clients()
+    try:
+        found = (
+            _of_file(file)
+            if file is not None
+            else _of_cluster(bootstrap_server or "", command_config, config, metrics or [], interval)
+        )
+    except CommandError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise Ended(3) from error
+    from parley.tools.doctor.report import as_data, as_text, exit_code
+
+    if output is Output.JSON:
+        print(json.dumps(as_data(found)))
+    else:
+        for line in as_text(found, _paint()):
+            print(line)
+    raise Ended(exit_code(found))
+
+
+def _of_file(file: Path) -> Diagnosis:
+    from parley.tools.doctor.examination import examine_file
+
+    return examine_file(file, progress())
+
+
+def _of_cluster(
+    bootstrap: str, command_config: Path | None, config: Path | None, metrics: list[str], interval: float
+) -> Diagnosis:
+    from parley.tools.doctor.examination import diagnosed, snapshot
+    from parley.tools.doctor.gathering_cluster import Request
+
+    asked = Request(
+        bootstrap,
+        client_properties(command_config),
+        metrics_of(metrics),
+        None if config is None else client_properties(config),
+        interval,
+        progress(),
+    )
+    return diagnosed(snapshot(asked))
+
+
+def metrics_of(texts: list[str]) -> dict[int, str]:
+    """The URLs of brokers' metrics by broker id, from ``ID=host:port``. Raises ``CommandError``."""
+    found = {}
+    for id_, address in pairs(texts, "--metrics").items():
+        if not id_.isdecimal():
+            raise CommandError(f"--metrics takes ID=host:port, such as 1=broker1:9464, not '{id_}={address}'.")
+        found[int(id_)] = address if "://" in address else f"http://{address}"
+    return found
+
+
+def progress() -> Callable[[str], None]:
+    """A function that shows on a terminal what is being examined, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: print(f"examining {text} ...", file=sys.stderr, flush=True)
+
+
+def _paint() -> Callable[[str, str], str]:
+    """A function that colours text on a terminal (https://no-color.org)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return lambda text, colour: text
+    return lambda text, colour: typer.style(text, fg=colour, bold=True)

@@ -1,0 +1,43 @@
+"""Examines a cluster or a properties file: takes the snapshot, and applies the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from parley.protocol.client import Client
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.doctor.facts import Cluster
+from parley.tools.doctor.findings import Diagnosis, diagnose, plural
+from parley.tools.doctor.gathering_cluster import STEP_S, Gathering, Request
+from parley.tools.doctor.gathering_machine import machine_of
+from parley.tools.doctor.table import CHECKS
+
+
+def snapshot(asked: Request) -> Cluster:
+    """Take the snapshot of a cluster. Raises ``CommandError`` if no broker responds."""
+
+    async def take(client: Client) -> Cluster:
+        return await Gathering(client, asked).cluster()
+
+    return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=int(STEP_S * 1000))
+
+
+def diagnosed(found: Cluster) -> Diagnosis:
+    """Apply the checks to a cluster."""
+    kind = "Parley" if found.is_parley else "Apache Kafka"
+    topics = len({each.topic for each in found.partitions})
+    subject = (
+        f"Cluster {found.cluster_id} ({kind}): {plural(len(found.running), 'broker')}, {plural(topics, 'topic')}, "
+        f"{plural(len(found.partitions), 'partition')}"
+    )
+    checks = CHECKS if found.is_parley else [each for each in CHECKS if not each.of_parley]
+    return diagnose(checks, found, subject)
+
+
+def examine_file(path: Path, progress: Callable[[str], None]) -> Diagnosis:
+    """Examine a broker's properties file and this machine. Raises ``CommandError`` if the file cannot be read."""
+    found = machine_of(path, progress)
+    state = f"runs as {found.running}" if found.running else "does not run here"
+    broker = "the broker" if found.broker_id is None else f"broker {found.broker_id}"
+    return diagnose(CHECKS, found, f"{path}: {broker} {state}")

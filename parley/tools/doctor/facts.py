@@ -1,0 +1,344 @@
+"""The snapshot that the checks look at. Nothing in it changes, and nothing here does I/O.
+
+A part that could not be found out is None or empty, and ``missing`` has the reason. Times are aware datetimes, sizes
+bytes, durations seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+TopicPartition = tuple[str, int]
+
+
+class Part(Enum):
+    """What the facts of a check come from."""
+
+    METADATA = "metadata"
+    BROKERS = "the brokers' responses"
+    CONFIGS = "configurations"
+    LOG_DIRS = "log directories"
+    GROUPS = "groups"
+    TRANSACTIONS = "transactions"
+    MOVES = "reassignments"
+    METRICS = "metrics"
+    CERTIFICATES = "certificates"
+    STORE = "coordination store"
+    FILE = "properties file"
+    MACHINE = "this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A part that was not examined, and why. It ``has_failed`` unless the subject simply does not have the part."""
+
+    part: Part
+    reason: str
+    has_failed: bool = True
+
+
+# --- A cluster ---
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """A replica on a broker: its bytes, and how many records it is behind."""
+
+    size: int
+    lag: int
+    is_future: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A log directory as its broker describes it. ``total`` and ``free`` are None if they are unknown."""
+
+    path: str
+    error: str = ""
+    total: int | None = None
+    free: int | None = None
+    replicas: Mapping[TopicPartition, ReplicaSize] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The metrics of a broker: samples by name, each with its labels. ``clock_ahead_s`` is None if unknown."""
+
+    address: str
+    samples: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+    problems: Sequence[str] = ()
+    """What ``/healthz`` reports."""
+    clock_ahead_s: float | None = None
+
+    def of(self, name: str) -> Sequence[tuple[Mapping[str, str], float]]:
+        """The samples with this name."""
+        return self.samples.get(name, ())
+
+    def sum(self, name: str) -> float:
+        """The sum of the samples with this name."""
+        return sum(value for _, value in self.of(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as the cluster knows it, and what it said itself."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+    is_fenced: bool = False
+    error: str = ""
+    """Why it did not respond; empty if it did."""
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    finalized: Mapping[str, int] = field(default_factory=dict)
+    apis: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+    directories: Sequence[Directory] | None = None
+    metrics: Metrics | None = None
+    certificate_expires: datetime | None = None
+
+    @property
+    def address(self) -> str:
+        """The advertised address, as the client sees it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def responds(self) -> bool:
+        """True if the broker runs and responded to this client."""
+        return not self.is_fenced and not self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition: its brokers, the preferred leader first. ``leader`` is -1 if there is none."""
+
+    topic: str
+    index: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The name, as Kafka's tools write it."""
+        return f"{self.topic}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSample:
+    """A group at a moment. ``lags`` has the partitions with committed offsets and a leader."""
+
+    state: str
+    members: int
+    committed: Mapping[TopicPartition, int]
+    lags: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group that had a lag, looked at twice. ``last`` is None if it was gone the second time."""
+
+    name: str
+    first: GroupSample
+    last: GroupSample | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction in a partition that its coordinator will not end."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    start_offset: int
+    last_write: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A reassignment, looked at twice. ``copied`` has the adding replicas that were there both times."""
+
+    topic: str
+    partition: int
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    copied: Mapping[int, tuple[ReplicaSize, ReplicaSize]]
+
+    @property
+    def name(self) -> str:
+        """The name of the partition."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What was found out about a coordination store. ``kind_of_error`` is the name of the exception's class.
+
+    ``members`` are the addresses of each broker with a session. ``cluster_id`` is None if no cluster began there.
+    """
+
+    url: str
+    error: str = ""
+    kind_of_error: str = ""
+    identity: str = ""
+    cluster_id: str | None = None
+    state: str = ""
+    controller: int | None = None
+    members: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    open_s: float = 0.0
+    read_s: float = 0.0
+    """The median time of a read."""
+    clock_ahead_s: float | None = None
+    """How far the clock of the store's server is ahead of this machine's; None if the store does not show it."""
+    keys: Mapping[str, int] = field(default_factory=dict)
+    """The number of keys of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster at a moment."""
+
+    now: datetime
+    bootstrap: Sequence[tuple[str, int]]
+    cluster_id: str | None
+    controller: int
+    """The id of the controller, or -1."""
+    is_parley: bool
+    brokers: Sequence[Broker]
+    partitions: Sequence[Partition]
+    interval_s: float = 0.0
+    """The time between two looks at groups and reassignments."""
+    min_isr: Mapping[str, int] = field(default_factory=dict)
+    """``min.insync.replicas`` of the topics with replicas out of sync."""
+    groups: Sequence[Group] | None = None
+    groups_listed: int = 0
+    hanging: Sequence[OpenTransaction] | None = None
+    moves: Sequence[Move] | None = None
+    store: Store | None = None
+    missing: Sequence[Missing] = ()
+
+    def broker(self, id_: int) -> Broker | None:
+        """The broker with this id; None if the cluster does not know it."""
+        return next((each for each in self.brokers if each.id == id_), None)
+
+    def runs(self, id_: int) -> bool:
+        """True if the cluster says that this broker runs."""
+        broker = self.broker(id_)
+        return broker is not None and not broker.is_fenced
+
+    @property
+    def running(self) -> Sequence[Broker]:
+        """The brokers that run, whether they responded to this client or not."""
+        return [each for each in self.brokers if not each.is_fenced]
+
+
+# --- A broker's properties file, on its machine ---
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of this machine; its command line is cut to a hundred characters."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listener of the file, or ``metrics.listener``. ``key`` is the setting with its address.
+
+    ``error`` says why the address cannot be bound; ``holder`` is the process that has it, if this user may see it.
+    """
+
+    key: str
+    name: str
+    host: str
+    port: int
+    error: str = ""
+    is_taken: bool = False
+    holder: Process | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """An advertised address, and the addresses that its name has here; ``error`` if it has none."""
+
+    name: str
+    host: str
+    port: int
+    resolved: Sequence[str] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A log directory on this machine. ``error`` says why it cannot be used."""
+
+    path: str
+    exists: bool = True
+    error: str = ""
+    is_permission: bool = False
+    total: int = 0
+    free: int = 0
+    inodes: int = 0
+    inodes_free: int = 0
+    cluster_id: str | None = None
+    broker_id: int | None = None
+    store_identity: str | None = None
+    malformed: str = ""
+    holder: Process | None = None
+    """The process that has the directory's lock open."""
+    was_closed_cleanly: bool = False
+    has_logs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The first damaged batch of a segment. ``is_tail`` if nothing but it follows, as after a crash."""
+
+    path: str
+    position: int
+    reason: str
+    is_tail: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The certificate of a listener: when it expires, or why it cannot be read."""
+
+    listener: str
+    expires: datetime | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A broker's properties file, and what is on the machine where the command runs."""
+
+    now: datetime
+    path: str
+    problems: Sequence[tuple[str, str]] = ()
+    """The settings with which a broker does not start: the key, and what is wrong."""
+    unknown: Sequence[tuple[str, str]] = ()
+    """The unknown settings, and the key that is probably meant, or empty."""
+    ignored: Sequence[tuple[str, str]] = ()
+    """The settings without effect or deprecated, and why."""
+    broker_id: int | None = None
+    listeners: Sequence[Listener] = ()
+    advertised: Sequence[Advertised] = ()
+    folders: Sequence[Folder] = ()
+    damage: Sequence[Damage] = ()
+    certificates: Sequence[Certificate] = ()
+    running: Process | None = None
+    """The broker itself, if it runs."""
+    descriptors: int | None = None
+    partitions: int = 0
+    store: Store | None = None
+    missing: Sequence[Missing] = ()

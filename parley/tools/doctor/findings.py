@@ -1,0 +1,124 @@
+"""A row of the table of checks, and what the checks find. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+from typing import Final
+
+from parley.tools.doctor.facts import Cluster, Machine, Missing, Part
+
+PAGE: Final = "docs/doctor.md"
+LISTED: Final = 5
+"""How many things of a kind a finding names."""
+
+
+class Severity(IntEnum):
+    """How bad a finding is. A note does not change the exit code."""
+
+    ERROR = 3
+    WARNING = 2
+    NOTE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check saw: a sentence, the facts behind it, since when, and what to do if the row's advice is not best.
+
+    ``severity`` is that of the row unless it is given.
+    """
+
+    text: str
+    evidence: Sequence[str] = ()
+    since: datetime | None = None
+    next: Sequence[str] = ()
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A row of the table. ``needs`` are the parts without which it cannot decide; ``next`` is what to do.
+
+    ``in_cluster`` looks at a running cluster, ``on_machine`` at a properties file and its machine; a check has one or
+    both. ``of_parley`` is true if it needs what Apache Kafka does not have.
+    """
+
+    name: str
+    severity: Severity
+    asks: str
+    next: Sequence[str]
+    needs: Sequence[Part] = ()
+    in_cluster: Callable[[Cluster], Iterable[Seen]] | None = None
+    on_machine: Callable[[Machine], Iterable[Seen]] | None = None
+    of_parley: bool = False
+
+    @property
+    def link(self) -> str:
+        """The place of the check in the documentation."""
+        return f"{PAGE}#{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong."""
+
+    check: Check
+    seen: Seen
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.seen.severity or self.check.severity
+
+    @property
+    def next(self) -> Sequence[str]:
+        """What to do: commands and sentences, in order."""
+        return self.seen.next or self.check.next
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All findings, the worst first, and what was not examined."""
+
+    subject: str
+    findings: Sequence[Finding]
+    missing: Sequence[Missing]
+    checks: int
+    """How many checks had what they need."""
+
+    def count(self, severity: Severity) -> int:
+        """How many findings are so bad."""
+        return sum(each.severity is severity for each in self.findings)
+
+
+def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) -> Diagnosis:
+    """Apply the checks to the facts."""
+    missing = {each.part for each in facts.missing}
+    found: list[Finding] = []
+    applied = 0
+    for check in checks:
+        seen: Iterable[Seen] | None = None
+        if isinstance(facts, Cluster) and check.in_cluster is not None:
+            seen = check.in_cluster(facts)
+        if isinstance(facts, Machine) and check.on_machine is not None:
+            seen = check.on_machine(facts)
+        if seen is None:
+            continue
+        applied += not missing & set(check.needs)
+        found += [Finding(check, each) for each in seen]
+    found.sort(key=lambda each: -each.severity)
+    return Diagnosis(subject, found, facts.missing, applied)
+
+
+def some(names: Iterable[object], most: int = LISTED) -> str:
+    """The first of these names, and how many more there are."""
+    listed = [str(each) for each in names]
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """The count with its noun: "1 partition", "2 partitions"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,108 @@
+"""Looks at groups, twice, and at open transactions. Brokers that do not respond are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from parley.protocol.client import Client
+from parley.protocol.messages.groups import ListGroupsRequest
+from parley.tools.cli.cluster_client import check
+from parley.tools.cli.groups.describing import describe_one
+from parley.tools.cli.groups.listing import CONSUMER_TYPES
+from parley.tools.cli.transactions.hanging import Scope, find_hanging
+from parley.tools.doctor.facts import Cluster, Group, GroupSample, OpenTransaction
+
+GROUPS_MAX: Final = 500
+"""Groups that are described. Those with members come first: an abandoned group harms no reader."""
+_TIMEOUT_MS: Final = 5_000
+_TRANSACTION_MAX_MS: Final = 900_000
+"""Kafka's default of ``transaction.max.timeout.ms``."""
+
+
+class Groups:
+    """The groups of consumers of a cluster, looked at twice."""
+
+    def __init__(self, client: Client, cluster: Cluster) -> None:
+        self._client = client
+        self._cluster = cluster
+        self.listed = 0
+        """How many groups there are."""
+
+    async def first(self) -> dict[str, GroupSample]:
+        """The groups that have a lag. Raises ``CommandError`` or KafkaError."""
+        names = await self._names()
+        self.listed = len(names)
+        found = {}
+        for name in names[:GROUPS_MAX]:
+            sample = await self._sample(name)
+            if sample is not None and (any(sample.lags.values()) or sample.state not in ("Stable", "Empty")):
+                found[name] = sample
+        return found
+
+    async def last(self, first: Mapping[str, GroupSample]) -> list[Group]:
+        """The same groups, with what they are now."""
+        return [Group(name, sample, await self._sample(name)) for name, sample in first.items()]
+
+    async def _names(self) -> list[str]:
+        """The names of all groups of consumers, the empty ones last."""
+        found = []
+        for broker in self._cluster.running:
+            if not broker.responds:
+                continue
+            version = await self._client.version_for(ListGroupsRequest, node=broker.id)
+            types = [name.lower() for name in CONSUMER_TYPES] if version >= 5 else []
+            request = ListGroupsRequest(states_filter=[], types_filter=types)
+            answer = await self._client.send(request, node=broker.id)
+            check(answer.error_code, doing=f"Broker {broker.id} did not list its groups")
+            found += [
+                (each.group_state == "Empty", each.group_id)
+                for each in answer.groups
+                if each.protocol_type in ("consumer", "")
+            ]
+        return [name for _, name in sorted(found)]
+
+    async def _sample(self, name: str) -> GroupSample | None:
+        group = await describe_one(self._client, name, timeout_ms=_TIMEOUT_MS)
+        if group.error:
+            return None
+        committed = {where: each.offset for where, each in group.committed.items()}
+        lags = {
+            where: max(0, group.end_offsets[where] - offset)
+            for where, offset in committed.items()
+            if where in group.end_offsets
+        }
+        return GroupSample(group.state, len(group.members), committed, lags)
+
+
+async def hanging_transactions(client: Client, cluster: Cluster) -> list[OpenTransaction]:
+    """The transactions that no coordinator will end, in the partitions that the brokers lead.
+
+    Raises ``CommandError`` or KafkaError.
+    """
+    longest = max((_longest(each.settings or {}) for each in cluster.brokers), default=_TRANSACTION_MAX_MS)
+    now_ms = int(cluster.now.timestamp() * 1000)
+    found: dict[tuple[str, int, int], OpenTransaction] = {}
+    for broker in cluster.running:
+        if not broker.responds or not any(each.leader == broker.id for each in cluster.partitions):
+            continue
+        for each in await find_hanging(client, Scope(broker=broker.id), longer_than_ms=longest, now_ms=now_ms):
+            producer = each.producer
+            found[each.topic, each.partition, producer.producer_id] = OpenTransaction(
+                each.topic,
+                each.partition,
+                producer.producer_id,
+                producer.start_offset,
+                datetime.fromtimestamp(producer.last_timestamp_ms / 1000, UTC),
+            )
+    return _sorted(list(found.values()))
+
+
+def _longest(settings: Mapping[str, str]) -> int:
+    text = settings.get("transaction.max.timeout.ms", "")
+    return int(text) if text.isdecimal() else _TRANSACTION_MAX_MS
+
+
+def _sorted(found: Sequence[OpenTransaction]) -> list[OpenTransaction]:
+    return sorted(found, key=lambda each: (each.topic, each.partition, each.producer_id))

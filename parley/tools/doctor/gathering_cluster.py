@@ -1,0 +1,296 @@
+"""Takes the snapshot of a cluster, by Kafka's protocol, the brokers' metrics and the store.
+
+Each step has a time limit, and all have one together, so that a broker that stands still does not hold up the rest.
+A step that fails is noted as missing, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from parley.protocol.client import Client, parse_bootstrap
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.configs import DescribeConfigsRequest
+from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
+from parley.tools.cli.cluster import describe
+from parley.tools.cli.cluster_client import check
+from parley.tools.cli.invocation import CommandError
+from parley.tools.doctor.facts import Broker, Cluster, Directory, Metrics, Missing, Part, Partition, ReplicaSize
+from parley.tools.doctor.gathering_clients import GROUPS_MAX, Groups, hanging_transactions
+from parley.tools.doctor.gathering_http import NoPage
+from parley.tools.doctor.gathering_metrics import metrics_at
+from parley.tools.doctor.gathering_moves import moves_of
+from parley.tools.doctor.gathering_store import store_of
+
+T = TypeVar("T")
+
+STEP_S: Final = 10.0
+_BROKER, _TOPIC = 4, 2
+"""The types of configuration resources."""
+_PARLEYS_KEY: Final = "coordination.url"
+"""A setting that only Parley's brokers have."""
+_EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")
+_TLS: Final = ("SSL", "SASL_SSL")
+_FAILURES: Final = (KafkaError, CommandError, OSError, TimeoutError, ValueError)
+_TOPICS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to examine. ``metrics`` are URLs by broker id; without one, the broker's own setting is used."""
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[int, str] = field(default_factory=dict)
+    store: Mapping[str, str] | None = None
+    """The configuration of a broker, which names the store; None leaves the store out."""
+    interval_s: float = 10.0
+    progress: Callable[[str], None] = lambda text: None
+
+
+class Gathering:
+    """One examination of a cluster. Use ``cluster`` once."""
+
+    def __init__(self, client: Client, asked: Request) -> None:
+        self._client = client
+        self._asked = asked
+        self._missing: list[Missing] = []
+
+    async def cluster(self) -> Cluster:
+        """Take the snapshot. Raises KafkaError or TimeoutError if no broker describes the cluster."""
+        asked = self._asked
+        asked.progress("the cluster and its brokers")
+        async with asyncio.timeout(3 * STEP_S):
+            metadata = await self._client.metadata()
+            described = await self._described()
+        brokers = [
+            Broker(each.broker_id, each.host, each.port, each.rack or None, each.is_fenced)
+            for each in described.brokers
+        ]
+        brokers = list(await asyncio.gather(*(self._asked_itself(each) for each in brokers)))
+        is_parley = any(_PARLEYS_KEY in (each.settings or {}) for each in brokers)
+        self._note_brokers(brokers)
+        brokers = await self._with_metrics(brokers, is_parley)
+        partitions = _partitions(metadata)
+        found = Cluster(
+            datetime.now(UTC),
+            [(each.host, each.port) for each in parse_bootstrap(asked.bootstrap)],
+            described.cluster_id,
+            metadata.controller_id,
+            is_parley,
+            sorted(brokers, key=lambda each: each.id),
+            partitions,
+        )
+        found = await self._with_clients(found)
+        store = await store_of(asked.store, STEP_S) if asked.store is not None else None
+        if asked.store is None and is_parley:
+            self._note(Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False)
+        if not is_parley:
+            self._note(Part.STORE, "Apache Kafka has none", has_failed=False)
+        return replace(found, store=store, missing=tuple(self._missing))
+
+    async def _described(self) -> Any:
+        """Describe the cluster, with its fenced brokers if the brokers can."""
+        try:
+            return await describe(self._client, fenced=True)
+        except CommandError as error:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    def _note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
+        missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
+        if missing not in self._missing:
+            self._missing.append(missing)
+
+    async def _step(self, part: Part, what: str, work: Awaitable[T], limit_s: float = STEP_S) -> T | None:
+        """Do one step within its limit. None, and a note, if it fails."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work
+        except TimeoutError:
+            self._note(part, f"{what}: no response within {limit_s:g} s")
+        except _FAILURES as error:
+            self._note(part, f"{what}: {error}")
+        return None
+
+    # --- Each broker ---
+
+    async def _asked_itself(self, broker: Broker) -> Broker:
+        """The broker with what it says itself; with an error if it does not respond."""
+        if broker.is_fenced:
+            return broker
+        name = f"broker {broker.id}"
+        try:
+            async with asyncio.timeout(STEP_S):
+                request = ApiVersionsRequest(client_software_name="parley-doctor", client_software_version="1")
+                answer = await self._client.send(request, node=broker.id)
+        except TimeoutError:
+            return replace(broker, error=f"no response within {STEP_S:g} s")
+        except (KafkaError, OSError) as error:
+            return replace(broker, error=str(error))
+        settings = await self._step(Part.CONFIGS, name, self._settings(broker.id))
+        directories = await self._step(Part.LOG_DIRS, name, self._directories(broker.id))
+        expires = None
+        if self._asked.properties.get("security.protocol") in _TLS:
+            expires = await self._step(Part.CERTIFICATES, name, self._expiry(broker))
+        return replace(
+            broker,
+            features={each.name: (each.min_version, each.max_version) for each in answer.supported_features},
+            finalized={each.name: each.max_version_level for each in answer.finalized_features},
+            apis={each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
+            settings=settings,
+            directories=directories,
+            certificate_expires=expires,
+        )
+
+    def _note_brokers(self, brokers: Sequence[Broker]) -> None:
+        for each in brokers:
+            if each.error:
+                for part in (Part.CONFIGS, Part.LOG_DIRS):
+                    self._note(part, f"broker {each.id}: {each.error}")
+        if self._asked.properties.get("security.protocol") not in _TLS:
+            self._note(Part.CERTIFICATES, "this client does not use TLS", has_failed=False)
+
+    async def _settings(self, id_: int) -> dict[str, str]:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(id_), configuration_keys=None
+        )
+        answer = await self._client.send(DescribeConfigsRequest(resources=[resource]), node=id_)
+        (result,) = answer.results
+        check(result.error_code, result.error_message)
+        return {each.name: each.value or "" for each in result.configs if not each.is_sensitive}
+
+    async def _directories(self, id_: int) -> list[Directory]:
+        answer = await self._client.send(DescribeLogDirsRequest(topics=None), node=id_)
+        check(answer.error_code)
+        return [_directory(each) for each in answer.results]
+
+    async def _expiry(self, broker: Broker) -> datetime:
+        from parley.tools.security_check.cluster_subjects import certificate_expiry
+
+        return await asyncio.to_thread(certificate_expiry, broker.host, broker.port, self._asked.properties)
+
+    # --- Metrics ---
+
+    async def _with_metrics(self, brokers: Sequence[Broker], is_parley: bool) -> list[Broker]:
+        if not is_parley and not self._asked.metrics:
+            self._note(Part.METRICS, "Apache Kafka has them in JMX, which is not read", has_failed=False)
+            return list(brokers)
+        self._asked.progress("metrics")
+        return list(await asyncio.gather(*(self._with_its_metrics(each) for each in brokers)))
+
+    async def _with_its_metrics(self, broker: Broker) -> Broker:
+        url = self._asked.metrics.get(broker.id) or _metrics_url(broker)
+        if not broker.responds:
+            return broker
+        if not url:
+            reason = (
+                f"broker {broker.id}: its metrics.listener is not set or not reached from here (--metrics names one)"
+            )
+            self._note(Part.METRICS, reason, has_failed=False)
+            return broker
+        try:
+            metrics: Metrics = await asyncio.to_thread(metrics_at, url, STEP_S, self._client.security.tls)
+        except NoPage as error:
+            self._note(Part.METRICS, f"broker {broker.id}: {error}")
+            return broker
+        return replace(broker, metrics=metrics)
+
+    # --- Topics, groups, transactions, reassignments ---
+
+    async def _with_clients(self, cluster: Cluster) -> Cluster:
+        """The cluster with what is looked at twice, and with the settings of topics whose replicas are out of sync."""
+        asked = self._asked
+        asked.progress("groups, transactions and reassignments")
+        shrunk = {each.topic for each in cluster.partitions if len(each.isr) < len(each.replicas)}
+        node = next((each.id for each in cluster.running if each.responds), None)
+        least = await self._step(Part.CONFIGS, "topics", self._min_isr(sorted(shrunk), node)) if shrunk else {}
+        groups = Groups(self._client, cluster)
+        first = await self._step(Part.GROUPS, "groups", groups.first(), 2 * STEP_S)
+        if groups.listed > GROUPS_MAX:
+            self._note(Part.GROUPS, f"{groups.listed - GROUPS_MAX} of {groups.listed} groups", has_failed=False)
+        before = await self._step(Part.MOVES, "reassignments", moves_of(self._client, cluster))
+        hanging = await self._step(
+            Part.TRANSACTIONS, "open transactions", hanging_transactions(self._client, cluster), 2 * STEP_S
+        )
+        if first or before:
+            asked.progress(f"what changes within {asked.interval_s:g} s")
+            await asyncio.sleep(asked.interval_s)
+        last = await self._step(Part.GROUPS, "groups", groups.last(first), 2 * STEP_S) if first is not None else None
+        moves = before and await self._step(
+            Part.MOVES, "reassignments", moves_of(self._client, await self._again(cluster), before)
+        )
+        return replace(
+            cluster,
+            min_isr=least or {},
+            groups=last,
+            groups_listed=groups.listed,
+            hanging=hanging,
+            moves=moves,
+            interval_s=asked.interval_s,
+        )
+
+    async def _again(self, cluster: Cluster) -> Cluster:
+        """The cluster with the log directories of now."""
+
+        async def again(broker: Broker) -> Broker:
+            if not broker.responds:
+                return broker
+            found = await self._step(Part.LOG_DIRS, f"broker {broker.id}", self._directories(broker.id))
+            return replace(broker, directories=found)
+
+        return replace(cluster, brokers=await asyncio.gather(*map(again, cluster.brokers)))
+
+    async def _min_isr(self, topics: Sequence[str], node: int | None) -> dict[str, int]:
+        found = {}
+        for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+            resources = [
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=_TOPIC, resource_name=name, configuration_keys=["min.insync.replicas"]
+                )
+                for name in topics[begin : begin + _TOPICS_AT_ONCE]
+            ]
+            answer = await self._client.send(DescribeConfigsRequest(resources=resources), node=node)
+            for result in answer.results:
+                if not result.error_code:
+                    found[result.resource_name] = int(result.configs[0].value or 1)
+        return found
+
+
+def _partitions(metadata: Any) -> list[Partition]:
+    found = [
+        Partition(
+            topic.name or "", each.partition_index, each.leader_id, tuple(each.replica_nodes), tuple(each.isr_nodes)
+        )
+        for topic in metadata.topics
+        for each in topic.partitions
+    ]
+    return sorted(found, key=lambda each: (each.topic, each.index))
+
+
+def _directory(found: Any) -> Directory:
+    return Directory(
+        found.log_dir,
+        ErrorCode(found.error_code).name if found.error_code else "",
+        found.total_bytes if found.total_bytes > 0 else None,
+        found.usable_bytes if found.usable_bytes >= 0 else None,
+        {
+            (topic.name, each.partition_index): ReplicaSize(each.partition_size, each.offset_lag, each.is_future_key)
+            for topic in found.topics
+            for each in topic.partitions
+        },
+    )
+
+
+def _metrics_url(broker: Broker) -> str:
+    """The URL of a broker's metrics, from its settings; empty if they do not tell."""
+    text = (broker.settings or {}).get("metrics.listener", "")
+    scheme = "https" if text.startswith("https://") else "http"
+    host, separator, port = text.rpartition("//")[2].rpartition(":")
+    if not separator or port == "0":
+        return ""
+    return f"{scheme}://{broker.host if host in _EVERYWHERE else host}:{port}"

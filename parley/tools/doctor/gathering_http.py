@@ -1,0 +1,71 @@
+"""Fetches pages over HTTP, and tells how far the server's clock is ahead. Blocks; run it in a thread."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from base64 import b64encode
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Final
+from urllib.parse import urlsplit
+
+MOST_BYTES: Final = 64 << 20
+_REFUSED: Final = (401, 403, 404)
+
+
+class NoPage(Exception):
+    """A page cannot be read; the text says why, without the password in its address."""
+
+
+def shown(url: str) -> str:
+    """The server's address without its password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> tuple[str, str]:
+    """The body of a page and its Date header, whatever its status, such as the 503 of a broker that is not well.
+
+    Raises ``NoPage`` if the server does not respond, or refuses.
+    """
+    parts = urlsplit(url)
+    request = urllib.request.Request(f"{shown(url)}{parts.path}")
+    if parts.username is not None:
+        login = f"{parts.username}:{parts.password or ''}".encode()
+        request.add_header("Authorization", f"Basic {b64encode(login).decode()}")
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls), _EveryStatus()
+    )
+    try:
+        with opener.open(request, timeout=limit_s) as response:
+            if response.status in _REFUSED:
+                raise NoPage(f"{shown(url)}{parts.path} responds with status {response.status}")
+            return response.read(MOST_BYTES).decode(errors="replace"), response.headers.get("Date", "")
+    except (OSError, ValueError) as error:
+        raise NoPage(f"{shown(url)} does not respond: {error}") from error
+
+
+def unverified_tls() -> ssl.SSLContext:
+    """TLS for a page of which only the time counts, whoever sends it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def clock_ahead(date: str) -> float | None:
+    """How far a Date header that was just received is ahead of this machine's clock, in seconds."""
+    try:
+        return parsedate_to_datetime(date).timestamp() + 0.5 - time()  # it has whole seconds
+    except ValueError:
+        return None
+
+
+class _EveryStatus(urllib.request.HTTPErrorProcessor):
+    """Takes a response with any status."""
+
+    def http_response(self, request, response):  # type: ignore[no-untyped-def]
+        return response
+
+    https_response = http_response

@@ -1,0 +1,195 @@
+"""Takes the snapshot of a broker's properties file and of this machine. It blocks for the disk, and changes nothing.
+
+Only what this user may see is seen: without root's rights, the processes of other users stay unnamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.broker_config import warning_about
+from parley.broker.config.broker_keys import BrokerKeys, base_key
+from parley.broker.config.definition import closest
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.config.retired import why_retired
+from parley.broker.config.store_keys import third_party_keys
+from parley.broker.security.tls.server import server_tls
+from parley.configuration.providers import is_about_providers, read_configuration
+from parley.tools.cli.invocation import CommandError
+from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process, Store
+from parley.tools.doctor.gathering_folders import damage_in, folder_at
+from parley.tools.doctor.gathering_processes import listening_on
+from parley.tools.doctor.gathering_store import store_of
+
+STORE_S: Final = 20.0
+RESOLVE_S: Final = 5.0
+
+
+def machine_of(path: Path, progress: Callable[[str], None] = lambda text: None) -> Machine:
+    """Take the snapshot. Raises ``CommandError`` if the file cannot be read."""
+    try:
+        given = read_configuration(path)
+    except OSError as error:
+        raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise CommandError(f"The file {path} is not a properties file: {error}.") from error
+    unknown, ignored = _warnings(given)
+    config, problems = _config(given)
+    if config is None:
+        reason = "the settings have errors: correct them first, and examine again"
+        missing = [Missing(part, reason) for part in (Part.MACHINE, Part.STORE)]
+        return Machine(datetime.now(UTC), str(path), problems, unknown, ignored, missing=missing)
+    return _with_machine(Machine(datetime.now(UTC), str(path), (), unknown, ignored), config, given, progress)
+
+
+def _config(given: Mapping[str, str]) -> tuple[BrokerConfig | None, list[tuple[str, str]]]:
+    try:
+        return BrokerConfig.from_properties(given), []
+    except ConfigError as error:
+        return None, [(each.key, str(each)) for each in error.problems]
+
+
+def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The unknown settings with what is meant, and those without effect with the reason."""
+    try:
+        keys = {**BrokerKeys.KEYS, **third_party_keys([name for name in given if base_key(name) is None])}
+    except ConfigError:
+        keys = dict(BrokerKeys.KEYS)
+    unknown, ignored = [], []
+    for name in given:
+        text = "" if is_about_providers(name) else warning_about(name, keys)
+        if text and base_key(name) is None and name not in keys and not why_retired(name):
+            unknown.append((name, closest(name, keys) or ""))
+        elif text:
+            ignored.append((name, text))
+    return unknown, ignored
+
+
+def _with_machine(
+    found: Machine, config: BrokerConfig, given: Mapping[str, str], progress: Callable[[str], None]
+) -> Machine:
+    progress("log directories")
+    folders = [folder_at(Path(each)) for each in config.data_dirs]
+    holders = {each.holder for each in folders if each.holder is not None}
+    listeners = list(_listeners(config))
+    running = next((each.holder for each in listeners if each.holder in holders), None)
+    progress("segments")
+    damage, partitions = damage_in(folders, is_running=bool(holders))
+    progress("the coordination store")
+    store = asyncio.run(_store(given, folders, is_running=running is not None))
+    progress("names and certificates")
+    missing = [] if store is not None else [Missing(Part.STORE, _NO_STORE, has_failed=False)]
+    return Machine(
+        found.now,
+        found.path,
+        unknown=found.unknown,
+        ignored=found.ignored,
+        broker_id=_broker_id(config, folders),
+        listeners=listeners,
+        advertised=list(_advertised(config)),
+        folders=folders,
+        damage=damage,
+        certificates=list(_certificates(config)),
+        running=running,
+        descriptors=_descriptors(running),
+        partitions=partitions,
+        store=store,
+        missing=missing,
+    )
+
+
+_NO_STORE: Final = "no broker has used the embedded store yet"
+
+
+async def _store(given: Mapping[str, str], folders: list[Folder], *, is_running: bool) -> Store | None:
+    """The store; None if it is the embedded one of a broker that has never started."""
+    if not is_running and not any(each.cluster_id for each in folders) and not given.get("coordination.url"):
+        return None
+    return await store_of(given, STORE_S)
+
+
+def _broker_id(config: BrokerConfig, folders: list[Folder]) -> int | None:
+    if config.broker_id >= 0:
+        return int(config.broker_id)
+    return next((each.broker_id for each in folders if each.broker_id is not None), None)
+
+
+# --- Addresses ---
+
+
+def _listeners(config: BrokerConfig) -> Iterator[Listener]:
+    for each in config.bound:
+        yield _tried("listeners", each.name, each.host, each.port)
+    if config.metrics_address is not None:
+        yield _tried("metrics.listener", "METRICS", *config.metrics_address)
+
+
+def _tried(key: str, name: str, host: str, port: int) -> Listener:
+    """The listener, after an attempt to bind its address."""
+    if port == 0:
+        return Listener(key, name, host, port)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        holder = listening_on(port)
+        is_taken = holder is not None or error.errno == errno.EADDRINUSE
+        return Listener(key, name, host, port, error.strerror or str(error), is_taken, holder)
+    return Listener(key, name, host, port)
+
+
+def _advertised(config: BrokerConfig) -> Iterator[Advertised]:
+    for each in config.advertised:
+        host = each.host or socket.gethostname()
+        try:
+            found = socket.getaddrinfo(host, each.port or None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            yield Advertised(each.name, host, each.port, error=error.strerror or str(error))
+        else:
+            yield Advertised(each.name, host, each.port, sorted({str(one[4][0]) for one in found}))
+
+
+# --- Certificates and limits ---
+
+
+def _certificates(config: BrokerConfig) -> Iterator[Certificate]:
+    listeners = [*config.bound]
+    if config.metrics_is_tls and config.metrics_address is not None:
+        listeners.append(ListenerAddress("METRICS", "SSL", *config.metrics_address))
+    for each in listeners:
+        if not each.is_tls:
+            continue
+        try:
+            expires = server_tls(each, config).expires_at
+        except (ConfigError, OSError) as error:
+            yield Certificate(f"listener {each.name}", error=str(error).replace("\n", "; "))
+        else:
+            yield Certificate(f"listener {each.name}", datetime.fromtimestamp(expires, UTC))
+
+
+def _descriptors(running: Process | None) -> int | None:
+    """The limit of open files: that of the broker if it runs, else the one with which it would start from here.
+
+    A broker raises its soft limit to the hard one.
+    """
+    if running is not None:
+        with suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{running.pid}/limits").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("Max open files")).split()[-3])
+        return None
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard

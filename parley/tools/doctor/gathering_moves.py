@@ -1,0 +1,38 @@
+"""Looks at the reassignments in progress, twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.protocol.client import Client
+from parley.tools.cli.reassign.requests import ongoing
+from parley.tools.doctor.facts import Cluster, Move, ReplicaSize
+
+
+async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()) -> list[Move]:
+    """The reassignments in progress, with the adding replicas as the brokers' directories have them.
+
+    The second time, ``before`` has the first result: of those moves that are still there, each has both sizes.
+    """
+    earlier = {(each.topic, each.partition): each for each in before}
+    found = []
+    for (topic, index), move in sorted((await ongoing(client)).items()):
+        was = earlier.get((topic, index))
+        if before and was is None:
+            continue
+        copied = {}
+        for id_ in move.adding:
+            size = _size(cluster, id_, topic, index)
+            first = was.copied[id_][0] if was is not None and id_ in was.copied else size
+            if size is not None and first is not None:
+                copied[id_] = (first, size)
+        found.append(Move(topic, index, move.adding, move.removing, copied))
+    return found
+
+
+def _size(cluster: Cluster, broker: int, topic: str, partition: int) -> ReplicaSize | None:
+    known = cluster.broker(broker)
+    for directory in (known.directories if known else None) or ():
+        if (topic, partition) in directory.replicas:
+            return directory.replicas[topic, partition]
+    return None

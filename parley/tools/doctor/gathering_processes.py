@@ -1,0 +1,54 @@
+"""Which process of this machine listens on a port, or has a file open, as /proc shows it (Linux)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from parley.tools.doctor.facts import Process
+
+COMMAND_MAX: Final = 100
+_LISTEN: Final = "0A"
+
+
+def listening_on(port: int) -> Process | None:
+    """The process that listens on a TCP port; None if there is none, or this user may not see it."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    return _with_open(wanted) if wanted else None
+
+
+def having_open(path: Path) -> Process | None:
+    """A process that has a file open; None if there is none, or this user may not see it."""
+    return _with_open({str(path.resolve())})
+
+
+def _inodes(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+                    yield words[9]
+
+
+def _with_open(targets: set[str]) -> Process | None:
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        with suppress(OSError):
+            for entry in os.scandir(f"/proc/{name}/fd"):
+                with suppress(OSError):
+                    if os.readlink(entry.path) in targets:
+                        return Process(int(name), _command(name))
+    return None
+
+
+def _command(pid: str) -> str:
+    """The program and its first words. Settings on a command line may be secret, so only plain words are shown."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return " ".join(word for word in words if word and "=" not in word)[:COMMAND_MAX]
+    return ""

@@ -1,0 +1,120 @@
+"""Generates docs/doctor.md: an example, the table of findings, and a section for each finding, which it links to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.tools.doctor.findings import Check
+from parley.tools.doctor.report import ERRORS, HEALTHY, UNKNOWN, WARNINGS
+from parley.tools.doctor.table import CHECKS
+
+_INTRODUCTION: Final = f"""\
+# The doctor
+
+`make docs` generates this page from the table in `parley/tools/doctor/table.py`. A test types the commands.
+
+`parley doctor` says what is wrong with a cluster, or with a broker that does not start, and what to do next. It changes
+nothing. `parley support-bundle` collects the same facts for somebody else to look at.
+
+| exit code | meaning |
+|---|---|
+| {HEALTHY} | nothing is wrong |
+| {WARNINGS} | there are warnings |
+| {ERRORS} | there are errors |
+| {UNKNOWN} | nothing wrong was found, but not all could be examined, such as a broker that does not respond |
+
+As with all commands, wrong options end it with 1. `--output json` is for programs: each finding has a name, which never
+changes, the severity, a sentence, since when if that can be known, the evidence, what to do next, and a link to this
+page.
+
+## An example
+
+A running broker is examined by Kafka's protocol. What belongs to Parley alone, such as its metrics, is found as well:
+
+```console
+$ parley start
+...
+$ parley doctor --bootstrap-server 127.0.0.1:9092
+Cluster ... (Parley): 1 broker, 0 topics, 0 partitions
+Not examined
+certificates: this client does not use TLS
+coordination store: name a broker's properties file with --config to examine it
+Healthy: ... checks.
+```
+
+A second broker does not start. Its file has a misspelt key, and the port of the first broker:
+
+```console
+$ echo 'listeners=PLAINTEXT://127.0.0.1:9092' > second.properties
+$ echo 'log.dirs=second-data' >> second.properties
+$ echo 'log.retention.hour=24' >> second.properties
+$ parley doctor second.properties || echo "exit code $?"
+second.properties: the broker does not run here
+Errors
+port-taken: port 9092 of PLAINTEXT is taken by process ...
+seen bind(127.0.0.1:9092): Address already in use
+next stop it (kill ...), or give PLAINTEXT another port in listeners
+docs docs/doctor.md#port-taken
+Warnings
+config-unknown-key: log.retention.hour is not a key of the configuration: is log.retention.hours meant?
+seen second.properties
+next rename log.retention.hour to log.retention.hours in second.properties
+docs docs/doctor.md#config-unknown-key
+Not examined
+coordination store: no broker has used the embedded store yet
+1 error, 1 warning.
+exit code 2
+```
+
+## A cluster
+
+`parley doctor --bootstrap-server` examines any Kafka cluster, as a client that may describe brokers, topics, groups and
+transactions (`--command-config`). It reads the brokers' metrics if their configuration has a `metrics.listener` with a
+port that this machine reaches; `--metrics ID=host:port` names another address, with `https://` and `user:password@` if
+needed. `--config broker.properties` adds the coordination store, as this machine reaches it.
+
+Each step has a limit of 10 seconds, so a broker that stands still is a finding and does not hold up the rest. Groups
+with a lag and reassignments are looked at twice, `--interval` seconds apart (10). The interval should be longer than
+`auto.commit.interval.ms` of the consumers (5 seconds unless set): otherwise a group may seem stuck. Of more than 500
+groups, 500 are described.
+
+Of Apache Kafka the doctor does not know what its brokers show in JMX only, and there is no coordination store: the
+checks marked "Parley" below are left out.
+
+## A broker on this machine
+
+`parley doctor broker.properties` examines the file and this machine, whether the broker runs or not: the settings, the
+ports, the log directories, the newest 256 MiB of the segments, the certificates, the limit of open files, the names in
+`advertised.listeners`, and the store. Run it as the broker's user: it then meets the same permissions. Only root sees
+the processes of other users.
+
+## Findings
+
+| finding | severity | question | in a cluster | of a file |
+|---|---|---|---|---|
+"""
+
+
+def doctor_page() -> str:
+    """Return the whole page, as Markdown."""
+    rows = [
+        f"| [`{row.name}`](#{row.name}) | {row.severity.name.lower()} | {row.asks} | {_where(row)} |" for row in CHECKS
+    ]
+    return _INTRODUCTION + "\n".join(rows) + "\n" + "".join(map(_section, CHECKS))
+
+
+def _where(row: Check) -> str:
+    cluster = "" if row.in_cluster is None else "Parley" if row.of_parley else "yes"
+    return f"{cluster} | {'yes' if row.on_machine is not None else ''}"
+
+
+def _section(row: Check) -> str:
+    needs = ", ".join(part.value for part in row.needs)
+    steps = "\n".join(f"* {_step(each)}" for each in row.next)
+    return f"\n### {row.name}\n\n{row.asks} From: {needs}. What to do:\n\n{steps}\n"
+
+
+def _step(text: str) -> str:
+    """A step; a command is shown as code."""
+    command, comma, rest = text.partition(", ")
+    return f"`{command}`{comma}{rest}" if command.startswith("parley ") else text

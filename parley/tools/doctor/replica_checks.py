@@ -1,0 +1,285 @@
+"""Checks of a cluster's brokers and partitions: what runs, what is in sync, what leads, what moves. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+from typing import Final
+
+from parley.tools.doctor.facts import Broker, Cluster, Partition
+from parley.tools.doctor.findings import Seen, plural, some
+
+INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+FACTOR_WANTED: Final = 3
+SKEWED: Final = 1.5
+"""A broker leads too many partitions if it leads so many times its share."""
+SKEW_PARTITIONS_MIN: Final = 10
+
+
+def is_local(host: str) -> bool:
+    """True if only this machine reaches the host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in ("localhost", "localhost.localdomain")
+
+
+# --- Brokers and the controller ---
+
+
+def down(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers that hold replicas and do not run."""
+    held = Counter(id_ for each in cluster.partitions for id_ in each.replicas)
+    known = {each.id for each in cluster.brokers}
+    for id_ in sorted(held.keys() | known):
+        if cluster.runs(id_):
+            continue
+        broker = cluster.broker(id_)
+        last = [each.name for each in cluster.partitions if id_ in each.replicas and len(_running(cluster, each)) == 1]
+        text = f"broker {id_} does not run; it has replicas of {plural(held[id_], 'partition')}"
+        if last:
+            text += f", and of {len(last):,} of them only one replica is left that runs"
+        evidence = [
+            f"the cluster lists broker {id_} as fenced" if broker else f"the cluster does not list broker {id_}"
+        ]
+        evidence += [f"one replica runs: {some(last)}"] if last else []
+        yield Seen(text, evidence)
+
+
+def _running(cluster: Cluster, partition: Partition) -> Sequence[int]:
+    return [id_ for id_ in partition.replicas if cluster.runs(id_)]
+
+
+def silent(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers that run, says the cluster, and do not respond to this client."""
+    for broker in cluster.running:
+        if broker.error and not (is_local(broker.host) and _is_elsewhere(cluster)):
+            yield Seen(f"broker {broker.id} at {broker.address} does not respond to this client", [broker.error])
+
+
+def localhost(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers that tell clients of other machines to connect to themselves."""
+    several = len({each.port for each in cluster.running}) < len(cluster.running)
+    for broker in cluster.running:
+        if is_local(broker.host) and (_is_elsewhere(cluster) or several):
+            reached = some(f"{host}:{port}" for host, port in cluster.bootstrap)
+            yield Seen(
+                f"broker {broker.id} advertises {broker.address}: clients on other machines connect to themselves",
+                [f"this client reached the cluster at {reached}"],
+            )
+
+
+def _is_elsewhere(cluster: Cluster) -> bool:
+    """True if this client reached the cluster at an address that is not only this machine's."""
+    return not all(is_local(host) for host, _ in cluster.bootstrap)
+
+
+def no_controller(cluster: Cluster) -> Iterator[Seen]:
+    """No broker is the controller."""
+    if cluster.controller < 0:
+        yield Seen(
+            "no broker is the controller: no leader is elected, and no topic or setting can be changed",
+            [f"brokers that respond: {some(each.id for each in cluster.brokers if each.responds) or 'none'}"],
+        )
+
+
+def mixed_versions(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers of different releases."""
+    groups: dict[object, list[int]] = {}
+    for broker in cluster.running:
+        if broker.apis:
+            what = (tuple(sorted(broker.apis.items())), tuple(sorted(broker.features.items())))
+            groups.setdefault(what, []).append(broker.id)
+    if len(groups) > 1:
+        alike = " and ".join(f"broker {some(ids)}" for ids in groups.values())
+        yield Seen(
+            f"the brokers run different releases, which are those of {alike}",
+            ["their APIs or supported features (ApiVersions) differ"],
+        )
+
+
+def not_finalized(cluster: Cluster) -> Iterator[Seen]:
+    """Features whose level is below what every broker supports."""
+    running = [each for each in cluster.running if each.features]
+    if not running:
+        return
+    behind = []
+    for name in sorted(set.intersection(*(set(each.features) for each in running))):
+        supported = min(each.features[name][1] for each in running)
+        level = running[0].finalized.get(name, 0)
+        if level < supported:
+            behind.append((name, level, supported))
+    if behind:
+        yield Seen(
+            "features are not at the level that all brokers support: " + some(name for name, _, _ in behind),
+            [f"{name}: level {level}, supported {supported}" for name, level, supported in behind],
+            next=[f"parley features upgrade --feature {name}={supported}" for name, _, supported in behind],
+        )
+
+
+# --- Replicas ---
+
+
+def offline(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions without a leader."""
+    found = [each for each in cluster.partitions if each.leader < 0]
+    if found:
+        missing = sorted({id_ for each in found for id_ in each.replicas if not cluster.runs(id_)})
+        why = f"; of their brokers, {some(missing)} do not run" if missing else ""
+        yield Seen(
+            f"no replica leads {plural(len(found), 'partition')}: reads and writes fail{why}",
+            [f"without a leader: {some(each.name for each in found)}"],
+        )
+
+
+def shrunk(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions with replicas out of sync, by the broker that is why."""
+    why: dict[int, list[Partition]] = {}
+    moving = {(each.topic, each.partition): set(each.adding) for each in cluster.moves or ()}
+    for each in cluster.partitions:
+        adding = moving.get((each.topic, each.index), set())
+        for id_ in set(each.replicas) - set(each.isr) - adding:
+            why.setdefault(id_, []).append(each)
+    for id_, partitions in sorted(why.items()):
+        broker = cluster.broker(id_)
+        reason = "it does not run"
+        if broker is not None and not broker.is_fenced:
+            reason = f"it does not respond to this client: {broker.error}" if broker.error else "it runs, and is behind"
+        yield Seen(
+            f"broker {id_} is missing in the ISR of {plural(len(partitions), 'partition')}: {reason}",
+            [f"{each.name}: replicas {list(each.replicas)}, in sync {list(each.isr)}" for each in partitions[:5]],
+            next=() if cluster.runs(id_) else (f"start broker {id_} (see broker-down)",),
+        )
+
+
+def under_min_isr(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions that refuse acks=all."""
+    found = [
+        (each, least)
+        for each in cluster.partitions
+        if each.leader >= 0 and len(each.isr) < (least := cluster.min_isr.get(each.topic, 1))
+    ]
+    if found:
+        yield Seen(
+            f"too few replicas of {plural(len(found), 'partition')} are in sync: producers with acks=all are refused",
+            [f"{each.name}: in sync {list(each.isr)}, min.insync.replicas {least}" for each, least in found[:5]],
+        )
+
+
+def low_factor(cluster: Cluster) -> Iterator[Seen]:
+    """Internal topics with fewer replicas than the brokers allow."""
+    wanted = min(FACTOR_WANTED, len(cluster.running))
+    factors = {each.topic: len(each.replicas) for each in cluster.partitions if each.topic in INTERNAL}
+    for topic, factor in sorted(factors.items()):
+        if factor < wanted:
+            yield Seen(
+                f"{topic} has {plural(factor, 'replica')} of {wanted} that {len(cluster.running)} brokers allow: "
+                "its groups or transactions stop with a single broker",
+                [f"replication factor {factor}"],
+            )
+
+
+def one_rack(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions with all replicas on one rack, although there are others."""
+    racks = {each.id: each.rack for each in cluster.running}
+    if len({rack for rack in racks.values() if rack}) < 2:
+        return
+    found: dict[str, list[Partition]] = {}
+    for each in cluster.partitions:
+        theirs = {racks.get(id_) for id_ in each.replicas}
+        rack = next(iter(theirs))
+        if len(each.replicas) > 1 and len(theirs) == 1 and rack:
+            found.setdefault(rack, []).append(each)
+    for rack, partitions in sorted(found.items()):
+        yield Seen(
+            f"all replicas of {plural(len(partitions), 'partition')} are on rack {rack}: they are lost with it",
+            [f"only on {rack}: {some(each.name for each in partitions)}"],
+        )
+
+
+def without_racks(cluster: Cluster) -> Iterator[Seen]:
+    """Some brokers have a rack and others do not, or all have the same."""
+    racks = [each.rack for each in cluster.running]
+    named = [rack for rack in racks if rack]
+    if named and len(racks) > 1 and len(named) == len(racks) and len(set(named)) == 1:
+        yield Seen(f"all {len(racks)} brokers are on rack {named[0]}: all data is lost with it", [])
+    elif named and len(named) < len(racks):
+        without = some(each.id for each in cluster.running if not each.rack)
+        yield Seen(f"brokers without a rack, while others have one: {without}", [])
+
+
+# --- Leaders ---
+
+
+def not_preferred(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions whose preferred leader could lead, and does not."""
+    found = [
+        each
+        for each in cluster.partitions
+        if each.replicas and each.leader >= 0 and each.leader != each.replicas[0] and each.replicas[0] in each.isr
+    ]
+    if found:
+        leads = Counter(each.leader for each in found)
+        yield Seen(
+            f"the preferred leader of {plural(len(found), 'partition')} does not lead, although it is in sync",
+            [
+                f"broker {id_} leads {count} for others"
+                for id_, count in sorted(leads.items(), key=lambda each: (-each[1], each[0]))[:5]
+            ]
+            + [f"such as {some(each.name for each in found)}"],
+        )
+
+
+def skewed(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers that lead much more than their share."""
+    running = [each.id for each in cluster.running]
+    led = Counter(each.leader for each in cluster.partitions if each.leader >= 0)
+    if len(running) < 2 or led.total() < SKEW_PARTITIONS_MIN:
+        return
+    share = led.total() / len(running)
+    for id_ in running:
+        if led[id_] > SKEWED * share:
+            yield Seen(
+                f"broker {id_} leads {led[id_]} of {led.total()} partitions; an equal share is {share:.0f}",
+                [f"broker {other}: {led[other]}" for other in running],
+            )
+
+
+# --- Moves ---
+
+
+def stuck_moves(cluster: Cluster) -> Iterator[Seen]:
+    """Reassignments that do not advance."""
+    for move in cluster.moves or ():
+        gone = [id_ for id_ in move.adding if not cluster.runs(id_)]
+        still = [id_ for id_ in move.adding if id_ in move.copied and _stands_still(*move.copied[id_])]
+        if gone:
+            yield Seen(
+                f"the reassignment of {move.name} waits for broker {some(gone)}, which does not run",
+                [f"adding {list(move.adding)}, removing {list(move.removing)}"],
+            )
+        elif still:
+            evidence = [
+                f"broker {id_}: {move.copied[id_][1].size:,} bytes, {move.copied[id_][1].lag:,} records behind"
+                for id_ in still
+            ]
+            yield Seen(f"the reassignment of {move.name} has not advanced in {cluster.interval_s:.0f} s", evidence)
+
+
+def _stands_still(first: object, last: object) -> bool:
+    """True if the replica is behind, and copied nothing between the two looks."""
+    return first == last and getattr(last, "lag", 0) > 0
+
+
+def sick(cluster: Cluster) -> Iterator[Seen]:
+    """Brokers whose ``/healthz`` names a problem."""
+    for broker in cluster.brokers:
+        if broker.metrics is not None and broker.metrics.problems:
+            yield Seen(
+                f"{_named(broker)} reports: {some(broker.metrics.problems)}", [f"{broker.metrics.address}/healthz"]
+            )
+
+
+def _named(broker: Broker) -> str:
+    return f"broker {broker.id}"

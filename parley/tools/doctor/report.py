@@ -1,0 +1,89 @@
+"""Prints a diagnosis: as text for people, grouped and the worst first, or as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from parley.tools.doctor.findings import Diagnosis, Finding, Severity, plural
+
+HEALTHY, WARNINGS, ERRORS, UNKNOWN = 0, 1, 2, 3
+"""The exit codes."""
+_TITLES: Final = {Severity.ERROR: "Errors", Severity.WARNING: "Warnings", Severity.NOTE: "Notes"}
+_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+
+Paint = Callable[[str, str], str]
+"""Returns a text in a colour."""
+
+
+def exit_code(found: Diagnosis) -> int:
+    """The exit code: the worst finding decides, and without one, what could not be examined."""
+    if found.count(Severity.ERROR):
+        return ERRORS
+    if found.count(Severity.WARNING):
+        return WARNINGS
+    return UNKNOWN if any(each.has_failed for each in found.missing) else HEALTHY
+
+
+def as_data(found: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as JSON data."""
+    return {
+        "subject": found.subject,
+        "exitCode": exit_code(found),
+        "checks": found.checks,
+        "findings": [_finding(each) for each in found.findings],
+        "notExamined": [
+            {"part": each.part.value, "reason": each.reason, "failed": each.has_failed} for each in found.missing
+        ],
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    return {
+        "name": found.check.name,
+        "severity": found.severity.name.lower(),
+        "text": found.seen.text,
+        "since": found.seen.since.isoformat(timespec="seconds") if found.seen.since else None,
+        "evidence": list(found.seen.evidence),
+        "next": list(found.next),
+        "docs": found.check.link,
+    }
+
+
+def as_text(found: Diagnosis, paint: Paint) -> Iterator[str]:
+    """The diagnosis as lines."""
+    yield found.subject
+    for severity in Severity.ERROR, Severity.WARNING, Severity.NOTE:
+        of_it = [each for each in found.findings if each.severity is severity]
+        if of_it:
+            yield ""
+            yield paint(_TITLES[severity], _COLOURS[severity])
+        for each in of_it:
+            yield from _lines(each, paint)
+    if found.missing:
+        yield ""
+        yield "Not examined"
+        for missing in found.missing:
+            yield f"  {missing.part.value}: {missing.reason}"
+    yield ""
+    yield _verdict(found)
+
+
+def _lines(found: Finding, paint: Paint) -> Iterator[str]:
+    yield f"  {paint(found.check.name, _COLOURS[found.severity])}: {found.seen.text}"
+    if found.seen.since is not None:
+        yield f"    since  {found.seen.since.isoformat(timespec='seconds')}"
+    for number, each in enumerate(found.seen.evidence):
+        yield f"    {'' if number else 'seen':<6} {each}"
+    for number, each in enumerate(found.next):
+        yield f"    {'' if number else 'next':<6} {each}"
+    yield f"    docs   {found.check.link}"
+
+
+def _verdict(found: Diagnosis) -> str:
+    code = exit_code(found)
+    if code in (ERRORS, WARNINGS):
+        return f"{plural(found.count(Severity.ERROR), 'error')}, {plural(found.count(Severity.WARNING), 'warning')}."
+    if code == UNKNOWN:
+        return "Nothing is known to be wrong, but not all could be examined."
+    return f"Healthy: {found.checks} checks."

@@ -1,0 +1,71 @@
+"""Checks of the coordination store, as this machine reaches it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from parley.tools.doctor.facts import Cluster, Machine
+from parley.tools.doctor.findings import Seen, some
+from parley.tools.doctor.machine_checks import owners
+
+SLOW_S: Final = 0.5
+"""A read of a store in the same data center takes milliseconds."""
+AWAY: Final = ("Unavailable", "MaybeApplied", "TimeoutError")
+"""The errors of a store that does not respond."""
+
+
+def away(facts: Cluster | Machine) -> Iterator[Seen]:
+    """The store does not respond."""
+    store = facts.store
+    if store is not None and store.kind_of_error in AWAY:
+        yield Seen(f"the coordination store {store.url} does not respond", [store.error])
+
+
+def refuses(facts: Cluster | Machine) -> Iterator[Seen]:
+    """The store lets this account not in, or not at its keys."""
+    store = facts.store
+    if store is not None and store.kind_of_error == "Unauthorized":
+        yield Seen(f"the coordination store {store.url} refuses this broker's account", [store.error])
+
+
+def unusable(facts: Cluster | Machine) -> Iterator[Seen]:
+    """The store is damaged, or the address is wrong."""
+    store = facts.store
+    if store is not None and store.error and store.kind_of_error not in (*AWAY, "Unauthorized", "EmptyStore"):
+        yield Seen(f"the coordination store {store.url} cannot be used: {store.error}", [store.kind_of_error])
+
+
+def empty(machine: Machine) -> Iterator[Seen]:
+    """The store is empty, and the disks are not."""
+    store = machine.store
+    paths = [each.path for each in machine.folders if each.cluster_id]
+    is_empty = store is not None and (store.kind_of_error == "EmptyStore" or (not store.error and not store.cluster_id))
+    if store is not None and is_empty and paths:
+        yield Seen(
+            f"the coordination store {store.url} is empty, and {some(paths)} hold data of a cluster",
+            owners(machine.folders),
+        )
+
+
+def other_store(machine: Machine) -> Iterator[Seen]:
+    """The directories have belonged to another store."""
+    store = machine.store
+    if store is None or store.error or not store.identity:
+        return
+    for each in machine.folders:
+        if each.store_identity and each.store_identity != store.identity:
+            yield Seen(
+                f"{each.path} belongs to the store {each.store_identity}, and {store.url} is {store.identity}",
+                [f"{each.path}/coordination.identity"],
+            )
+
+
+def slow(facts: Cluster | Machine) -> Iterator[Seen]:
+    """The store takes long."""
+    store = facts.store
+    if store is not None and not store.error and store.read_s >= SLOW_S:
+        yield Seen(
+            f"the coordination store {store.url} takes {store.read_s:.2f} s for a read",
+            [f"opened in {store.open_s:.2f} s", f"the median of several reads; {SLOW_S:g} s is much"],
+        )

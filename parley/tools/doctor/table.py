@@ -1,0 +1,300 @@
+"""The table of checks: what each asks, what it needs, and what to do about what it finds.
+
+The page docs/doctor.md is generated from it. A name never changes: scripts and alerts use it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.tools.doctor import client_checks as clients
+from parley.tools.doctor import machine_checks as machine
+from parley.tools.doctor import replica_checks as replicas
+from parley.tools.doctor import resource_checks as resources
+from parley.tools.doctor import store_checks as stores
+from parley.tools.doctor.facts import Part
+from parley.tools.doctor.findings import Check, Severity
+
+_E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_FILE, _MACHINE, _STORE = (Part.FILE,), (Part.MACHINE,), (Part.STORE,)
+_METADATA, _METRICS = (Part.METADATA,), (Part.METRICS,)
+
+_CLUSTER: Final = (
+    Check(
+        "no-controller", _E, "Is no broker the controller?",
+        ("parley coordination status --config broker.properties", "parley doctor broker.properties"),
+        _METADATA, replicas.no_controller,
+    ),
+    Check(
+        "broker-down", _E, "Does a broker with replicas not run?",
+        ("parley doctor broker.properties, on its machine", "parley start broker.properties"),
+        _METADATA, replicas.down,
+    ),
+    Check(
+        "broker-unreachable", _E, "Does a running broker not respond at its advertised address?",
+        ("correct advertised.listeners of the broker, or the network between this client and the address",),
+        (Part.BROKERS,), replicas.silent,
+    ),
+    Check(
+        "advertised-localhost", _E, "Does a broker advertise localhost to other machines?",
+        ("set advertised.listeners to an address that clients reach, and restart the broker",),
+        _METADATA, replicas.localhost, machine.local_to_others,
+    ),
+    Check(
+        "broker-unwell", _E, "Does a broker report a problem?",
+        ("read the broker's log: docs/operations.md explains its lines",),
+        _METRICS, replicas.sick, of_parley=True,
+    ),
+    Check(
+        "partition-offline", _E, "Does a partition have no leader?",
+        (
+            "start its brokers with their disks",
+            "if they are lost for good: parley elect-leaders --election-type unclean --topic TOPIC --partition N",
+        ),
+        _METADATA, replicas.offline,
+    ),
+    Check(
+        "isr-shrunk", _W, "Is a replica out of sync, and which broker is why?",
+        ("parley topics --describe --under-replicated-partitions", "read the log and the load of the broker named"),
+        _METADATA, replicas.shrunk,
+    ),
+    Check(
+        "under-min-isr", _E, "Do partitions refuse acks=all?",
+        ("parley topics --describe --under-min-isr-partitions", "bring back the brokers that isr-shrunk names"),
+        (Part.METADATA, Part.CONFIGS), replicas.under_min_isr,
+    ),
+    Check(
+        "preferred-leader-not-leading", _W, "Are partitions not led by their preferred leader?",
+        ("parley elect-leaders --election-type preferred --all-topic-partitions",),
+        _METADATA, replicas.not_preferred,
+    ),
+    Check(
+        "leader-skew", _W, "Does a broker lead much more than its share?",
+        ("parley balance --plan", "parley balance --execute"),
+        _METADATA, replicas.skewed,
+    ),
+    Check(
+        "reassignment-stuck", _W, "Does a reassignment not advance?",
+        (
+            "parley reassign --list",
+            "start the broker that it waits for, raise the throttle, or cancel it: parley reassign --cancel",
+        ),
+        (Part.MOVES,), replicas.stuck_moves,
+    ),
+    Check(
+        "internal-topic-few-replicas", _W, "Does an internal topic have too few replicas?",
+        ("parley reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,3",),
+        _METADATA, replicas.low_factor,
+    ),
+    Check(
+        "one-rack", _W, "Are all replicas of a partition on one rack?",
+        ("parley balance --plan", "parley balance --execute"),
+        _METADATA, replicas.one_rack,
+    ),
+    Check(
+        "racks-incomplete", _N, "Do all brokers have the same rack, or some none?",
+        ("set broker.rack of each broker to the place with which it fails",),
+        _METADATA, replicas.without_racks,
+    ),
+    Check(
+        "versions-mixed", _W, "Do the brokers run different releases?",
+        ("finish the upgrade: restart the older brokers with the new release, one at a time",),
+        (Part.BROKERS,), replicas.mixed_versions,
+    ),
+    Check(
+        "features-not-finalized", _N, "Are features below the level that all brokers support?",
+        ("parley features describe",),
+        (Part.BROKERS,), replicas.not_finalized,
+    ),
+    Check(
+        "group-stuck", _E, "Does a group have members and commit nothing?",
+        ("parley groups --describe --group GROUP --members", "look at the log and the stack of the members"),
+        (Part.GROUPS,), clients.stuck_groups,
+    ),
+    Check(
+        "group-lag-growing", _W, "Does a group fall behind?",
+        ("parley groups --describe --group GROUP", "add members, up to one for each partition, or make them faster"),
+        (Part.GROUPS,), clients.growing_groups,
+    ),
+    Check(
+        "group-rebalancing", _W, "Does a group rebalance all the time?",
+        ("raise max.poll.interval.ms of its members, or have them process fewer records for each poll",),
+        (Part.GROUPS,), clients.rebalancing_groups,
+    ),
+    Check(
+        "hanging-transaction", _E, "Does a transaction block readers of committed records for good?",
+        ("parley transactions find-hanging --topic TOPIC",),
+        (Part.TRANSACTIONS,), clients.hanging,
+    ),
+    Check(
+        "client-throttled", _W, "Does a quota hold a client back for long?",
+        ("parley configs --describe --entity-type clients --all", "raise the quota, or make the client send less"),
+        _METRICS, clients.throttled, of_parley=True,
+    ),
+    Check(
+        "uncleanable-log", _E, "Is a log set aside that cannot be compacted?",
+        ("the broker's log names it and the reason ('a log cannot be compacted')", "remove the reason, restart it"),
+        _METRICS, resources.uncleanable, of_parley=True,
+    ),
+)  # fmt: skip
+_BOTH: Final = (
+    Check(
+        "disk-full", _E, "Does a disk have no room?",
+        (
+            "make room elsewhere on the disk first: a broker cannot delete from a directory that is offline",
+            "parley configs --alter --entity-type topics --entity-name TOPIC --add-config retention.bytes=BYTES",
+            "parley balance --plan, to move replicas to other brokers",
+        ),
+        (Part.LOG_DIRS,), resources.full, resources.full_folder,
+    ),
+    Check(
+        "disk-nearly-full", _W, "Does a disk have little room?",
+        (
+            "parley configs --alter --entity-type topics --entity-name TOPIC --add-config retention.bytes=BYTES",
+            "parley balance --plan, to move replicas to other brokers",
+        ),
+        (Part.LOG_DIRS,), resources.nearly_full, resources.nearly_full_folder,
+    ),
+    Check(
+        "inodes-used-up", _E, "Can no more files be created?",
+        ("delete small files on the file system, or move the log directory to one with more inodes",),
+        _MACHINE, on_machine=resources.few_inodes,
+    ),
+    Check(
+        "log-directory-offline", _E, "Has a log directory failed?",
+        ("repair or replace the disk, then restart the broker (docs/operations.md)",),
+        (Part.LOG_DIRS,), resources.offline_directory,
+    ),
+    Check(
+        "log-damaged", _E, "Are records damaged?",
+        (
+            "parley log-dirs --verify, while the brokers run",
+            "start the broker: it replaces damaged records from other replicas (docs/damage.md)",
+        ),
+        (Part.METRICS, Part.MACHINE), resources.damaged, resources.damaged_file, of_parley=True,
+    ),
+    Check(
+        "clock-off", _W, "Do clocks differ?",
+        ("timedatectl, on each machine", "run chrony or another client of NTP on it"),
+        (Part.METRICS, Part.STORE), resources.cluster_clocks, resources.machine_clock, of_parley=True,
+    ),
+    Check(
+        "certificate-expired", _E, "Has a certificate expired?",
+        ("replace the file of ssl.keystore.location: brokers read it again within seconds",),
+        (Part.CERTIFICATES,), resources.expired, resources.expired_file,
+    ),
+    Check(
+        "certificate-expiring", _W, "Does a certificate expire within 30 days?",
+        ("replace the file of ssl.keystore.location: brokers read it again within seconds",),
+        (Part.CERTIFICATES,), resources.expiring, resources.expiring_file,
+    ),
+    Check(
+        "key-store-unreadable", _E, "Can the keys of a listener not be used?",
+        ("correct ssl.keystore.location and its password, and the permissions of the file",),
+        _FILE, on_machine=resources.unreadable_keys,
+    ),
+    Check(
+        "descriptor-limit-low", _W, "May the broker open too few files for its partitions?",
+        ("raise LimitNOFILE of its systemd unit, or ulimit -n, and restart the broker",),
+        (Part.METRICS, Part.MACHINE), resources.few_descriptors_left, resources.low_limit,
+    ),
+)  # fmt: skip
+_MACHINES: Final = (
+    Check(
+        "config-invalid", _E, "Are there settings with which the broker does not start?",
+        ("correct the setting: docs/configuration.md has its allowed values",),
+        _FILE, on_machine=machine.contradictory,
+    ),
+    Check(
+        "config-unknown-key", _W, "Are there unknown settings, such as misspelt ones?",
+        ("remove the setting from the file",),
+        _FILE, on_machine=machine.unknown,
+    ),
+    Check(
+        "config-without-effect", _N, "Are there settings that only Apache Kafka uses?",
+        ("remove the setting, or leave it: it does no harm",),
+        _FILE, on_machine=machine.ignored,
+    ),
+    Check(
+        "port-taken", _E, "Does another process have a port of the broker?",
+        ("stop that process, or choose another port",),
+        _MACHINE, on_machine=machine.taken,
+    ),
+    Check(
+        "address-not-here", _E, "Can the broker not listen on an address?",
+        ("listen on an address of this machine; advertised.listeners has the names for clients",),
+        _MACHINE, on_machine=machine.cannot_bind,
+    ),
+    Check(
+        "advertised-unresolvable", _W, "Does an advertised name have no address?",
+        ("correct advertised.listeners, or the name service of this machine",),
+        _MACHINE, on_machine=machine.unresolvable,
+    ),
+    Check(
+        "log-directory-unusable", _E, "Can the broker not use a log directory?",
+        ("correct log.dirs, or the owner and the permissions of the folder",),
+        _MACHINE, on_machine=machine.unusable,
+    ),
+    Check(
+        "log-directory-locked", _E, "Does another process hold a log directory?",
+        ("stop that process, or name another folder in log.dirs",),
+        _MACHINE, on_machine=machine.locked,
+    ),
+    Check(
+        "wrong-cluster-id", _E, "Does a log directory belong to another cluster?",
+        ("correct log.dirs or coordination.url", "or empty the directory, to give up its data"),
+        (Part.MACHINE, Part.STORE), on_machine=machine.other_cluster,
+    ),
+    Check(
+        "wrong-broker-id", _E, "Does a log directory belong to another broker?",
+        ("correct broker.id or log.dirs",),
+        _MACHINE, on_machine=machine.other_broker,
+    ),
+    Check(
+        "identity-malformed", _E, "Can a meta.properties not be read?",
+        ("restore the file from a backup",),
+        _MACHINE, on_machine=machine.malformed_owner,
+    ),
+    Check(
+        "duplicate-broker-id", _E, "Does another broker have this broker's id?",
+        ("give this broker an id of its own, or stop the other one",),
+        _STORE, on_machine=machine.duplicate_id,
+    ),
+)  # fmt: skip
+_STORES: Final = (
+    Check(
+        "store-away", _E, "Does the coordination store not respond?",
+        (
+            "start the store, or repair the network to it; do not change the address",
+            "parley coordination status --config broker.properties",
+        ),
+        _STORE, stores.away, stores.away, of_parley=True,
+    ),
+    Check(
+        "store-slow", _W, "Is the coordination store slow?",
+        ("look at the disk, the load and the network of the store's servers", "parley coordination check URL"),
+        _STORE, stores.slow, stores.slow, of_parley=True,
+    ),
+    Check(
+        "store-refuses", _E, "Does the coordination store refuse the broker's account?",
+        ("correct the account in coordination.url, or its rights (docs/stores.md)",),
+        _STORE, stores.refuses, stores.refuses, of_parley=True,
+    ),
+    Check(
+        "store-unusable", _E, "Is the coordination store damaged, or its address wrong?",
+        ("restore it from a backup, or correct coordination.url (docs/coordination.md)",),
+        _STORE, stores.unusable, stores.unusable, of_parley=True,
+    ),
+    Check(
+        "store-empty", _E, "Is the coordination store empty, and the disks are not?",
+        ("correct coordination.url, or restore the store: parley coordination restore BACKUP URL",),
+        _STORE, on_machine=stores.empty,
+    ),
+    Check(
+        "wrong-store", _E, "Do the log directories belong to another coordination store?",
+        ("correct coordination.url; if the store was restored, see docs/coordination.md",),
+        _STORE, on_machine=stores.other_store,
+    ),
+)  # fmt: skip
+
+CHECKS: Final = (*_CLUSTER, *_BOTH, *_MACHINES, *_STORES)
