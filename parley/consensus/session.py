@@ -90,6 +90,11 @@ class Session(ABC):
         return self._sent_at + SAFE_FRACTION * self.ttl_ms / 1000
 
     @property
+    def unrenewed_s(self) -> float:
+        """Seconds since the last confirmed renewal was sent."""
+        return self._loop.time() - self._sent_at
+
+    @property
     def state(self) -> SessionState:
         """The current state by the clock. Reading it can itself be the moment at which the loss is noticed."""
         self._check_deadlines()

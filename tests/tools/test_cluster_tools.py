@@ -330,6 +330,14 @@ class TestLogDirs:
             "Received log directory information from brokers 2",
         ]
 
+    def test_space(self, on_cluster: Parley) -> None:
+        typed = on_cluster("log-dirs", "--space", "--broker-list", "2,3")
+        assert typed.lines[0].split() == ["BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "PARTITIONS", "STATE"]
+        assert [(line.split()[0], line.split()[-1]) for line in typed.lines[1:]] == [("2", "online"), ("3", "online")]
+        (one,) = json.loads(on_cluster("log-dirs", "--space", "--broker-list", "2", "--json").out)
+        assert one["totalBytes"] > one["freeBytes"] > 0
+        assert one["error"] is None
+
     @pytest.mark.parametrize(
         "words", [(), ("--describe", "--broker-list", "1,9"), ("--describe", "--broker-list", "x")]
     )

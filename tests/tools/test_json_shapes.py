@@ -51,6 +51,7 @@ WORDS = {
     "cluster list-endpoints": (),
     "features describe": (),
     "log-dirs --describe": ("--topic-list", "{topic}"),
+    "log-dirs --space": (),
     "log-dirs --verify": ("--topic-list", "{topic}"),
     "metadata": ("--topic", "{topic}"),
     "check": ("--seconds", "0.5"),

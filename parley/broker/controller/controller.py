@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,10 +23,12 @@ from parley.broker.controller.decision_batch import DecisionRequest, decide_batc
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import PREFIXES, TERMS, Writes, read_image, writes_for
 from parley.broker.logging.growing_interval import GrowingInterval
-from parley.broker.metadata.changes import ControllerElected, Delta
+from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term, terms_from_bytes, terms_to_bytes, with_term
+from parley.broker.metadata.types import NO_LEADER
+from parley.broker.metrics.catalogue.replication import ControllerMetrics
 from parley.consensus.backend import Delete, Op, Put
 from parley.consensus.errors import CoordinationError, Fenced, LeadershipLost, LimitExceeded, Retriable
 from parley.consensus.recipes.elections import Elections, Leader, Leadership
@@ -94,6 +96,8 @@ class Controller:
         self._leadership: Leadership | None = None  # of the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
         self._store_error = ""  # the latest one of the write in progress
+        self.metrics = ControllerMetrics()
+        """Decisions of this broker as the controller, since it started."""
         self._store_failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     @property
@@ -341,9 +345,12 @@ class Controller:
             before = self._metadata.image
             batch, after = decide_batch(before, requests)
             if batch.changes:
+                began = asyncio.get_running_loop().time()
                 terms = {TERMS: self._terms_with_own(leadership, before.version + 1)}
                 await self._commit(leadership, {**writes_for(batch.changes, after, before), **terms})
                 self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
+                self.metrics.leader_elections += elected_leaders(before, batch.changes)
+                self.metrics.decision_time.observe(int(1e6 * (asyncio.get_running_loop().time() - began)))
             for request, outcome in batch.outcomes:
                 request.finish(outcome)
             requests = [request for request in requests[len(batch.outcomes) :] if not request.is_withdrawn]
@@ -383,6 +390,16 @@ class Controller:
     def _refuse_all(self) -> None:
         while not self._queue.empty():
             self._queue.get_nowait().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+
+
+def elected_leaders(before: MetadataImage, changes: Iterable[Change]) -> int:
+    """Return how many partitions get another leader by these changes, apart from new partitions."""
+    count = 0
+    for change in changes:
+        if isinstance(change, PartitionChanged) and change.state.leader != NO_LEADER:
+            known = before.partition(change.topic, change.partition)
+            count += known is not None and known.leader != change.state.leader
+    return count
 
 
 def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> MetadataImage:

@@ -28,6 +28,7 @@ from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.membership.known_epochs import EpochFile, KnownEpochs
 from parley.broker.membership.live_brokers import LiveBrokers
+from parley.broker.membership.measured_store import StoreCounts
 from parley.broker.membership.registration import BROKERS_GROUP, Registration
 from parley.broker.membership.store_outage import StoreOutage
 from parley.broker.metadata.changes import Delta
@@ -80,6 +81,7 @@ class BrokerLifecycle:
         duties: Sequence[Callable[[Controller], Coroutine[Any, Any, None]]],
         monotonic: Callable[[], float],
         rng: Random,
+        counts: StoreCounts,
     ) -> None:
         """``listener`` is the name of the listener that brokers use among themselves. ``ids_in_use()`` returns, for
         counters in the store, one more than the highest id that this broker knows to be in use. ``duties`` run during
@@ -104,6 +106,7 @@ class BrokerLifecycle:
         self._duties = duties
         self._monotonic = monotonic
         self._rng = rng
+        self._counts = counts
         self._session: Session | None = None
         self._named_epoch = NO_EPOCH
         """Epoch of the last controller that the coordination store has named."""
@@ -261,6 +264,7 @@ class BrokerLifecycle:
         store = self.store_move.store
         session = self._session = await store.open_session(self._session_ttl_ms)
         self.outage.ends()
+        self._counts.session_opened(session)
         session.add_callback(self._session_changed)
         self._on(BrokerEvent.SESSION_OPENED)
         since_s = self._monotonic()
@@ -276,6 +280,7 @@ class BrokerLifecycle:
             )
         finally:
             self._on(BrokerEvent.SESSION_ENDED)
+            self._counts.session_closing(session)
             is_hopeless = self.state is BrokerState.LEAVING and self.outage.lasts_s is not None
             try:
                 async with asyncio.timeout(0 if is_hopeless else SESSION_CLOSE_MAX_S):

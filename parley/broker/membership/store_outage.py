@@ -22,16 +22,20 @@ class StoreOutage:
         self._interval = GrowingInterval(monotonic)
         self._since_s: float | None = None
         self._began = asyncio.Event()
+        self.count = 0
+        """Outages so far, the present one included."""
 
     @property
     def lasts_s(self) -> float | None:
         """For how long the store has not responded, in seconds; None if it responds."""
-        return None if self._since_s is None else self._monotonic() - self._since_s
+        since_s = self._since_s  # read once: another thread may ask
+        return None if since_s is None else self._monotonic() - since_s
 
     @property
     def description(self) -> str:
         """The outage in a few words; empty if there is none."""
-        return "" if self.lasts_s is None else f"the coordination store has not responded for {self.lasts_s:.0f} s"
+        lasts_s = self.lasts_s
+        return "" if lasts_s is None else f"the coordination store has not responded for {lasts_s:.0f} s"
 
     async def has_lasted(self, seconds: float) -> None:
         """Wait until the store has not responded for this long, counted from now, or from the start of a later
@@ -46,6 +50,7 @@ class StoreOutage:
         """Note that the store has just failed to respond."""
         if self._since_s is None:
             self._since_s = self._monotonic()
+            self.count += 1
             self._began.set()
             self._interval.restart()
         if self._interval.is_due():

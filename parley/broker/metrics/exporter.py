@@ -1,13 +1,14 @@
-"""The HTTP server of ``metrics.listener``: ``/metrics`` for Prometheus and ``/healthz`` for probes.
+"""The HTTP server of ``metrics.listener``: ``/metrics`` for Prometheus, and the pages for probes (``PROBES``).
 
 Rules of this module:
 
 * It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
 * Its resources are limited: a few connections at a time, each for a few seconds even if its client is slow. When all
   places are taken, a new connection replaces the oldest one.
-* If the event loop does not respond in time, both pages return status 503 and say so. Time in which the whole process
+* If the event loop does not respond in time, all pages return status 503 and say so. Time in which the whole process
   stands still (a suspended machine) does not count.
-* If there are users, ``/healthz`` shows its status to everyone and its facts to users only; all else needs a login.
+* If there are users, the pages for probes show their status to everyone and their facts to users only; all else needs
+  a login.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ LOOP_TIMEOUT_S = 2.0
 """How long the event loop may take to respond before it counts as stuck."""
 LOOP_WAITS = 20
 """That time is waited in so many parts: while the whole process stands still, only one of them passes."""
+
+LIVENESS = "/livez"
+PROBES = ("/healthz", "/readyz", LIVENESS)
 
 T = TypeVar("T")
 
@@ -108,8 +112,10 @@ class Exporter:
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        is_user = self._is_user(environ, must_be=path != "/healthz")
-        if path == "/healthz":
+        is_user = self._is_user(environ, must_be=path not in PROBES)
+        if path == LIVENESS:
+            return self._answer_liveness(start_response)
+        if path in PROBES:
             return self._answer_health(start_response, is_user)
         if not is_user:
             start_response("401 Unauthorized", [*_plain(), ("WWW-Authenticate", 'Basic realm="parley"')])
@@ -117,7 +123,7 @@ class Exporter:
         if path == "/metrics":
             return self._answer_metrics(environ, start_response)
         start_response("404 Not Found", _plain())
-        return [b"There are /metrics and /healthz.\n"]
+        return [b"There are /metrics, /healthz, /readyz and /livez.\n"]
 
     def _is_user(self, environ: WSGIEnvironment, *, must_be: bool) -> bool:
         """True if no login is required, or the client has sent a valid name and password.
@@ -148,6 +154,16 @@ class Exporter:
             start_response("500 Internal Server Error", _plain())
             return [b"The metrics could not be collected: see the broker's log.\n"]
         return answer
+
+    def _answer_liveness(self, start_response: StartResponse) -> Iterable[bytes]:
+        """The state of the event loop alone: only a restart helps a loop that is stuck."""
+        try:
+            self._in_loop(lambda: None)
+        except LoopStuck as stuck:
+            start_response("503 Service Unavailable", _plain())
+            return [f"{stuck}\n".encode()]
+        start_response("200 OK", _plain())
+        return [b"The event loop responds.\n"]
 
     def _answer_health(self, start_response: StartResponse, has_facts: bool) -> Iterable[bytes]:
         fine, body = self._health.report()

@@ -7,13 +7,15 @@ The states, and from which each may be entered::
     STOPPING  <- STARTING, READY    it stops, or its start has failed
 
 Problems appear and disappear in any state. A fatal problem means that the broker runs and cannot serve (it is no longer
-a member of the cluster); any other, that it serves less than it should (a disk has failed).
+a member of the cluster); any other, that it serves less than it should (a disk has failed, the coordination store does
+not respond). A broker that is READY with such a problem is reported as ``degraded``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parley.broker.runtime.states import IllegalStep
 
@@ -25,6 +27,9 @@ class State(Enum):
     READY = "ready"
     STOPPING = "stopping"
 
+
+DEGRADED: Final = "degraded"
+"""The status of a broker that serves clients, and has a problem."""
 
 ENTERED_FROM: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.STARTING}),
@@ -47,6 +52,7 @@ class Health:
         self.state = State.STARTING
         self._detail = ""
         self._troubles: dict[str, Trouble] = {}
+        self._checks: dict[str, Callable[[], str]] = {}
 
     @property
     def step(self) -> str:
@@ -79,6 +85,11 @@ class Health:
         """Remove the problem called ``what``, if there is one."""
         self._troubles.pop(what, None)
 
+    def check(self, what: str, describe: Callable[[], str]) -> None:
+        """Call ``describe()`` for each report: it returns the text of a problem that is not fatal, empty if there is
+        none. It is called in any thread."""
+        self._checks[what] = describe
+
     def problem(self, what: str) -> str:
         """The text of the problem with ``what``; empty if there is none."""
         trouble = self._troubles.get(what)
@@ -86,9 +97,11 @@ class Health:
 
     def report(self) -> tuple[bool, dict[str, Any]]:
         """Return whether clients should use this broker, and the facts for the operator."""
-        troubles = dict(self._troubles)
+        found = {what: Trouble(describe(), False) for what, describe in self._checks.items()}
+        troubles = {what: trouble for what, trouble in found.items() if trouble.text} | dict(self._troubles)
         fatal = any(trouble.fatal for trouble in troubles.values())
-        body: dict[str, Any] = {"status": self.state.value}
+        is_degraded = troubles and self.state is State.READY
+        body: dict[str, Any] = {"status": DEGRADED if is_degraded else self.state.value}
         if self._detail:
             body["detail"] = self._detail
         if troubles:

@@ -132,6 +132,11 @@ class ConnectionQuotas:
         self._throttled = ThrottledSockets()
 
     @property
+    def limit(self) -> int:
+        """The connections that this broker accepts at most."""
+        return min(self._limits.connections, self.descriptors_max)
+
+    @property
     def limits(self) -> Limits:
         """The limits now. New limits do not close existing connections."""
         return self._limits

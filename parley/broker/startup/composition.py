@@ -24,6 +24,7 @@ from parley.broker.coordinators.share_state.remote import SharePersister
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.broker.membership.identity import Identity
 from parley.broker.membership.lifecycle import BrokerLifecycle
+from parley.broker.membership.measured_store import StoreCounts
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.configured_limits import limits_of
 from parley.broker.network.connection_quotas import ConnectionQuotas
@@ -70,6 +71,7 @@ class Parts:
     broker_listeners: BrokerListeners
     store_move: StoreMoveParticipant
     store_move_driver: StoreMoveDriver
+    store_counts: StoreCounts
     logs: LogManager
     metadata: Metadata
     config: DynamicConfig
@@ -147,6 +149,7 @@ def _assembled(
         identity=joined.identity,
         store_move=joined.store_move,
         store_move_driver=joined.store_move_driver,
+        store_counts=joined.counts,
         logs=opened.manager,
         authorization=base.authorization,
         broker_listeners=base.broker_listeners,

@@ -96,6 +96,7 @@ def _lifecycle(
         ),
         monotonic=environment.clock.monotonic,
         rng=rng,
+        counts=joined.counts,
     )
 
 

@@ -16,18 +16,27 @@ from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from parley.broker.membership.lifecycle import BrokerLifecycle
+from parley.broker.membership.measured_store import StoreCounts
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics.catalogue.clients import (
     AuthorizationMetrics,
     ClientQuotaMetrics,
+    ConnectionLimitMetrics,
     FetchSessionMetrics,
     ListenerMetrics,
     LoadMetrics,
     PurgatoryMetrics,
     QuotaMetrics,
     RequestMetrics,
+)
+from parley.broker.metrics.catalogue.coordination import (
+    StoreCallMetrics,
+    StoreErrorMetrics,
+    StoreMetrics,
+    StoreSessionMetrics,
 )
 from parley.broker.metrics.catalogue.coordinators import (
     ConsumerGroupMetrics,
@@ -52,13 +61,16 @@ from parley.broker.metrics.catalogue.logs import (
 )
 from parley.broker.metrics.catalogue.replication import (
     ClusterMetrics,
+    ControllerMetrics,
     ElectionMetrics,
     FetcherMetrics,
     ReplicaMetrics,
     TruncationMetrics,
 )
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics, ShareLagMetrics
+from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.metrics.registry import Labelled, Metrics
+from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
 from parley.broker.network.load import Load
@@ -109,6 +121,10 @@ class Observed:
     quotas: QuotaEnforcement
     share_partitions: SharePartitions
     share_state: ShareCoordinator
+    lifecycle: BrokerLifecycle
+    connection_quotas: ConnectionQuotas
+    store_counts: StoreCounts
+    space: LogDirectorySpace
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
@@ -117,6 +133,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
     metrics.watch(RequestMetrics, lambda: [((route.name,), route.metrics) for route in broker.requests.values()])
     metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in broker.listeners])
+    metrics.watch(ConnectionLimitMetrics, lambda: [((), ConnectionLimitMetrics(limit=broker.connection_quotas.limit))])
     metrics.watch(ClientQuotaMetrics, broker.quotas.metrics)
     metrics.watch(QuotaMetrics, lambda: [((), quota_metrics(broker.listeners, broker.quotas))])
     metrics.watch(LoadMetrics, lambda: [((), broker.load)])
@@ -131,9 +148,10 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     )
     metrics.watch(VerificationMetrics, lambda: [((), broker.verifications.metrics)])
     metrics.watch(ClusterMetrics, lambda: [((), cluster_metrics(broker.metadata.image, broker.broker_id))])
+    metrics.watch(ControllerMetrics, lambda: [((), broker.lifecycle.controller.metrics)])
     metrics.watch(ElectionMetrics, lambda: [((), broker.recovery.metrics)])
     metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
-    metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs))
+    metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs, broker.space))
     metrics.watch(
         DamageMetrics, lambda: [((), damage_metrics(broker.partitions, broker.healing.counts, broker.scrubber))]
     )
@@ -169,6 +187,11 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(TransactionMetrics, lambda: transaction_metrics(broker.transactions))
     metrics.watch(MarkerMetrics, lambda: [((), marker_metrics(broker.transactions))])
     metrics.watch(ShareGroupMetrics, lambda: [((), broker.share_partitions.measured())])
+    store = broker.store_counts
+    metrics.watch(StoreMetrics, lambda: store.store_metrics(broker.lifecycle.store_move.store, broker.lifecycle.outage))
+    metrics.watch(StoreCallMetrics, store.call_metrics)
+    metrics.watch(StoreErrorMetrics, store.error_metrics)
+    metrics.watch(StoreSessionMetrics, store.session_metrics)
     metrics.watch(AuthorizationMetrics, lambda: [((), authorization_metrics(broker.authorization))])
 
 
@@ -294,10 +317,15 @@ def log_metrics(logs: LogManager) -> Iterable[Labelled]:
         yield (log.topic, str(log.partition)), numbers
 
 
-def directory_metrics(logs: LogManager) -> Iterable[Labelled]:
-    """Whether each log directory works."""
+def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[Labelled]:
+    """Whether each log directory works, and its space as of the previous scrape."""
+    space.begin(directory.path for directory in logs.directories)
     for directory in logs.directories:
-        yield (str(directory),), LogDirectoryMetrics(offline=not directory.online)
+        total, free = space.of(directory.path)
+        yield (
+            (str(directory),),
+            LogDirectoryMetrics(offline=not directory.online, total_bytes=total, free_bytes=free),
+        )
 
 
 def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:

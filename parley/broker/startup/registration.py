@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 COORDINATION = "coordination"
 """The name under which ``/healthz`` reports trouble with the membership in the cluster."""
 
+STORE = "coordination store"
+"""The name under which it reports an outage of the store."""
+
 
 async def report_missing_directories(parts: Parts) -> None:
     """Log which log directories of the last registration are missing. The controller learns it from the new one."""
@@ -82,6 +85,7 @@ async def register(environment: Environment, parts: Parts) -> None:
             life.result()
     finally:
         registered.cancel()  # a start that is cancelled, too, leaves no task behind
+    environment.health.check(STORE, lambda: parts.lifecycle.outage.description)
     life.add_done_callback(lambda life: _membership_ended(environment, life))
     tasks.start(parts.groups.expire(), name="expiry of offsets")
     tasks.start(parts.isr.run(), name="in-sync replicas")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parley.broker.api.divisions import divisions
+from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.listener import Listener
@@ -141,6 +142,10 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             quotas=parts.quotas,
             share_partitions=parts.share_partitions,
             share_state=parts.share_state,
+            lifecycle=parts.lifecycle,
+            connection_quotas=parts.connection_quotas,
+            store_counts=parts.store_counts,
+            space=await _measured_space(environment, parts),
         ),
     )
     environment.health.starting("opening metrics.listener")
@@ -154,6 +159,14 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
     for listener in serving.listeners:
         listener.proceed()
     return serving
+
+
+async def _measured_space(environment: Environment, parts: Parts) -> LogDirectorySpace:
+    """Return the space of the log directories, measured if there is an exporter."""
+    space = LogDirectorySpace(environment.threads.upkeep)
+    if environment.config.metrics_address is not None:
+        await space.measure(directory.path for directory in parts.logs.directories)
+    return space
 
 
 async def _export_metrics(environment: Environment, parts: Parts) -> Exporter | None:

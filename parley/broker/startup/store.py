@@ -9,6 +9,7 @@ from pathlib import Path
 from parley.broker.membership.identity import Identity, identify, read_identities
 from parley.broker.membership.known_epochs import EpochFile, read_known_epochs
 from parley.broker.membership.known_stores import read_known_stores, record_store, with_advice
+from parley.broker.membership.measured_store import StoreCounts, measured
 from parley.broker.startup.environment import Environment
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
@@ -29,6 +30,8 @@ class Joined:
     epochs: EpochFile
     """The highest epochs and ids that this broker has seen."""
     identity: Identity
+    counts: StoreCounts
+    """What this broker measures of its store."""
 
 
 async def join_store(environment: Environment) -> Joined:
@@ -42,7 +45,8 @@ async def join_store(environment: Environment) -> Joined:
     directories = list(map(Path, config.data_dirs))
     loop = asyncio.get_running_loop()
     known = await loop.run_in_executor(None, read_known_stores, directories)
-    url, backend_at = configured_url(config.given, config.data_dirs[0]), backend_factory(config.given)
+    url, counts = configured_url(config.given, config.data_dirs[0]), StoreCounts(environment.clock.monotonic)
+    backend_at = measured(backend_factory(config.given), counts)
     try:
         store = await find_store(url, backend_at, known=known, rng=rng)
     except WrongStore as wrong:
@@ -68,7 +72,7 @@ async def join_store(environment: Environment) -> Joined:
         )
     except EmptyStore as empty:
         raise with_advice(empty, directories) from empty
-    return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), epochs, identity)
+    return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), epochs, identity, counts)
 
 
 async def remember_in(directories: list[Path], store: str) -> None:

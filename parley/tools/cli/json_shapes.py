@@ -309,6 +309,19 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             ]
         },
     ),
+    "log-dirs --space": (
+        "a number is null if the broker does not know it",
+        [
+            {
+                "broker": "integer",
+                "logDir": "string",
+                "totalBytes": "integer|null",
+                "freeBytes": "integer|null",
+                "partitionBytes": "integer",
+                "error": "string|null",
+            }
+        ],
+    ),
     "log-dirs --describe": (
         "the same as without --json, but for Kafka's two lines before it",
         {

@@ -1,6 +1,7 @@
 """``parley log-dirs``: show the brokers' log directories and the partitions in them, as kafka-log-dirs does.
 
-``--verify`` is Parley's own: it has the brokers read their logs again, and lists damaged records.
+``--space`` and ``--verify`` are Parley's own: the space of each directory, and the damaged records that the brokers
+find when they read their logs again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parley.tools.cli.app import App
+from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.cluster import describe as describe_cluster
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
@@ -31,6 +33,7 @@ app = App(
             "parley log-dirs --describe --broker-list 1,2 --topic-list greetings --json",
             "one topic on two brokers, as JSON only",
         ),
+        ("parley log-dirs --space", "total, used and free space of each log directory"),
         ("parley log-dirs --verify", "have all brokers read all their data, and list damaged records"),
     ],
 )
@@ -101,6 +104,42 @@ def _directory(directory: Any) -> dict[str, object]:
     }
 
 
+def space_data(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
+    """The space of each log directory. A number is null if the broker does not know it."""
+    return [
+        {
+            "broker": broker,
+            "logDir": one.log_dir,
+            "totalBytes": _known(one.total_bytes),
+            "freeBytes": _known(one.usable_bytes),
+            "partitionBytes": sum(each.partition_size for topic in one.topics for each in topic.partitions),
+            "error": _error(one.error_code),
+        }
+        for broker, each in sorted(found.items())
+        for one in sorted(each, key=lambda one: one.log_dir)
+    ]
+
+
+def space_lines(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same as a table."""
+    rows = [("BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "PARTITIONS", "STATE")]
+    for one in data:
+        total, free = one["totalBytes"], one["freeBytes"]
+        percent = f"{100 * free / total:.0f}" if total and free is not None else "-"
+        sizes = (_shown(total), _shown(free), percent, _shown(one["partitionBytes"]))
+        rows.append((str(one["broker"]), one["logDir"], *sizes, one["error"] or "online"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _known(size: int) -> int | None:
+    return None if size < 0 else size
+
+
+def _shown(size: int | None) -> str:
+    return "-" if size is None else bytes_text(size)
+
+
 def _error(code: int) -> str | None:
     from parley.protocol.errors import ErrorCode
 
@@ -121,6 +160,9 @@ def log_dirs(
             "--verify", help="Have the brokers read their logs again and list damaged records; status 1 if there are."
         ),
     ] = False,
+    space: Annotated[
+        bool, typer.Option("--space", help="Show the total and free space of each log directory.")
+    ] = False,
     broker_list: Annotated[
         str, typer.Option("--broker-list", help="Broker ids such as 0,1,2; all brokers unless given.")
     ] = "",
@@ -132,14 +174,18 @@ def log_dirs(
         bool, typer.Option("--json", help="Print only the JSON, without the lines that Kafka's tool prints before it.")
     ] = False,
 ) -> None:
-    if describe == verify:
-        raise CommandError("Add --describe or --verify, one of them.")
+    if [describe, verify, space].count(True) != 1:
+        raise CommandError("Add --describe, --space or --verify, one of them.")
     brokers = list(dict.fromkeys(broker_ids(broker_list, "--broker-list")))
     topics = [topic.strip() for topic in topic_list.split(",") if topic.strip()]
     if verify:
         _verify(bootstrap_server, command_config, brokers, topics, json_output)
         return
     _, found = on_cluster(bootstrap_server, command_config, lambda client: directories(client, brokers, topics))
+    if space:
+        data = space_data(found)
+        print(json.dumps(data, separators=(",", ":")) if json_output else "\n".join(space_lines(data)))
+        return
     if not json_output:
         print("Querying brokers for log directories information")
         print(f"Received log directory information from brokers {_numbers(sorted(found))}")

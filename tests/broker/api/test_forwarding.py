@@ -31,6 +31,7 @@ from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.tools.cli.metadata import view
 from tests.broker.api.test_every_version import codes, filled, fit, name_topics_once
+from tests.broker.memory_store import memory_backend
 
 PATIENCE_S = 0.4
 TICK_S = 0.02
@@ -57,9 +58,7 @@ CONFIGS = IncrementalAlterConfigsRequest(
 
 def backends(cluster: Cluster) -> list[MemoryBackend]:
     """Each broker's client of the store."""
-    found = [broker.server.parts.store_move.store.backend for broker in cluster.brokers.values()]
-    assert all(isinstance(backend, MemoryBackend) for backend in found)
-    return found  # type: ignore[return-value]
+    return [memory_backend(broker.server.parts.store_move.store.backend) for broker in cluster.brokers.values()]
 
 
 async def refusals(bootstrap_servers: str) -> list[tuple[int, str | None, float]]:

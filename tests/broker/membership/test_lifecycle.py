@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -30,7 +30,6 @@ from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
 from parley.consensus.local import backend as local
-from parley.consensus.memory import MemoryBackend
 from parley.consensus.recipes.groups import Groups, Membership
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -38,6 +37,7 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from tests.broker.memory_store import memory_backend
 
 NEVER_MS = 600_000
 """A session timeout that no test waits for."""
@@ -447,7 +447,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_down(
     ) as cluster:
         assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE
         caplog.set_level("INFO")
-        backends = [cast(MemoryBackend, server.parts.store_move.store.backend) for server in servers(cluster)]
+        backends = [memory_backend(server.parts.store_move.store.backend) for server in servers(cluster)]
         for backend in backends:
             backend.disconnect()
         stopped = controller_of(cluster) if is_controller else 3 - controller_of(cluster)

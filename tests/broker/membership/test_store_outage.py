@@ -20,6 +20,7 @@ def test_an_outage_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixtu
         logged_at += [second] * len(caplog.records)
     assert logged_at == [0, 5, 15, 35, 75]
     assert outage.description == "the coordination store has not responded for 99 s"
+    assert outage.count == 1
     caplog.clear()
     outage.ends()
     outage.ends()

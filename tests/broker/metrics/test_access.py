@@ -121,7 +121,7 @@ async def test_a_login(tmp_path: Path, is_tls: bool, caplog: pytest.LogCaptureFi
             for path in ("/metrics", "/metrics?name[]=up", "/", "/nowhere"):
                 assert await client.get(path, user) == (401, "A user of the metrics listener must log in.\n")
             status, body = await client.get("/healthz", user)
-            assert (status, json.loads(body)) == (200, {"status": "ready"}), "probes need no login, and see no facts"
+            assert (status, json.loads(body)) == (200, {"status": "degraded"}), "probes need no login, and see no facts"
         assert facts((await client.get("/healthz", ("prometheus", SECRET)))[1]) == {"status", "problems"}
     refused = [record.__dict__ for record in caplog.records if record.getMessage() == "authentication failed"]
     assert refused[0]["claimed_user"] == "prometheus"
@@ -131,13 +131,16 @@ async def test_a_login(tmp_path: Path, is_tls: bool, caplog: pytest.LogCaptureFi
 
 async def test_each_response_has_its_own_length() -> None:
     async with serving(configured(**USERS)) as client:
-        assert await client.get("/", ("prometheus", SECRET)) == (404, "There are /metrics and /healthz.\n")
+        assert await client.get("/", ("prometheus", SECRET)) == (
+            404,
+            "There are /metrics, /healthz, /readyz and /livez.\n",
+        )
         assert await client.get("/") == (401, "A user of the metrics listener must log in.\n")
 
 
 async def test_a_guess_at_a_probe_is_refused_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(configured(**USERS)) as client:
-        assert await client.get("/healthz") == (200, '{"status": "ready"}\n')
+        assert await client.get("/healthz") == (200, '{"status": "degraded"}\n')
         assert not caplog.records, "probes need no login"
         assert (await client.get("/healthz", ("p" * 1000, "a guess")))[0] == 200
     (refused,) = caplog.records

@@ -100,7 +100,13 @@ async def test_health_is_a_status_and_json(served: Served) -> None:
     served.health.ready()
     served.health.trouble("directory /a", "I/O error")
     status, body = await served.get("/healthz")
-    assert (status, json.loads(body)) == (200, {"status": "ready", "problems": {"directory /a": "I/O error"}})
+    assert (status, json.loads(body)) == (200, {"status": "degraded", "problems": {"directory /a": "I/O error"}})
+
+
+async def test_a_broker_that_is_not_ready_is_alive(served: Served) -> None:
+    assert [(await served.get(page))[0] for page in ("/livez", "/readyz", "/healthz")] == [200, 503, 503]
+    served.health.ready()
+    assert [(await served.get(page))[0] for page in ("/livez", "/readyz", "/healthz")] == [200, 200, 200]
 
 
 async def test_other_pages_are_not_there(served: Served) -> None:
@@ -113,11 +119,12 @@ async def test_a_stuck_loop_is_reported(served: Served, monkeypatch: pytest.Monk
     served.health.ready()
     answers: list[tuple[int, str]] = []
     port = served.exporter.port
-    asking = threading.Thread(target=lambda: answers.extend([_get(port, "/healthz"), _get(port, "/metrics")]))
+    pages = ("/healthz", "/metrics", "/livez")
+    asking = threading.Thread(target=lambda: answers.extend(_get(port, page) for page in pages))
     asking.start()
     asking.join()  # the loop is stuck here, in its own thread
-    (health_status, body), (metrics_status, text) = answers
-    assert (health_status, metrics_status) == (503, 503)
+    (health_status, body), (metrics_status, text), (liveness, _) = answers
+    assert (health_status, metrics_status, liveness) == (503, 503, 503)
     assert json.loads(body)["problems"] == {"event loop": "the event loop has not responded within 0.05 s"}
     assert "has not responded" in text
 

@@ -32,7 +32,7 @@ def test_only_a_fatal_problem_turns_clients_away() -> None:
     health = Health()
     health.ready()
     health.trouble("directory /a", "I/O error")
-    assert health.report() == (True, {"status": "ready", "problems": {"directory /a": "I/O error"}})
+    assert health.report() == (True, {"status": "degraded", "problems": {"directory /a": "I/O error"}})
     health.trouble("coordination", "out of reach", fatal=True)
     fine, body = health.report()
     assert not fine
@@ -40,3 +40,12 @@ def test_only_a_fatal_problem_turns_clients_away() -> None:
     health.solved("coordination")
     health.solved("coordination")
     assert health.report()[0]
+
+
+def test_a_check_is_made_for_each_report() -> None:
+    health, outage = Health(), ""
+    health.check("coordination store", lambda: outage)
+    health.ready()
+    assert health.report() == (True, {"status": "ready"})
+    outage = "has not responded for 80 s"
+    assert health.report() == (True, {"status": "degraded", "problems": {"coordination store": outage}})

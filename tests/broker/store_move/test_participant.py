@@ -25,7 +25,7 @@ from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.store_move.participant import MoveEvent, StoreMoveParticipant
-from parley.consensus.backend import Check, Op, TxnResult
+from parley.consensus.backend import Backend, Check, Op, TxnResult
 from parley.consensus.errors import Moved, Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step
@@ -36,6 +36,7 @@ from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateC
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from tests.broker.memory_store import memory_backend
 
 _names = itertools.count()
 PATIENCE_S = 240
@@ -343,10 +344,10 @@ async def test_a_failed_move_back_is_not_reported_as_done(target: str, monkeypat
 def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[[Any, Any], None]:
     """Return a function that kills, once, the broker that owns these clients of the two stores."""
 
-    def kill_controller(source: MemoryBackend, other: MemoryBackend) -> None:
+    def kill_controller(source: Backend, other: Backend) -> None:
         if not deaths:
-            source.disconnect()
-            other.disconnect()
+            memory_backend(source).disconnect()
+            memory_backend(other).disconnect()
             (dying,) = [
                 each
                 for each in cluster.brokers.values()

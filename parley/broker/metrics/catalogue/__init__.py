@@ -5,6 +5,7 @@ from __future__ import annotations
 from parley.broker.metrics.catalogue.clients import (
     AuthorizationMetrics,
     ClientQuotaMetrics,
+    ConnectionLimitMetrics,
     FetchSessionMetrics,
     ListenerMetrics,
     LoadMetrics,
@@ -12,6 +13,12 @@ from parley.broker.metrics.catalogue.clients import (
     QuotaMetrics,
     RequestMetrics,
     TopicMetrics,
+)
+from parley.broker.metrics.catalogue.coordination import (
+    StoreCallMetrics,
+    StoreErrorMetrics,
+    StoreMetrics,
+    StoreSessionMetrics,
 )
 from parley.broker.metrics.catalogue.coordinators import (
     ConsumerGroupMetrics,
@@ -38,17 +45,20 @@ from parley.broker.metrics.catalogue.logs import (
 from parley.broker.metrics.catalogue.process import ProcessMetrics, ShortageMetrics
 from parley.broker.metrics.catalogue.replication import (
     ClusterMetrics,
+    ControllerMetrics,
     ElectionMetrics,
     FetcherMetrics,
     ReplicaMetrics,
     TruncationMetrics,
 )
+from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics, ShareLagMetrics
 from parley.broker.metrics.instruments import Instruments
 
 CATALOGUE: tuple[type[Instruments], ...] = (
     TopicMetrics,
     RequestMetrics,
     ListenerMetrics,
+    ConnectionLimitMetrics,
     ClientQuotaMetrics,
     QuotaMetrics,
     LoadMetrics,
@@ -59,6 +69,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     FetcherMetrics,
     TruncationMetrics,
     ClusterMetrics,
+    ControllerMetrics,
     ElectionMetrics,
     LogMetrics,
     LogDirectoryMetrics,
@@ -75,8 +86,14 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     GroupMemberMetrics,
     GroupLagMetrics,
     GroupOffsetMetrics,
+    ShareGroupMetrics,
+    ShareLagMetrics,
     CoordinatorPartitionMetrics,
     CoordinatorMetrics,
+    StoreMetrics,
+    StoreCallMetrics,
+    StoreErrorMetrics,
+    StoreSessionMetrics,
     AuthorizationMetrics,
     ProcessMetrics,
     ShortageMetrics,

@@ -239,6 +239,15 @@ class QuotaMetrics(Instruments, title="Quotas"):
     )
 
 
+class ConnectionLimitMetrics(Instruments, title="Limit of connections"):
+    """What all listeners of this broker share."""
+
+    limit: int = gauge(
+        "parley_connections_limit",
+        "Connections that this broker accepts: max.connections, or fewer if the limit of open files allows fewer.",
+    )
+
+
 class LoadMetrics(Instruments, title="Load"):
     """The work in progress."""
 

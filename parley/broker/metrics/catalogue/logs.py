@@ -26,6 +26,13 @@ class LogDirectoryMetrics(Instruments, title="Log directories", labels=("directo
         "1 if the directory has failed.",
         "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*",
     )
+    total_bytes: int = gauge(
+        "parley_log_directory_total_bytes", "Size of the volume that the directory is on; -1 if unknown."
+    )
+    free_bytes: int = gauge(
+        "parley_log_directory_free_bytes",
+        "Bytes that the broker can still write there, as of the previous scrape; -1 if unknown.",
+    )
 
 
 class DamageMetrics(Instruments, title="Damaged records"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from parley.broker.metrics.instruments import Instruments, counter, gauge
+from parley.broker.metrics.instruments import Histogram, Instruments, counter, gauge, seconds_histogram
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name={}"
 _CONTROLLER = "kafka.controller:type=KafkaController,name={}"
+_CONTROLLER_STATS = "kafka.controller:type=ControllerStats,name={}"
 
 
 class ReplicaMetrics(Instruments, title="Replicas"):
@@ -111,6 +112,21 @@ class ClusterMetrics(Instruments, title="Cluster"):
     )
 
 
+class ControllerMetrics(Instruments, title="Controller"):
+    """The decisions of this broker as the controller."""
+
+    leader_elections: int = counter(
+        "parley_leader_elections",
+        "Partitions that got another leader by a decision of this controller; new partitions do not count.",
+        _CONTROLLER_STATS.format("LeaderElectionRateAndTimeMs"),
+    )
+    decision_time: Histogram = seconds_histogram(
+        "parley_controller_decision_duration_seconds",
+        "Time to carry out decisions that change the metadata, until the coordination store has the changes.",
+        _CONTROLLER_STATS.format("LeaderElectionRateAndTimeMs"),
+    )
+
+
 class ElectionMetrics(Instruments, title="Elections"):
     """Leaders that this broker has elected as the controller."""
 
@@ -121,7 +137,7 @@ class ElectionMetrics(Instruments, title="Elections"):
     unclean: int = counter(
         "parley_unclean_leader_elections",
         "Those of them that may lack acknowledged records.",
-        "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+        _CONTROLLER_STATS.format("UncleanLeaderElectionsPerSec"),
     )
     set_backs: int = counter(
         "parley_store_set_backs",

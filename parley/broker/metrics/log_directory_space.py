@@ -1,0 +1,66 @@
+"""The free and total space of log directories, measured outside of the event loop.
+
+A scrape returns what was measured last, and begins the next measurement: a disk that hangs holds up neither the event
+loop nor the scrape. Without scrapes nothing is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+UNKNOWN: Final = -1
+
+
+class Space(NamedTuple):
+    """Bytes of the volume that a directory is on; -1 if unknown."""
+
+    total: int
+    free: int
+    """What an unprivileged process may still write."""
+
+
+class LogDirectorySpace:
+    """The space of some directories."""
+
+    def __init__(self, executor: Executor | None) -> None:
+        self._executor = executor
+        self._known: dict[Path, Space] = {}
+        self._measuring: asyncio.Future[dict[Path, Space]] | None = None
+
+    def of(self, directory: Path) -> Space:
+        """Return what was measured last."""
+        return self._known.get(directory, Space(UNKNOWN, UNKNOWN))
+
+    async def measure(self, directories: Iterable[Path]) -> None:
+        """Measure, and return when it is done."""
+        self.begin(directories)
+        if self._measuring is not None:
+            await asyncio.wait({self._measuring})
+
+    def begin(self, directories: Iterable[Path]) -> None:
+        """Begin to measure, unless the previous measurement is not done yet."""
+        if self._measuring is None:
+            loop = asyncio.get_running_loop()
+            self._measuring = loop.run_in_executor(self._executor, _measured, tuple(directories))
+            self._measuring.add_done_callback(self._note)
+
+    def _note(self, measured: asyncio.Future[dict[Path, Space]]) -> None:
+        self._measuring = None
+        if not measured.cancelled() and measured.exception() is None:
+            self._known = measured.result()
+
+
+def _measured(directories: Iterable[Path]) -> dict[Path, Space]:
+    found = {}
+    for directory in directories:
+        try:
+            volume = shutil.disk_usage(directory)
+        except OSError:
+            continue
+        found[directory] = Space(volume.total, volume.free)
+    return found
