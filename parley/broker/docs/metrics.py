@@ -13,7 +13,8 @@ _INTRODUCTION = """\
 `make docs` generates this page from `parley/broker/metrics/catalogue/`; do not edit it.
 
 With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
-scraper asks for it) and the pages for probes, `/healthz`, `/readyz` and `/livez` ([health](operations.md#health-and-metrics)).
+scraper asks for it) and the pages for probes, `/healthz`, `/readyz` and `/livez`
+([health](operations.md#health-and-metrics)).
 [Security](security.md#metrics-and-health) describes TLS and logins.
 
 Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
