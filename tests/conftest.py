@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import re
 import sys
 import threading
@@ -28,6 +29,8 @@ _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 # always slow: hypothesis reads all modules for constants, and builds its tables of characters.
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("parley", TIMELESS, max_examples=30)
+
+os.environ["PARLEY_PROFILE"] = ""  # commands use no profile of the developer
 settings.register_profile("soak", TIMELESS, max_examples=120)
 settings.register_profile(
     "mutants", TIMELESS, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]

@@ -71,7 +71,8 @@ _PORT, _METRICS_PORT = "9092", "9464"
 _SHELL = """\
 parley() {
   case "$1 $*" in
-    "version "*|"docs "*|"doctor "*.properties*|"dump-log "*|*" --help"|*--bootstrap-server*) command parley "$@" ;;
+    "version "*|"docs "*|"profile "*|*" --profile "*) command parley "$@" ;;
+    "doctor "*.properties*|"dump-log "*|*" --help"|*--bootstrap-server*) command parley "$@" ;;
     *) command parley "$@" --bootstrap-server "127.0.0.1:$PARLEY_PORT" ;;
   esac
 }
@@ -107,7 +108,8 @@ class Terminal:
         self.port, self.metrics_port = free_port(), free_port()
         self.broker: BrokerProcess | None = None
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self._environment = {**os.environ, "PATH": path, "PARLEY_PORT": str(self.port)}
+        own = {"PATH": path, "PARLEY_PORT": str(self.port), "XDG_CONFIG_HOME": f"{folder}/config"}
+        self._environment = {name: value for name, value in os.environ.items() if name != "PARLEY_PROFILE"} | own
 
     def type(self, command: str) -> str:
         """What the command prints. It must end with exit code 0."""

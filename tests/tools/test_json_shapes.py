@@ -14,10 +14,19 @@ from parley import Broker
 from parley.consensus.registry import create_backend
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.tools.cli import profiles
 from parley.tools.cli.json_shapes import SHAPES, differences
 from tests.tools.conftest import Parley
 
-LOCAL = ("dump-log", "log-repair", "coordination check", "coordination status", "version")
+LOCAL = (
+    "dump-log",
+    "log-repair",
+    "coordination check",
+    "coordination status",
+    "profile list",
+    "profile show",
+    "version",
+)
 ELSEWHERE = (
     "mirror",
     "transactions list",
@@ -65,12 +74,16 @@ WORDS = {
     "security check": (),
     "coordination status": ("{store}",),
     "coordination migrate": ("--status",),
+    "profile list": (),
+    "profile show": ("a",),
     "version": (),
 }  # fmt: skip
 
 
 @pytest.fixture
-def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
+def names(broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    profiles.store("a", {"bootstrap.servers": "127.0.0.1:9092"}, replace=False)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for key in (None, b"k"):
         producer.produce(topic, b"v", key, partition=0, headers=[("h", b"x"), ("h", None)])

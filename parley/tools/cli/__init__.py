@@ -3,7 +3,8 @@
 Rules for every command:
 
 1. Flags, output and exit codes are those of Kafka's tool for the same purpose: 0 on success, 1 on failure.
-2. Data goes to standard output, everything else to standard error. Commands that print data have ``--json``.
+2. Data goes to standard output, everything else to standard error. Commands that list or describe have ``--output``
+   (``output.py``), commands that print while they run have ``--json``.
 3. An error message says what is wrong and what to do about it.
 """
 
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Command] = {
     "elect-leaders": Command("elect_leaders", "elect leaders of partitions", "kafka-leader-election"),
     "reassign": Command("reassign", "move partitions between brokers and log directories", "kafka-reassign-partitions"),
     "balance": Command("balance", "balance replicas and leaders over brokers, or empty a broker", ""),
+    "profile": Command("profile", "keep the addresses and the logins of clusters under names", ""),
     "cluster": Command("cluster", "show the cluster's id and brokers, unregister a broker", "kafka-cluster"),
     "features": Command("features", "show and change the levels of the cluster's features", "kafka-features"),
     "log-dirs": Command("log_dirs", "show the brokers' log directories and the partitions in them", "kafka-log-dirs"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,15 @@ from parley.broker.security.resources import CLUSTER_NAME, SUPPORTED_OPERATIONS,
 from parley.protocol.errors import ErrorCode
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import check, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer, one_action
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    CommandConfig,
+    OnlyBootstrapServer,
+    OutputFormat,
+    one_action,
+)
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -124,7 +130,7 @@ class Options:
     ] = False
     force: Annotated[bool, typer.Option("--force", help="Do not ask before ACLs are removed.")] = False
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 # --- What the options mean ---
@@ -362,8 +368,10 @@ def _list(options: Options, pattern_type: PatternType) -> None:
         return [acl for wanted in filters for acl in await select(client, wanted)]
 
     found = dict.fromkeys(on_cluster(options.bootstrap_server, options.command_config, gather))
-    if options.json_output:
-        print(json.dumps([as_data(acl) for acl in found if not principals or acl.principal in principals], indent=2))
+    if options.output_format:
+        print_data(
+            [as_data(acl) for acl in found if not principals or acl.principal in principals], options.output_format
+        )
         return
     if not principals:
         _print(found)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from parley.tools.cli import colours, profiles
+from parley.tools.cli.invocation import CommandError
 from parley.version import VERSION
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ class App(typer.Typer):
 
     ``help`` describes it. ``examples`` are pairs of a command line and its purpose, shown below the options.
     ``optional_values`` maps options whose value may be left out to the value used then. ``many_values`` are options
-    that take every value up to the next option. ``replaced`` are words that stand for others.
+    that take every value up to the next option. ``replaced`` are words that stand for others. Without
+    ``takes_profiles``, ``--bootstrap-server`` never comes from a profile.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class App(typer.Typer):
         optional_values: Mapping[str, str] | None = None,
         many_values: Sequence[str] = (),
         replaced: Mapping[str, Sequence[str]] | None = None,
+        takes_profiles: bool = True,
     ) -> None:
         self._help = help
         self._examples = examples
         self._optional_values = dict(optional_values or {})
         self._many_values = frozenset(many_values)
         self._replaced = dict(replaced or {})
+        self._takes_profiles = takes_profiles
         super().__init__(
             help=help,
             epilog=example_text(examples),
@@ -58,9 +63,25 @@ class App(typer.Typer):
         return with_values(words, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
-        """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does."""
-        command = _with_version(typer.main.get_command(self))
-        command(args=self.prepared(arguments), prog_name=name, terminal_width=_width())
+        """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does.
+
+        A ``CommandError`` names the profile if the command used one.
+        """
+        command = self.parser()
+        head, part, words = _divided(command, self.prepared(arguments))
+        if _prints_data(part):
+            words = [spelt for word in words for spelt in (("--output", "json") if word == "--json" else (word,))]
+        words, profile = profiles.applied(part, words) if self._takes_profiles else (words, None)
+        try:
+            command(args=[*head, *words], prog_name=name, terminal_width=_width())
+        except CommandError as error:
+            if profile is None:
+                raise
+            raise CommandError(f"{error} (The profile {profile.name} was used: {profile.path})") from error
+
+    def parser(self) -> Any:
+        """Return the option parser's command, with the options that all commands have."""
+        return _with_common_options(typer.main.get_command(self), takes_profiles=self._takes_profiles)
 
     def only_command(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorate the function of an app with a single command; the command shows the app's help text."""
@@ -105,7 +126,21 @@ def _show_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-def _version_option(
+def _choose_colours(when: colours.When) -> None:
+    colours.choose(when)
+
+
+def _common_options(
+    color: Annotated[
+        colours.When,
+        typer.Option(
+            "--color",
+            is_eager=True,
+            expose_value=False,
+            callback=_choose_colours,
+            help="Colour the output on terminals.",
+        ),
+    ] = colours.When.AUTO,
     version: Annotated[
         bool,
         typer.Option(
@@ -113,16 +148,44 @@ def _version_option(
         ),
     ] = False,
 ) -> None:
-    """Declare ``--version``, which every Kafka tool has; typer builds the option from this function."""
+    """Declare the options of every command; typer builds them from this function."""
 
 
-def _with_version(command: Any) -> Any:
-    """Add ``--version`` to a command and its subcommands."""
-    carrier = typer.Typer(add_completion=False)
-    carrier.command()(_version_option)
+def _profile_option(
+    profile: Annotated[
+        str | None, typer.Option("--profile", expose_value=False, help="The profile with the address and the settings.")
+    ] = None,
+) -> None:
+    """Declare ``--profile``, which ``profiles.applied`` takes out of the words."""
+
+
+def _with_common_options(command: Any, *, takes_profiles: bool) -> Any:
+    """Add the options that all commands have to a command and its subcommands."""
     for one in (command, *getattr(command, "commands", {}).values()):
-        one.params += typer.main.get_command(carrier).params
+        if takes_profiles and any("--bootstrap-server" in each.opts for each in one.params):
+            one.params += _options_of(_profile_option)
+        one.params += _options_of(_common_options)
     return command
+
+
+def _options_of(declaration: Callable[..., None]) -> list[Any]:
+    carrier = typer.Typer(add_completion=False)
+    carrier.command()(declaration)
+    return list(typer.main.get_command(carrier).params)
+
+
+def _divided(command: Any, words: list[str]) -> tuple[list[str], Any, list[str]]:
+    """Divide a command line into the words up to the subcommand, the subcommand, and its words."""
+    parts = getattr(command, "commands", {})
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), None) if parts else None
+    if at is None or words[at] not in parts:
+        return [], command, words
+    return words[: at + 1], parts[words[at]], words[at + 1 :]
+
+
+def _prints_data(command: Any) -> bool:
+    """True if the command has the option ``OutputFormat``, for whose commonest value ``--json`` stands."""
+    return any(each.name == "output_format" for each in command.params)
 
 
 def example_text(examples: Sequence[tuple[str, str]]) -> str | None:

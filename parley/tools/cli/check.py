@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -16,8 +15,15 @@ from uuid import uuid4
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, client_properties
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    CommandConfig,
+    OutputFormat,
+    client_properties,
+)
 from parley.tools.cli.invocation import FAILED, INCOMPLETE, CommandError
+from parley.tools.cli.output import Format, print_data
 
 if TYPE_CHECKING:
     from parley.tools.checker import Trial, Verdict
@@ -93,7 +99,7 @@ def check(
     ] = False,
     keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic at the end.")] = False,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     from confluent_kafka import KafkaException
 
@@ -137,7 +143,7 @@ def check(
         verdict = trial.verdict()
     except Unreadable as error:
         raise CommandError(f"A partition cannot be read to its end: {error}") from error
-    _show(verdict, trial, json_output)
+    _show(verdict, trial, output_format)
     if not keep_topic:
         _try_to_delete_topic(trial)
     if not verdict.ok or trial.errors:
@@ -166,8 +172,8 @@ def _try_to_delete_topic(trial: Trial) -> None:
         )
 
 
-def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
-    if as_json:
+def _show(verdict: Verdict, trial: Trial, output_format: Format | None) -> None:
+    if output_format:
         data = {
             "ok": verdict.ok,
             **verdict.counts,
@@ -175,7 +181,7 @@ def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
             "violations": [{"kind": each.kind.value, "text": each.text} for each in verdict.violations],
             "clientErrors": trial.errors,
         }
-        print(json.dumps(data, indent=2))
+        print_data(data, output_format)
         return
     print(verdict)
     for error in trial.errors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,8 @@ import typer
 
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import check, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, OutputFormat
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -62,13 +62,13 @@ def list_endpoints(
     include_fenced_brokers: Annotated[
         bool, typer.Option("--include-fenced-brokers", help="Include registered brokers that are not running.")
     ] = False,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Show the brokers' addresses."""
     found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=include_fenced_brokers))
     brokers = sorted(found.brokers, key=lambda broker: broker.broker_id)
-    if json_output:
-        print(json.dumps([_as_data(broker) for broker in brokers]))
+    if output_format:
+        print_data([_as_data(broker) for broker in brokers], output_format)
         return
     for line in endpoint_lines(brokers):
         print(line)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format
 
 if TYPE_CHECKING:
     from parley.protocol.security.client_security import ClientSecurity
@@ -77,6 +78,11 @@ CommandConfig = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the log of the client library.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+"""For commands that print an object per line while they run."""
+OutputFormat = Annotated[
+    Format | None, typer.Option("--output", help="Print this instead of text; --json stands for --output json.")
+]
+"""For commands that list or describe; ``print_data`` prints the form. The parameter is called ``output_format``."""
 
 
 def one_action(**actions: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,15 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     BootstrapServer,
     CommandConfig,
+    OutputFormat,
     client_properties,
     one_action,
     required,
 )
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -356,7 +356,7 @@ class Options:
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of --coordination-url.")
     ] = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -390,7 +390,7 @@ def configs(options: Options) -> None:
         else:
             _alter(options, found[0], added, removed)
     elif is_limited:
-        users_and_clients.describe(place, parts, as_json=options.json_output)
+        users_and_clients.describe(place, parts, output_format=options.output_format)
     else:
         _describe(options, found[0])
 
@@ -424,8 +424,8 @@ def _describe(options: Options, entity: Entity) -> None:
         return [(one, await describe(client, one, all_settings=options.all_settings)) for one in found]
 
     described = on_cluster(options.bootstrap_server, options.command_config, gather)
-    if options.json_output:
-        print(json.dumps([as_data(one, settings) for one, settings in described], indent=2))
+    if options.output_format:
+        print_data([as_data(one, settings) for one, settings in described], options.output_format)
         return
     for one, settings in described:
         print(heading(one, all_settings=options.all_settings))

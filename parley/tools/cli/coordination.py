@@ -14,8 +14,9 @@ import typer
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import check as check_code
 from parley.tools.cli.cluster_client import on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, OutputFormat
 from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.output import print_data
 from parley.tools.cli.store_client import OPEN_MAX_S, in_store, run_on_store, store_address
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ _Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store's U
 _Config = Annotated[Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of the URL.")]
 
 
-def check(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
+def check(url: _Url = None, config: _Config = None, output_format: OutputFormat = None) -> None:
     """Check whether a cluster would run on a store, how well, and whether other clients are kept out.
 
     The check writes keys below a temporary prefix and removes them. An empty store gets its identity. The exit code
@@ -83,8 +84,8 @@ def check(url: _Url = None, config: _Config = None, json_output: AsJson = False)
             await backend.close()
 
     found = run_on_store(work)
-    if json_output:
-        print(json.dumps(found.as_data(address)))
+    if output_format:
+        print_data(found.as_data(address), output_format)
     else:
         for name in found.passed:
             print(f"ok      {name}")
@@ -104,13 +105,16 @@ def _protection_lines(protection: Protection) -> Iterator[str]:
         yield f"{finding.guard.value:<7} {finding.text}{advice}"
 
 
-def status(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
+def status(url: _Url = None, config: _Config = None, output_format: OutputFormat = None) -> None:
     """Show the controller, the brokers with their sessions, the number of watches, and the size of the stored data."""
     from parley.tools.coordination.status import status_of
 
     address, backend_at = store_address(url, config)
     found = run_on_store(lambda: in_store(address, backend_at, lambda backend: status_of(backend, address)))
-    print(json.dumps(found.as_data()) if json_output else "\n".join(found.as_text()))
+    if output_format:
+        print_data(found.as_data(), output_format)
+    else:
+        print("\n".join(found.as_text()))
 
 
 def dump(
@@ -178,7 +182,7 @@ def migrate(
     ] = False,
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Move a running cluster to another store.
 
@@ -191,12 +195,14 @@ def migrate(
 
     async def work(client: Client) -> Any:
         if to is not None:
-            return await _move(client, to, quiet=json_output)
+            return await _move(client, to, quiet=output_format is not None)
         return await _ask(client, 1 if show_status else 2)
 
     answer = on_cluster(bootstrap_server, command_config, work)
-    if json_output:
-        print(json.dumps({name: getattr(answer, name) for name in ("move", "state", "step", "detail", "store")}))
+    if output_format:
+        print_data(
+            {name: getattr(answer, name) for name in ("move", "state", "step", "detail", "store")}, output_format
+        )
     else:
         print(_sentence(answer))
     if to is not None and answer.state != "done":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,13 +15,14 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     CommandConfig,
     OnlyBootstrapServer,
+    OutputFormat,
     one_action,
     required,
 )
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -76,7 +76,7 @@ class Options:
     ] = -1
     hmac: Annotated[str | None, typer.Option("--hmac", help="With --renew and --expire: the token's HMAC.")] = None
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -117,7 +117,7 @@ async def _create(client: Client, options: Options, hmac: bytes, owners: list[Pr
         "expiresMs": answer.expiry_timestamp_ms,
         "maxMs": answer.max_timestamp_ms,
     }
-    if not options.json_output:
+    if not options.output_format:
         print(f"Created delegation token with tokenId : {answer.token_id}")
     _print([row], options)
 
@@ -159,14 +159,14 @@ async def _describe(client: Client, options: Options, hmac: bytes, owners: list[
         }
         for token in answer.tokens
     ]
-    if not options.json_output:
+    if not options.output_format:
         print(f"Total number of tokens : {len(rows)}")
     _print(rows, options)
 
 
 def _print(rows: list[dict[str, Any]], options: Options) -> None:
-    if options.json_output:
-        print(json.dumps(rows, indent=2))
+    if options.output_format:
+        print_data(rows, options.output_format)
         return
     print(_FORM.format(*_HEADINGS).rstrip())
     for row in rows:

@@ -12,8 +12,9 @@ import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import TIMEOUT_MS, TopicPartition, by_topic, described, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -94,7 +95,7 @@ def delete_records(
     ],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     try:
         text = sys.stdin.read() if str(offset_json_file) == "-" else offset_json_file.read_text()
@@ -102,12 +103,12 @@ def delete_records(
         raise CommandError(f"The file {offset_json_file} cannot be read: {error.strerror}.") from error
     offsets = parse_plan(text)
     results = on_cluster(bootstrap_server, command_config, lambda client: delete(client, offsets))
-    if json_output:
+    if output_format:
         rows = [
             {"topic": topic, "partition": index, "lowWatermark": low, "error": described(code) if code else None}
             for (topic, index), (low, code) in sorted(results.items())
         ]
-        print(json.dumps(rows))
+        print_data(rows, output_format)
     else:
         print("Executing records delete operation")
         print("Records delete operation completed:")

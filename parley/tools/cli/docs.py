@@ -43,7 +43,7 @@ check (`parley security check`, `parley check`) has found nothing, but could not
 standard output, everything else to standard error. `parley doctor` exits with 1 for warnings, 2 for errors and 3 if it
 could not examine everything. Unlike Kafka's tools, `parley groups`, `parley configs` and
 `parley dump-log` also exit with 1 if they print an error and continue. The end of this page shows what each command
-prints with `--json`.
+prints with `--output json`. [command-line.md](command-line.md) shows what all commands have in common.
 
 Settings in a client's properties file that belong to Kafka's Java client alone are ignored with a warning.
 """
@@ -51,8 +51,8 @@ Settings in a client's properties file that belong to Kafka's Java client alone 
 _JSON_INTRODUCTION: Final = """
 ## JSON
 
-The output of each command with `--json`, with types instead of values. `<name>` stands for any key, a key that ends
-with `?` may be missing, and `|` separates alternative types.
+The output of each command with `--output json` and `--json`, with types instead of values. `<name>` stands for any key,
+a key that ends with `?` may be missing, and `|` separates alternative types.
 """
 
 

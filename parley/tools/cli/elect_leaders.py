@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from parley.tools.cli.cluster_client import (
     on_cluster,
     until_ready,
 )
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.json_input import member, read_plan
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -147,7 +147,7 @@ def elect_leaders(
         ),
     ] = None,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     kind = election_type.lower()
     if kind not in ELECTION_TYPES:
@@ -156,8 +156,8 @@ def elect_leaders(
     outcomes = on_cluster(
         bootstrap_server, command_config, lambda client: elect(client, ELECTION_TYPES[kind], partitions)
     )
-    if json_output:
-        print(json.dumps([_as_data(one) for one in outcomes]))
+    if output_format:
+        print_data([_as_data(one) for one in outcomes], output_format)
     else:
         show(outcomes, kind)
     if failed := failures(outcomes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,8 +10,9 @@ import typer
 
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import check, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, OutputFormat
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -49,12 +49,12 @@ _Unsafe = Annotated[bool, typer.Option("--unsafe", help="Change the level even i
 
 
 def describe(
-    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None, json_output: AsJson = False
+    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None, output_format: OutputFormat = None
 ) -> None:
     """Show the features."""
     rows = on_cluster(bootstrap_server, command_config, _described)
-    if json_output:
-        print(json.dumps(rows))
+    if output_format:
+        print_data(rows, output_format)
         return
     for row in rows:
         print(

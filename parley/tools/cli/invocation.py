@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from parley.tools.cli.colours import alarming
+
 if TYPE_CHECKING:
     from parley.tools.cli.app import App
 
@@ -72,7 +74,7 @@ def _reported(work: Callable[[], int]) -> int:
         return work()
     except CommandError as error:
         sys.stdout.flush()
-        print(f"Error: {error}", file=sys.stderr, flush=True)
+        print(f"{alarming('Error:')} {error}", file=sys.stderr, flush=True)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""The shape of each command's ``--json`` output: for the documentation, and checked by tests.
+"""The shape of each command's ``--output json`` and ``--json``: for the documentation, and checked by tests.
 
 A shape is JSON with type names instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``, ``any``,
 or several of them separated by ``|``. A list has one element, the shape of all its elements. The key ``<name>`` stands
@@ -490,6 +490,21 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "coordination migrate": (
         "state is none, under way, done or failed",
         {"move": "string", "state": "string", "step": "string", "detail": "string", "store": "string"},
+    ),
+    "profile list": (
+        "",
+        [
+            {
+                "profile": "string",
+                "current": "boolean",
+                "bootstrapServers": "string",
+                "securityProtocol": "string",
+            }
+        ],
+    ),
+    "profile show": (
+        "secrets are masked",
+        {"profile": "string", "file": "string", "settings": {"<key>": "string"}},
     ),
     "version": (
         "",

@@ -17,8 +17,15 @@ from parley.tools.cli.app import App
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.cluster import describe as describe_cluster
 from parley.tools.cli.cluster_client import check, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    CommandConfig,
+    OnlyBootstrapServer,
+    OutputFormat,
+    broker_ids,
+)
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.verify_logs import as_data as verified_data
 from parley.tools.cli.verify_logs import as_lines, is_damaged, verified
 
@@ -170,30 +177,37 @@ def log_dirs(
         str, typer.Option("--topic-list", help="Topics such as foo,bar; all topics unless given.")
     ] = "",
     command_config: CommandConfig = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print only the JSON, without the lines that Kafka's tool prints before it.")
-    ] = False,
+    output_format: OutputFormat = None,
 ) -> None:
     if [describe, verify, space].count(True) != 1:
         raise CommandError("Add --describe, --space or --verify, one of them.")
     brokers = list(dict.fromkeys(broker_ids(broker_list, "--broker-list")))
     topics = [topic.strip() for topic in topic_list.split(",") if topic.strip()]
     if verify:
-        _verify(bootstrap_server, command_config, brokers, topics, json_output)
+        _verify(bootstrap_server, command_config, brokers, topics, output_format)
         return
     _, found = on_cluster(bootstrap_server, command_config, lambda client: directories(client, brokers, topics))
     if space:
         data = space_data(found)
-        print(json.dumps(data, separators=(",", ":")) if json_output else "\n".join(space_lines(data)))
+        if output_format:
+            print_data(data, output_format)
+        else:
+            print("\n".join(space_lines(data)))
         return
-    if not json_output:
-        print("Querying brokers for log directories information")
-        print(f"Received log directory information from brokers {_numbers(sorted(found))}")
+    if output_format:
+        print_data(as_data(found), output_format)
+        return
+    print("Querying brokers for log directories information")
+    print(f"Received log directory information from brokers {_numbers(sorted(found))}")
     print(json.dumps(as_data(found), separators=(",", ":")))
 
 
 def _verify(
-    bootstrap: str, command_config: Path | None, brokers: Sequence[int], topics: Sequence[str], json_output: bool
+    bootstrap: str,
+    command_config: Path | None,
+    brokers: Sequence[int],
+    topics: Sequence[str],
+    output_format: Format | None,
 ) -> None:
     """Print what the brokers find when they read their logs again. Exits with status 1 if records are damaged."""
 
@@ -202,6 +216,9 @@ def _verify(
         return await verified(client, brokers or present, topics)
 
     data = verified_data(on_cluster(bootstrap, command_config, verify))
-    print(json.dumps(data, separators=(",", ":")) if json_output else "\n".join(as_lines(data)))
+    if output_format:
+        print_data(data, output_format)
+    else:
+        print("\n".join(as_lines(data)))
     if is_damaged(data):
         raise typer.Exit(1)

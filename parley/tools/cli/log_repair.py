@@ -5,7 +5,6 @@ The files are only read; a broker may use them at the same time. Kafka has no su
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.common_options import AsJson
+from parley.tools.cli.common_options import OutputFormat
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.storage.cut_files import CutFile
@@ -38,7 +38,7 @@ class Options:
 
     log_dirs: Annotated[str, typer.Option("--log-dirs", help="The log directories of a broker, separated by commas.")]
     topic: Annotated[str, typer.Option("--topic", help="Only this topic.")] = ""
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def log_repair(options: Options) -> None:
         found = [cut for cut in _cuts(directories) if not options.topic or cut.topic == options.topic]
     except OSError as error:
         raise CommandError(f"{error.filename} cannot be read: {error.strerror}.") from error
-    if options.json_output:
-        print(json.dumps([cut.data for cut in found]))
+    if options.output_format:
+        print_data([cut.data for cut in found], options.output_format)
     elif found:
         for cut in found:
             print(cut.text)

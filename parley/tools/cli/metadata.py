@@ -8,7 +8,6 @@ stopped broker as alive. So the command connects to each broker itself, and asks
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,8 @@ import typer
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster import describe as describe_cluster
 from parley.tools.cli.cluster_client import TIMEOUT_MS, on_cluster, until_ready
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
+from parley.tools.cli.output import print_data
 from parley.tools.cli.topics.describing import matching
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def metadata(
         typer.Option("--internal", help="Show also partitions of internal topics that have a leader and are in sync."),
     ] = False,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     fits = matching(topic)
     cluster = on_cluster(bootstrap_server, command_config, view)
@@ -328,8 +328,8 @@ def metadata(
         for one in cluster.partitions
         if fits(one.topic) and (not under_replicated_partitions or len(one.isr) < len(one.replicas))
     ]
-    if json_output:
-        print(json.dumps(_as_data(cluster, chosen), indent=2))
+    if output_format:
+        print_data(_as_data(cluster, chosen), output_format)
         return
     shown = [one for one in chosen if internal or topic or not one.internal or one.state in _TROUBLED]
     show(cluster, shown, len(chosen) - len(shown))

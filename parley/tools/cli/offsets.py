@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -13,8 +12,9 @@ import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import TopicPartition, described, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -133,7 +133,7 @@ class Options:
         bool, typer.Option("--exclude-internal-topics", help="Leave out topics such as __consumer_offsets.")
     ] = False
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -149,12 +149,12 @@ def offsets(options: Options) -> None:
         if one.error:
             print(f"Skip getting offsets for {name}-{index}: {described(one.error)}", file=sys.stderr)
     shown = [(where, one) for where, one in found if not one.error and (one.offset >= 0 or at == _LATEST)]
-    if options.json_output:
+    if options.output_format:
         rows = [
             {"topic": name, "partition": index, "offset": one.offset, "timestamp": one.timestamp}
             for (name, index), one in shown
         ]
-        print(json.dumps(rows))
+        print_data(rows, options.output_format)
         return
     for (name, index), one in shown:
         print(f"{name}:{index}:{one.offset}")

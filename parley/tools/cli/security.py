@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.tools.cli.app import App, example_text
-from parley.tools.cli.common_options import AsJson, CommandConfig
+from parley.tools.cli.common_options import CommandConfig, OutputFormat
 from parley.tools.cli.invocation import FAILED, INCOMPLETE, CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.tools.security_check.checks import Finding
@@ -47,7 +47,7 @@ def check(
         typer.Option("--bootstrap-server", help="A running cluster, instead of a file: host:port,host:port,..."),
     ] = None,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Check a broker's properties file, or a running cluster."""
     from parley.tools.cli.invocation import silence_store_clients
@@ -71,10 +71,10 @@ def check(
     found = merged([finding for subject in subjects for finding in findings(subject)])
     is_open = any(finding.check.severity > Severity.NOTE for finding, _ in found)
     is_complete = not any(each.has_failed for each in unchecked)
-    if json_output:
+    if output_format:
         texts = [each.text for each in unchecked]
         data = {"open": is_open, "complete": is_complete, "findings": list(map(_as_data, found)), "notChecked": texts}
-        print(json.dumps(data))
+        print_data(data, output_format)
     else:
         for line in _lines(found, unchecked):
             print(line)

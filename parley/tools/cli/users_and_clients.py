@@ -5,7 +5,6 @@ They are shown and changed through a broker, or in the coordination store before
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from parley.tools.cli import client_quotas, scram_users
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.host_names import address_of
 from parley.tools.cli.invocation import CommandError, sentence
+from parley.tools.cli.output import Format, print_data
 
 if TYPE_CHECKING:
     from parley.consensus.backend import Backend
@@ -141,7 +141,7 @@ def _alter_user(place: Place, user: str, added: Mapping[str, str], removed: Sequ
         place.on_cluster(lambda client: scram_users.alter(client, wanted))
 
 
-def describe(place: Place, parts: Sequence[tuple[str, str | None]], *, as_json: bool) -> None:
+def describe(place: Place, parts: Sequence[tuple[str, str | None]], *, output_format: Format | None) -> None:
     """Print quotas, and the SCRAM credentials of users if no clients are asked for. None selects every name.
 
     Raises ``CommandError`` if an entity that is named has neither.
@@ -153,8 +153,8 @@ def describe(place: Place, parts: Sequence[tuple[str, str | None]], *, as_json: 
     if not quotas and not users and all(name is not None for _, name in parts):
         nothing = "neither quotas nor SCRAM credentials" if has_credentials else "no quotas"
         raise CommandError(f"There are {nothing} of {client_quotas.text_of(entity)}.")
-    if as_json:
-        print(json.dumps([*client_quotas.as_data(quotas, _KINDS), *scram_users.as_data(users)], indent=2))
+    if output_format:
+        print_data([*client_quotas.as_data(quotas, _KINDS), *scram_users.as_data(users)], output_format)
         return
     for text in (*client_quotas.lines(quotas), *scram_users.lines(users)):
         print(text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import platform
 
 from parley.tools.cli.app import App
-from parley.tools.cli.common_options import AsJson
+from parley.tools.cli.common_options import OutputFormat
+from parley.tools.cli.output import print_data
 from parley.version import VERSION
 
 app = App(
@@ -19,15 +19,15 @@ app = App(
 
 
 @app.only_command()
-def version(json_output: AsJson = False) -> None:
+def version(output_format: OutputFormat = None) -> None:
     from confluent_kafka import libversion
 
     from parley import compiled
 
     modules = compiled.status()
-    if json_output:
+    if output_format:
         facts = {"parley": VERSION, "python": platform.python_version(), "modules": modules}
-        print(json.dumps({**facts, "librdkafka": libversion()[0]}))
+        print_data({**facts, "librdkafka": libversion()[0]}, output_format)
         return
     print(f"parley {VERSION} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
     for module, form in modules.items():

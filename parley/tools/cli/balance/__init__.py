@@ -15,13 +15,14 @@ from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     CommandConfig,
     OnlyBootstrapServer,
+    OutputFormat,
     broker_ids,
     one_action,
 )
 from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -86,7 +87,7 @@ class Options:
         Path | None, typer.Option("--recorded", help="With --plan: plan for the cluster in such a file.")
     ] = None
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -126,7 +127,7 @@ def _execute(options: Options) -> None:
     from parley.tools.cli.balance.observing import observe
 
     goals = _goals(options)
-    say = sys.stderr if options.json_output else sys.stdout
+    say = sys.stderr if options.output_format else sys.stdout
 
     async def work(client: Client) -> bool:
         from parley.tools.balance.planner import plan
@@ -164,8 +165,8 @@ def _read(path: Path) -> Cluster:
 def _show(options: Options, cluster: Cluster, made: Plan, goals: Goals) -> None:
     from parley.tools.balance import explanation
 
-    if options.json_output:
-        print(json.dumps(explanation.as_data(cluster, made, goals)))
+    if options.output_format:
+        print_data(explanation.as_data(cluster, made, goals), options.output_format)
     else:
         print("\n".join(explanation.lines(cluster, made, goals)), flush=True)
 
@@ -182,8 +183,8 @@ def _holds(options: Options) -> None:
     rows: list[dict[str, Any]] = [
         {"topic": one.topic, "partition": one.index, "leads": one.leader == broker, "bytes": one.size} for one in held
     ]
-    if options.json_output:
-        print(json.dumps(rows))
+    if options.output_format:
+        print_data(rows, options.output_format)
         return
     leads = sum(row["leads"] for row in rows)
     size = bytes_text(sum(one.size for one in held))

@@ -18,9 +18,9 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     BootstrapServer,
     CommandConfig,
+    OutputFormat,
     one_action,
     required,
 )
@@ -122,7 +122,7 @@ class Options:
     export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -170,7 +170,9 @@ def _list(options: Options) -> None:
     found = _at_cluster(
         options, lambda client: listing.list_groups(client, _words(options.state), _words(options.type_))
     )
-    listing.show(found, with_type=bool(options.type_), with_state=bool(options.state), as_json=options.json_output)
+    listing.show(
+        found, with_type=bool(options.type_), with_state=bool(options.state), output_format=options.output_format
+    )
 
 
 def _describe(options: Options) -> None:
@@ -183,7 +185,7 @@ def _describe(options: Options) -> None:
             client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
         ),
     )
-    if not every_type.show(found, view, verbose=options.verbose, as_json=options.json_output):
+    if not every_type.show(found, view, verbose=options.verbose, output_format=options.output_format):
         raise typer.Exit(FAILED)
 
 
@@ -193,7 +195,7 @@ def _delete(options: Options) -> None:
     done = _at_cluster(
         options, lambda client: deleting.delete_selected(client, _named(options), timeout_ms=options.timeout)
     )
-    deleting.show_groups(done, as_json=options.json_output)
+    deleting.show_groups(done, output_format=options.output_format)
 
 
 def _delete_offsets(options: Options) -> None:
@@ -206,7 +208,7 @@ def _delete_offsets(options: Options) -> None:
     forgotten = _at_cluster(
         options, lambda client: deleting.delete_consumer_offsets(client, name, selection, timeout_ms=options.timeout)
     )
-    deleting.show_offsets(name, forgotten, as_json=options.json_output)
+    deleting.show_offsets(name, forgotten, output_format=options.output_format)
 
 
 def _reset_offsets(options: Options) -> None:
@@ -228,7 +230,7 @@ def _reset_offsets(options: Options) -> None:
     if not options.execute and not options.dry_run and not options.export:
         reset.warn_dry_run()
     results = _at_cluster(options, lambda client: reset.reset(client, plan))
-    reset.show(results, as_csv=options.export, as_json=options.json_output)
+    reset.show(results, as_csv=options.export, output_format=options.output_format)
     if any(result.error for result in results):
         raise typer.Exit(FAILED)
 

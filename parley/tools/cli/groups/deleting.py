@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from parley.protocol.client import Client
@@ -13,6 +12,7 @@ from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, des
 from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 
 _UNKNOWN_TOPIC = -1
 """The partition number that stands for a whole topic that does not exist."""
@@ -42,10 +42,10 @@ async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int
     return codes
 
 
-def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
+def show_groups(codes: Mapping[str, int], *, output_format: Format | None) -> None:
     """Print which groups were deleted. Raises ``CommandError`` if one was not."""
-    if as_json:
-        print(json.dumps({name: described(code) if code else None for name, code in codes.items()}))
+    if output_format:
+        print_data({name: described(code) if code else None for name, code in codes.items()}, output_format)
     gone = [f"'{name}'" for name, code in codes.items() if not code]
     left = [f"* Group '{name}' could not be deleted due to: {described(code)}" for name, code in codes.items() if code]
     if left:
@@ -58,7 +58,7 @@ def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
                 ]
             )
         )
-    if not as_json:
+    if not output_format:
         print(f"Deletion of requested consumer groups ({', '.join(gone)}) was successful.")
 
 
@@ -106,12 +106,14 @@ async def delete_offsets(
     return codes
 
 
-def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, as_json: bool) -> None:
+def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, output_format: Format | None) -> None:
     """Print the result of each partition. Raises ``CommandError`` if an offset was not deleted."""
     failed = [where for where, code in codes.items() if code]
     rows = [(topic, index, described(code) if code else "Successful") for (topic, index), code in sorted(codes.items())]
-    if as_json:
-        print(json.dumps([{"topic": topic, "partition": index, "status": status} for topic, index, status in rows]))
+    if output_format:
+        print_data(
+            [{"topic": topic, "partition": index, "status": status} for topic, index, status in rows], output_format
+        )
     else:
         print(f"Request {'failed' if failed else 'succeeded'} for deleting offsets from group {group}.\n")
         for line in _table(rows):

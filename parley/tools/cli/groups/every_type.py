@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from parley.protocol.client import Client
 from parley.tools.cli.groups import describing, tables
 from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.share_groups import describing as share_describing
 from parley.tools.cli.share_groups import tables as share_tables
 from parley.tools.cli.streams_groups import describing as streams_describing
@@ -43,19 +43,19 @@ async def describe(client: Client, names: Sequence[str] | None, *, with_offsets:
     )
 
 
-def show(found: Described, view: str, *, verbose: bool, as_json: bool) -> bool:
+def show(found: Described, view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
-    if as_json:
+    if output_format:
         data = [
             *map(tables.as_data, found.consumers),
             *map(share_tables.as_data, found.share),
             *map(streams_tables.as_data, found.streams),
         ]
-        print(json.dumps(data, indent=2))
+        print_data(data, output_format)
         return not any("error" in each for each in data)
     are_known = [  # groups of all types are shown, also if some of the first type have an error
-        tables.show(found.consumers, view, verbose=verbose, as_json=False),
-        share_tables.show(found.share, view, verbose=verbose, as_json=False),
-        streams_tables.show(found.streams, view, verbose=verbose, as_json=False),
+        tables.show(found.consumers, view, verbose=verbose, output_format=None),
+        share_tables.show(found.share, view, verbose=verbose, output_format=None),
+        streams_tables.show(found.streams, view, verbose=verbose, output_format=None),
     ]
     return all(are_known)

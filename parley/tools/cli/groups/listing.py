@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from parley.protocol.client import Client
 from parley.protocol.messages.groups import ListGroupsRequest
 from parley.tools.cli.cluster_client import check, until_ready
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 
 STATES = (
     "Empty",
@@ -90,10 +90,10 @@ async def selected(client: Client, names: Sequence[str] | None) -> list[str]:
     return list(names)
 
 
-def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as_json: bool) -> None:
+def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, output_format: Format | None) -> None:
     """Print the names, or a table with types and states."""
-    if as_json:
-        print(json.dumps([{"group": one.name, "type": one.type, "state": one.state} for one in groups]))
+    if output_format:
+        print_data([{"group": one.name, "type": one.type, "state": one.state} for one in groups], output_format)
         return
     if not with_type and not with_state:
         for one in groups:

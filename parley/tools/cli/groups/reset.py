@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from parley.tools.cli.groups.describing import Committed, committed_offsets, des
 from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
 _BY_NAME_VERSION_MAX: Final = 9
@@ -261,7 +261,7 @@ def warn_dry_run() -> None:
     print("Without --execute nothing is changed; these would be the new offsets.", file=sys.stderr)
 
 
-def show(results: Sequence[Result], *, as_csv: bool, as_json: bool) -> None:
+def show(results: Sequence[Result], *, as_csv: bool, output_format: Format | None) -> None:
     """Print the new offsets as a table, CSV or JSON, and errors to standard error."""
     for result in results:
         if result.error:
@@ -271,8 +271,10 @@ def show(results: Sequence[Result], *, as_csv: bool, as_json: bool) -> None:
         for result in results
         for (topic, index), offset in sorted(result.offsets.items())
     ]
-    if as_json:
-        print(json.dumps([dict(zip(("group", "topic", "partition", "offset"), row, strict=True)) for row in rows]))
+    if output_format:
+        print_data(
+            [dict(zip(("group", "topic", "partition", "offset"), row, strict=True)) for row in rows], output_format
+        )
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows if len(results) > 1 else [row[1:] for row in rows])
     elif not rows and not any(result.error for result in results):

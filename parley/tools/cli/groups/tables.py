@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parley.tools.cli.cluster_client import TopicPartition
 from parley.tools.cli.groups.describing import Group, Member
+from parley.tools.cli.output import Format, print_data
 
 _NOTHING = "-"
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
-def show(groups: Sequence[Group], view: str, *, verbose: bool, as_json: bool) -> bool:
+def show(groups: Sequence[Group], view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
-    if as_json:
-        print(json.dumps([as_data(group) for group in groups], indent=2))
+    if output_format:
+        print_data([as_data(group) for group in groups], output_format)
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
-        elif not as_json:
+        elif not output_format:
             _warn(group)
             table = {"offsets": offsets_table, "members": members_table, "state": state_table}[view]
             print()

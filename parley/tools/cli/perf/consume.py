@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from uuid import uuid4
 
 import typer
 
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, OutputFormat, Verbose
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import WAITED_FOR, connect, reach, reason_of, settings_of
+from parley.tools.cli.output import print_data
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
 from parley.tools.cli.perf.statistics import MIB
@@ -72,7 +72,7 @@ class Options:
         list[str], typer.Option("--command-property", help="Client settings: key=value key=value ...")
     ] = field(default_factory=list)
     verbose: Verbose = False
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @dataclass(slots=True)
@@ -185,14 +185,14 @@ def consume(options: Options) -> None:
 
     if bool(options.topic) == bool(options.include):
         raise CommandError("Name either --topic or --include.")
-    detailed = options.show_detailed_stats and not options.json_output
+    detailed = options.show_detailed_stats and not options.output_format
     began = datetime.now().astimezone()
     clock_text(began, options.date_format)
     metrics = Metrics(options.print_metrics)
     consumer, connection = connect(Consumer, {**settings(options), **metrics.settings()}, verbose=options.verbose)
     try:
         reach(consumer, connection)
-        if not options.hide_header and not options.json_output:
+        if not options.hide_header and not options.output_format:
             print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
         tally, enough = _measured(consumer, options, detailed=detailed)
     except KafkaException as error:
@@ -219,7 +219,7 @@ def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally
         if tally.joined is None:
             tally.joined = time.perf_counter()
 
-    progress = Progress(options.num_records, on_terminal() and not detailed and not options.json_output)
+    progress = Progress(options.num_records, on_terminal() and not detailed and not options.output_format)
     report = Report(tally, options.num_records, options.date_format, detailed, progress, tally.started)
     consumer.subscribe([options.topic or f"^({options.include})$"], on_assign=assigned)
     report_ms = DRAW_MS if progress.is_shown else options.reporting_interval
@@ -246,9 +246,9 @@ def settings(options: Options) -> dict[str, Any]:
 def _show(tally: Tally, times: list[str], detailed: bool, options: Options) -> None:
     now = tally.ended or time.perf_counter()
     row = tally.row(now, tally.started, tally.records, tally.size_bytes)
-    if options.json_output:
+    if options.output_format:
         names = ("mb", "mbPerSec", "records", "recordsPerSec", "rebalanceMs", "fetchMs", "fetchMbPerSec", "fetchPerSec")
         numbers = dict(zip(names, map(float, row), strict=True))
-        print(json.dumps({**numbers, "records": tally.records}))
+        print_data({**numbers, "records": tally.records}, options.output_format)
     elif not detailed:
         print(", ".join([*times, *row]))

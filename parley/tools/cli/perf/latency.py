@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,9 +14,10 @@ from uuid import uuid4
 import typer
 
 from parley.tools.cli.cluster_client import on_cluster
-from parley.tools.cli.common_options import AsJson, Verbose, client_properties
+from parley.tools.cli.common_options import OutputFormat, Verbose, client_properties
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import connect, reach, reason_of, translated
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.perf.progress import Progress, on_terminal
 from parley.tools.cli.perf.statistics import percentile
 
@@ -60,7 +60,7 @@ class Options:
         int, typer.Option("--record-header-size", help="Size of a header's value in bytes; -1 for null.")
     ] = 0
     verbose: Verbose = False
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +196,11 @@ def latency(options: Options) -> None:
         producer, _ = connect(Producer, {**own, "linger.ms": 0, "acks": wanted.producer_acks}, verbose=options.verbose)
         consumer.assign(ends_of(consumer, wanted.topic, partitions))
         consumer.poll(0)
-        latencies = _measured(producer, consumer, wanted, quiet=options.json_output)
+        latencies = _measured(producer, consumer, wanted, quiet=options.output_format is not None)
         consumer.close()
     except KafkaException as error:
         raise CommandError(reason_of(error.args[0])) from error
-    _show(latencies, as_json=options.json_output)
+    _show(latencies, output_format=options.output_format)
 
 
 def _measured(producer: Any, consumer: Any, wanted: Load, *, quiet: bool) -> list[float]:
@@ -218,12 +218,14 @@ def _measured(producer: Any, consumer: Any, wanted: Load, *, quiet: bool) -> lis
     return latencies
 
 
-def _show(latencies: list[float], *, as_json: bool) -> None:
+def _show(latencies: list[float], *, output_format: Format | None) -> None:
     ordered = sorted(int(one) for one in latencies)
     average = sum(latencies) / len(latencies)
     half, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.99, 0.999))
-    if as_json:
-        print(json.dumps({"avgMs": average, "p50Ms": half, "p99Ms": p99, "p999Ms": p999, "records": len(latencies)}))
+    if output_format:
+        print_data(
+            {"avgMs": average, "p50Ms": half, "p99Ms": p99, "p999Ms": p999, "records": len(latencies)}, output_format
+        )
         return
     print(f"Avg latency: {average:.4f} ms")
     print(f"Percentiles: 50th = {half}, 99th = {p99}, 99.9th = {p999}")

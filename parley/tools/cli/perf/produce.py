@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,9 +12,10 @@ from uuid import uuid4
 
 import typer
 
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, Verbose
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, OutputFormat, Verbose
 from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.librdkafka import Connection, connect, reach, reason_of, settings_of
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import Progress, on_terminal
@@ -70,7 +70,7 @@ class Options:
         ),
     ] = 5000
     verbose: Verbose = False
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +186,19 @@ def produce(options: Options) -> None:
         reach(producer, connection)
         if in_transactions:
             producer.init_transactions(_INIT_TRANSACTIONS_S)
-        run = Run(producer, connection, load(options, in_transactions=in_transactions), quiet=options.json_output)
-        if options.warmup_records and not options.json_output:
+        run = Run(
+            producer,
+            connection,
+            load(options, in_transactions=in_transactions),
+            quiet=options.output_format is not None,
+        )
+        if options.warmup_records and not options.output_format:
             warmup = f"Warmup first {options.warmup_records} records."
             print(f"{warmup} The results of the steady state are also shown at the end.")
         run.send_all(values)
     except KafkaException as error:
         raise CommandError(reason_of(error.args[0])) from error
-    _show(run, as_json=options.json_output)
+    _show(run, output_format=options.output_format)
     metrics.show()
     if run.failures:
         last = f"{len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}."
@@ -229,11 +234,11 @@ def load(options: Options, *, in_transactions: bool) -> Load:
     )
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: Run, *, output_format: Format | None) -> None:
     now = time.perf_counter()
-    if as_json:
+    if output_format:
         steady = {"steadyState": run.steady.as_data(now)} if run.steady else {}
-        print(json.dumps({**run.totals.as_data(now), "failed": len(run.failures), **steady}))
+        print_data({**run.totals.as_data(now), "failed": len(run.failures), **steady}, output_format)
         return
     print(run.totals.line(now))
     if run.steady is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,15 +13,16 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     CommandConfig,
     OnlyBootstrapServer,
+    OutputFormat,
     broker_ids,
     one_action,
     required,
 )
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.json_input import read_plan
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.reassign.plan import Plan, as_data, as_json, names_of, numbers, parse_assignment, parse_topics
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def reassign(
         int | None, typer.Option("--timeout", help="How long to wait for log directory moves to begin, in ms.")
     ] = None,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     action = one_action(generate=generate, execute=execute, verify=verify, cancel=cancel, list=list_)
     _refuse_others(
@@ -143,7 +143,7 @@ def reassign(
         return on_cluster(bootstrap_server, command_config, work)
 
     if action == "list":
-        run(lambda client: _list(client, json_output))
+        run(lambda client: _list(client, output_format))
         return
     if action == "generate":
         path = required(topics_to_move_json_file, "--topics-to-move-json-file", action)
@@ -152,7 +152,7 @@ def reassign(
             twice = sorted({each for each in ids if ids.count(each) > 1})
             raise CommandError(f"Broker list contains duplicate entries: {numbers(twice)}.")
         topics = parse_topics(read_plan(path, "topics"))
-        run(lambda client: _generate(client, topics, ids, not disable_rack_aware, json_output))
+        run(lambda client: _generate(client, topics, ids, not disable_rack_aware, output_format))
         return
     plan = parse_assignment(
         read_plan(required(reassignment_json_file, "--reassignment-json-file", action), "partitions")
@@ -170,16 +170,16 @@ def reassign(
             )
             run(lambda client: _execute(client, plan, how))
         case "verify":
-            run(lambda client: _verify(client, plan, preserve_throttles, json_output))
+            run(lambda client: _verify(client, plan, preserve_throttles, output_format))
         case _:
             run(lambda client: _cancel(client, plan, preserve_throttles))
 
 
-async def _list(client: Client, as_json_: bool) -> None:
+async def _list(client: Client, output_format: Format | None) -> None:
     from parley.tools.cli.reassign.requests import ongoing
 
     found = sorted((await ongoing(client)).items())
-    if as_json_:
+    if output_format:
         rows: list[dict[str, Any]] = [
             {
                 "topic": topic,
@@ -190,7 +190,7 @@ async def _list(client: Client, as_json_: bool) -> None:
             }
             for (topic, index), one in found
         ]
-        print(json.dumps(rows))
+        print_data(rows, output_format)
         return
     print("Current partition reassignments:" if found else "No partition reassignments found.")
     for (topic, index), one in found:
@@ -199,14 +199,16 @@ async def _list(client: Client, as_json_: bool) -> None:
         print(f"{topic}-{index}: replicas: {numbers(one.replicas)}.{adding}{removing}")
 
 
-async def _generate(client: Client, topics: list[str], brokers: list[int], rack_aware: bool, as_json_: bool) -> None:
+async def _generate(
+    client: Client, topics: list[str], brokers: list[int], rack_aware: bool, output_format: Format | None
+) -> None:
     from random import Random
 
     from parley.tools.cli.reassign.executing import generate
 
     current, proposed = await generate(client, topics, brokers, rack_aware=rack_aware, rng=Random())
-    if as_json_:
-        print(json.dumps({"current": as_data(current), "proposed": as_data(proposed)}))
+    if output_format:
+        print_data({"current": as_data(current), "proposed": as_data(proposed)}, output_format)
         return
     print(f"Current partition replica assignment\n{as_json(current)}\n")
     print(f"Proposed partition reassignment configuration\n{as_json(proposed)}")
@@ -221,13 +223,13 @@ async def _execute(client: Client, plan: Plan, how: Execution) -> None:
     await execute(client, plan, current, how)
 
 
-async def _verify(client: Client, plan: Plan, preserve_throttles: bool, as_json_: bool) -> None:
+async def _verify(client: Client, plan: Plan, preserve_throttles: bool, output_format: Format | None) -> None:
     from parley.tools.cli.reassign import verifying
     from parley.tools.cli.reassign.executing import clear_throttles
 
     found = await verifying.verify(client, plan)
-    if as_json_:
-        print(json.dumps(verifying.as_data(found)))
+    if output_format:
+        print_data(verifying.as_data(found), output_format)
     else:
         print("Status of partition reassignment:")
         for where, one in found.partitions.items():
@@ -239,7 +241,7 @@ async def _verify(client: Client, plan: Plan, preserve_throttles: bool, as_json_
         for progress in found.progress:
             print(verifying.progress_line(progress), file=sys.stderr)
     if not found.is_ongoing and not preserve_throttles:
-        await clear_throttles(client, plan, say=not as_json_)
+        await clear_throttles(client, plan, say=not output_format)
 
 
 async def _cancel(client: Client, plan: Plan, preserve_throttles: bool) -> None:

@@ -15,9 +15,9 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     BootstrapServer,
     CommandConfig,
+    OutputFormat,
     one_action,
     required,
 )
@@ -87,7 +87,7 @@ class Options:
     execute: Annotated[bool, typer.Option("--execute", help="Carry out the reset.")] = False
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -125,7 +125,7 @@ def _list(options: Options) -> None:
 
     states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
     found = _at_cluster(options, lambda client: describing.list_share_groups(client, states))
-    tables.show_list(found, with_state=bool(options.state), as_json=options.json_output)
+    tables.show_list(found, with_state=bool(options.state), output_format=options.output_format)
 
 
 def _describe(options: Options) -> None:
@@ -135,7 +135,7 @@ def _describe(options: Options) -> None:
     found = _at_cluster(
         options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
     )
-    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
+    if not tables.show(found, view, verbose=options.verbose, output_format=options.output_format):
         raise typer.Exit(FAILED)
 
 
@@ -145,7 +145,7 @@ def _delete(options: Options) -> None:
     done = _at_cluster(
         options, lambda client: changing.delete_groups(client, _named(options), timeout_ms=options.timeout)
     )
-    changing.show_deleted(done, as_json=options.json_output)
+    changing.show_deleted(done, output_format=options.output_format)
 
 
 def _delete_offsets(options: Options) -> None:
@@ -156,7 +156,7 @@ def _delete_offsets(options: Options) -> None:
     outcomes = _at_cluster(
         options, lambda client: changing.delete_offsets(client, name, topics, timeout_ms=options.timeout)
     )
-    changing.show_topics(outcomes, as_json=options.json_output)
+    changing.show_topics(outcomes, output_format=options.output_format)
 
 
 def _reset_offsets(options: Options) -> None:
@@ -171,7 +171,7 @@ def _reset_offsets(options: Options) -> None:
     target = reset.target(**{name: getattr(options, name) for name in targets})
     plan = reset.Plan(target, tuple(options.group), parse_selection(options.topic), options.execute, options.timeout)
     result = _at_cluster(options, lambda client: changing.reset(client, plan))
-    reset.show([result], as_csv=False, as_json=options.json_output)
+    reset.show([result], as_csv=False, output_format=options.output_format)
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, des
 from parley.tools.cli.groups import deleting
 from parley.tools.cli.groups.reset import Plan, Result, new_offsets
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.share_groups.describing import describe_one, list_share_groups, offsets_of
 
 
@@ -31,16 +31,16 @@ async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_
     return outcomes
 
 
-def show_deleted(outcomes: Mapping[str, str], *, as_json: bool) -> None:
+def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
     """Print which groups were deleted. Raises ``CommandError`` if one was not."""
-    if as_json:
-        print(json.dumps({name: error or None for name, error in outcomes.items()}))
+    if output_format:
+        print_data({name: error or None for name, error in outcomes.items()}, output_format)
     gone = ", ".join(f"'{name}'" for name, error in outcomes.items() if not error)
     left = [f"* Group '{name}' could not be deleted due to: {error}" for name, error in outcomes.items() if error]
     if left:
         also = [f"These share groups were deleted successfully: {gone}"] if gone else []
         raise CommandError("\n".join(["Deletion of some share groups failed:", *left, *also]))
-    if not as_json:
+    if not output_format:
         print(f"Deletion of requested share groups ({gone}) was successful.")
 
 
@@ -62,10 +62,10 @@ async def delete_offsets(client: Client, group: str, topics: Sequence[str], *, t
     }
 
 
-def show_topics(outcomes: Mapping[str, str], *, as_json: bool) -> None:
+def show_topics(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
     """Print the outcome for each topic. Raises ``CommandError`` if one failed."""
-    if as_json:
-        print(json.dumps({topic: error or None for topic, error in outcomes.items()}))
+    if output_format:
+        print_data({topic: error or None for topic, error in outcomes.items()}, output_format)
     else:
         width = max([15, *(len(topic) for topic in outcomes)])
         print(f"\n{'TOPIC':<{width}} STATUS")

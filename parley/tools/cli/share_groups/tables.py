@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parley.tools.cli.groups.tables import aligned, assignment_text
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.share_groups.describing import Offset, ShareGroup
 
 _NOTHING = "-"
 
 
-def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, as_json: bool) -> None:
+def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, output_format: Format | None) -> None:
     """Print the names of groups, and their states."""
-    if as_json:
-        print(json.dumps([{"group": name, "state": state} for name, state in groups], indent=2))
+    if output_format:
+        print_data([{"group": name, "state": state} for name, state in groups], output_format)
     elif with_state:
         for line in aligned([("GROUP", "STATE"), *groups], (15, 0)):
             print(line)
@@ -25,14 +25,14 @@ def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, as_json: b
             print(name)
 
 
-def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, as_json: bool) -> bool:
+def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
-    if as_json:
-        print(json.dumps([as_data(group) for group in groups], indent=2))
+    if output_format:
+        print_data([as_data(group) for group in groups], output_format)
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
-        elif not as_json:
+        elif not output_format:
             _show_one(group, view, verbose=verbose)
     return not any(group.error for group in groups)
 

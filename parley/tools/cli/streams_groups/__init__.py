@@ -16,9 +16,9 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     BootstrapServer,
     CommandConfig,
+    OutputFormat,
     one_action,
 )
 from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
@@ -107,7 +107,7 @@ class Options:
     export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -148,7 +148,7 @@ def _list(options: Options) -> None:
 
     states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
     found = _at_cluster(options, lambda client: describing.list_streams_groups(client, states))
-    show_list(found, with_state=bool(options.state), as_json=options.json_output)
+    show_list(found, with_state=bool(options.state), output_format=options.output_format)
 
 
 def _describe(options: Options) -> None:
@@ -161,7 +161,7 @@ def _describe(options: Options) -> None:
             client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
         ),
     )
-    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
+    if not tables.show(found, view, verbose=options.verbose, output_format=options.output_format):
         raise typer.Exit(FAILED)
 
 
@@ -172,7 +172,7 @@ def _delete(options: Options) -> None:
     done = _at_cluster(
         options, lambda client: changing.delete_groups(client, _named(options), internal, timeout_ms=options.timeout)
     )
-    changing.show_deleted(done, as_json=options.json_output)
+    changing.show_deleted(done, output_format=options.output_format)
 
 
 def _delete_offsets(options: Options) -> None:
@@ -186,7 +186,7 @@ def _delete_offsets(options: Options) -> None:
     forgotten = _at_cluster(
         options, lambda client: changing.delete_offsets(client, name, selection, timeout_ms=options.timeout)
     )
-    deleting.show_offsets(name, forgotten, as_json=options.json_output)
+    deleting.show_offsets(name, forgotten, output_format=options.output_format)
 
 
 def _reset_offsets(options: Options) -> None:
@@ -210,7 +210,7 @@ def _reset_offsets(options: Options) -> None:
     if not options.execute and not options.dry_run and not options.export:
         reset.warn_dry_run()
     results = _at_cluster(options, lambda client: changing.reset(client, plan, internal))
-    reset.show(results, as_csv=options.export, as_json=options.json_output)
+    reset.show(results, as_csv=options.export, output_format=options.output_format)
     if any(result.error for result in results):
         raise typer.Exit(FAILED)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from parley.tools.cli.groups.describing import Committed, committed_offsets
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.groups.reset import Plan, Result, commit, new_offsets, within_log
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.streams_groups.describing import describe_one, is_internal, list_streams_groups
 
 
@@ -70,16 +70,16 @@ async def _delete_topics(client: Client, names: Sequence[str], timeout_ms: int) 
     return "; ".join(failed)
 
 
-def show_deleted(outcomes: Mapping[str, str], *, as_json: bool) -> None:
+def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
     """Print which groups were deleted. Raises ``CommandError`` if one was not."""
-    if as_json:
-        print(json.dumps({name: error or None for name, error in outcomes.items()}))
+    if output_format:
+        print_data({name: error or None for name, error in outcomes.items()}, output_format)
     gone = ", ".join(f"'{name}'" for name, error in outcomes.items() if not error)
     left = [f"* Group '{name}' could not be deleted due to: {error}" for name, error in outcomes.items() if error]
     if left:
         also = [f"These streams groups were deleted successfully: {gone}"] if gone else []
         raise CommandError("\n".join(["Deletion of some streams groups failed:", *left, *also]))
-    if not as_json:
+    if not output_format:
         print(f"Deletion of requested streams groups ({gone}) was successful.")
 
 

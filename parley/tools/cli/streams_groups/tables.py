@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parley.tools.cli.groups.tables import aligned
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.streams_groups.describing import Assignment, Offset, StreamsGroup, Tasks
 
 _NOTHING = "-"
@@ -24,14 +24,14 @@ _MEMBER_COLUMNS = (
 )
 
 
-def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, as_json: bool) -> bool:
+def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if one of them does not exist."""
-    if as_json:
-        print(json.dumps([as_data(group) for group in groups], indent=2))
+    if output_format:
+        print_data([as_data(group) for group in groups], output_format)
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
-        elif not as_json:
+        elif not output_format:
             _show_one(group, view, verbose=verbose)
     return not any(group.error for group in groups)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,13 +12,14 @@ from parley.tools.cli.app import App
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
-    AsJson,
     BootstrapServer,
     CommandConfig,
+    OutputFormat,
     one_action,
     required,
 )
 from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.output import print_data
 from parley.tools.cli.topics.selection import Selection
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Options:
         int, typer.Option("--partition-size-limit-per-response", help="Maximum number of partitions per response.")
     ] = 2000
     command_config: CommandConfig = None
-    json_output: AsJson = False
+    output_format: OutputFormat = None
 
 
 @app.only_command_with(Options)
@@ -219,8 +219,8 @@ async def _list(client: Client, options: Options) -> None:
     from parley.tools.cli.topics import describing
 
     names = await describing.names(client, options.topic, exclude_internal=options.exclude_internal)
-    if options.json_output:
-        print(json.dumps(names))
+    if options.output_format:
+        print_data(names, options.output_format)
     elif names:
         print("\n".join(names))
 
@@ -235,7 +235,7 @@ async def _describe(client: Client, request: Wanted, options: Options) -> None:
         options.at_min_isr_partitions,
         options.topics_with_overrides,
     )
-    describing.show(await describing.describe(client, request), shown, as_json=options.json_output)
+    describing.show(await describing.describe(client, request), shown, output_format=options.output_format)
 
 
 __all__ = ["Selection", "app", "parse_assignment", "topics"]

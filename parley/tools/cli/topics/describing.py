@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from parley.protocol.messages.elections import ListPartitionReassignmentsRequest
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from parley.tools.cli.cluster_client import check
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.topics.selection import Selection
 
 _TOPIC_RESOURCE = 2
@@ -216,7 +216,7 @@ async def _with_configs(client: Client, topics: list[TopicDescription]) -> list[
 # --- Output ---
 
 
-def show(topics: Iterable[TopicDescription], selection: Selection, *, as_json: bool) -> None:
+def show(topics: Iterable[TopicDescription], selection: Selection, *, output_format: Format | None) -> None:
     """Print the topics with their partitions, or the selected partitions only."""
     chosen = []
     for topic in topics:
@@ -226,8 +226,8 @@ def show(topics: Iterable[TopicDescription], selection: Selection, *, as_json: b
         if selection.of_partitions and not partitions:
             continue
         chosen.append(replace(topic, partitions=partitions))
-    if as_json:
-        print(json.dumps([_as_data(topic) for topic in chosen], indent=2))
+    if output_format:
+        print_data([_as_data(topic) for topic in chosen], output_format)
         return
     for topic in chosen:
         if not selection.of_partitions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +11,9 @@ import typer
 
 from parley.tools.cli.app import App, example_text
 from parley.tools.cli.cluster_client import TopicPartition, on_cluster
-from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, OutputFormat
 from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.output import Format, print_data
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -78,7 +78,7 @@ def list_(
     transactional_id_pattern: Annotated[
         str, typer.Option("--transactional-id-pattern", help="Only ids that match this regular expression (RE2).")
     ] = "",
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """List the transactional ids of all coordinators."""
     from parley.tools.cli.transactions.states import list_transactions
@@ -91,7 +91,7 @@ def list_(
     _show(
         ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
         [(one.transactional_id, one.coordinator, one.producer_id, one.state) for one in found],
-        as_json=json_output,
+        output_format=output_format,
     )
 
 
@@ -99,7 +99,7 @@ def describe(
     transactional_id: _TransactionalId,
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Show the state of a transactional id."""
     from parley.tools.cli.transactions.states import describe_transaction, unknown_id
@@ -132,7 +132,7 @@ def describe(
             "TopicPartitions",
         ),
         [row],
-        as_json=json_output,
+        output_format=output_format,
     )
 
 
@@ -144,7 +144,7 @@ def describe_producers(
     broker_id: Annotated[
         int | None, typer.Option("--broker-id", help="The replica to ask; the leader unless given.")
     ] = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Show the producers that a partition remembers."""
     from parley.tools.cli.transactions import states
@@ -174,7 +174,7 @@ def describe_producers(
             )
             for one in on_cluster(bootstrap_server, command_config, producers)
         ],
-        as_json=json_output,
+        output_format=output_format,
     )
 
 
@@ -253,7 +253,7 @@ def find_hanging(
     ] = 15,
     topic: Annotated[str, typer.Option("--topic", help="Search this topic.")] = "",
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Search this partition only.")] = None,
-    json_output: AsJson = False,
+    output_format: OutputFormat = None,
 ) -> None:
     """Find transactions that are open in a partition, and that no coordinator will end."""
     from parley.tools.cli.transactions import hanging
@@ -291,7 +291,7 @@ def find_hanging(
             )
             for one in found
         ],
-        as_json=json_output,
+        output_format=output_format,
     )
 
 
@@ -324,11 +324,11 @@ def _now_ms() -> int:
 _Cell = str | int | None | list[TopicPartition]
 
 
-def _show(head: Sequence[str], rows: Sequence[Sequence[_Cell]], *, as_json: bool) -> None:
+def _show(head: Sequence[str], rows: Sequence[Sequence[_Cell]], *, output_format: Format | None) -> None:
     """Print a table as kafka-transactions does, or a list of objects with the same names."""
-    if as_json:
+    if output_format:
         names = [name[0].lower() + name[1:].replace("(min)", "Min") for name in head]
-        print(json.dumps([dict(zip(names, map(_data, row), strict=True)) for row in rows]))
+        print_data([dict(zip(names, map(_data, row), strict=True)) for row in rows], output_format)
         return
     table = [head, *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in table) for at in range(len(head))]

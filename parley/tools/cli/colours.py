@@ -1,0 +1,57 @@
+"""Colours and bold text on terminals: the rules of ``--color`` and of the variable ``NO_COLOR``.
+
+``auto``, the default, colours what goes to a terminal, unless ``NO_COLOR`` is set or ``TERM`` is ``dumb``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from typing import Final, TextIO
+
+
+class When(StrEnum):
+    """The values of ``--color``."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+_PARTITIONS: Final = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+"""The foreground colours that tell partitions apart; red is for errors."""
+
+_chosen = When.AUTO
+
+
+def choose(when: When) -> None:
+    """Set the rule for all output of this process."""
+    global _chosen
+    _chosen = when
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """True if text for this stream is to be coloured."""
+    if _chosen is not When.AUTO:
+        return _chosen is When.ALWAYS
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> str:
+    """Return a text for standard output, bold if it is coloured."""
+    return _styled(text, "1", sys.stdout)
+
+
+def of_partition(text: str, index: int) -> str:
+    """Return a text for standard output, in the colour of a partition if it is coloured."""
+    return _styled(text, str(_PARTITIONS[index % len(_PARTITIONS)]), sys.stdout)
+
+
+def alarming(text: str) -> str:
+    """Return a text for standard error, red and bold if it is coloured."""
+    return _styled(text, "1;31", sys.stderr)
+
+
+def _styled(text: str, style: str, stream: TextIO) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if text and is_coloured(stream) else text

@@ -1,0 +1,27 @@
+"""The option parsers of all commands: for the shells' completion, the manual pages and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+
+def parser_of(name: str) -> Any:
+    """Return the option parser's command for ``parley NAME``, which is not ``start``."""
+    from parley.tools.cli import COMMANDS
+
+    return import_module(f"parley.tools.cli.{COMMANDS[name].module}").app.parser()
+
+
+def parsers() -> Iterator[tuple[str, Any]]:
+    """Yield each command except ``start``, which has a parser of its own, and each subcommand, with its full name."""
+    from parley.tools.cli import COMMANDS
+
+    for name in COMMANDS:
+        if name == "start":
+            continue
+        command = parser_of(name)
+        yield name, command
+        for part, inner in getattr(command, "commands", {}).items():
+            yield f"{name} {part}", inner

@@ -1,0 +1,206 @@
+"""Profiles: the address of a cluster and the settings of its clients, under a name, in files of this user.
+
+1. A profile is a properties file, ``NAME.properties`` in ``~/.config/parley/profiles`` (below ``XDG_CONFIG_HOME`` if it
+   is set), which any client of Kafka can read. Only this user can read it (mode 0600).
+2. ``--profile`` chooses a profile; otherwise the variable ``PARLEY_PROFILE``; otherwise the profile of ``parley profile
+   use``. An empty variable chooses none.
+3. The settings of a profile that was not named on the command line go only to the address of the same profile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parley.tools.cli.invocation import CommandError
+
+VARIABLE: Final = "PARLEY_PROFILE"
+ADDRESS: Final = "bootstrap.servers"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SECRET: Final = re.compile(r"password|secret|jaas|keystore\.key$|token(?!\.endpoint)|credential", re.IGNORECASE)
+_MASK: Final = "********"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A stored profile: its name and its file."""
+
+    name: str
+    path: Path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Read the settings as they are in the file. Raises ``CommandError`` if it cannot be read."""
+        from parley.configuration.properties import read_properties
+
+        try:
+            return read_properties(self.path)
+        except OSError as error:
+            raise CommandError(f"The profile {self.name} cannot be read from {self.path}: {error.strerror}.") from error
+        except ValueError as error:
+            raise CommandError(f"The profile {self.name} in {self.path} is no properties file: {error}.") from error
+
+    @property
+    def address(self) -> str:
+        """Return the bootstrap servers."""
+        return self.settings.get(ADDRESS, "")
+
+
+def folder() -> Path:
+    """Return the folder of Parley's files of this user."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base else Path.home() / ".config") / "parley"
+
+
+def stored() -> list[Profile]:
+    """Return all profiles, by name."""
+    return [Profile(path.stem, path) for path in sorted((folder() / "profiles").glob("*.properties"))]
+
+
+def named(name: str) -> Profile:
+    """Return the profile with this name. Raises ``CommandError`` if there is none."""
+    _check_name(name)
+    path = _path(name)
+    if path.is_file():
+        return Profile(name, path)
+    names = ", ".join(profile.name for profile in stored())
+    known = f"The profiles are: {names}" if names else "There are no profiles"
+    raise CommandError(f"There is no profile '{name}'. {known}; `parley profile add` makes one.")
+
+
+def current_name() -> str:
+    """Return the name that ``PARLEY_PROFILE`` or ``parley profile use`` has chosen, or an empty text."""
+    if VARIABLE in os.environ:
+        return os.environ[VARIABLE]
+    try:
+        return _current_file().read_text().strip()
+    except OSError:
+        return ""
+
+
+def use(name: str) -> None:
+    """Choose the profile for all later commands of this user; an empty name chooses none."""
+    if name:
+        named(name)
+        _write(_current_file(), f"{name}\n")
+    else:
+        _current_file().unlink(missing_ok=True)
+
+
+def store(name: str, settings: Mapping[str, str], *, replace: bool) -> Profile:
+    """Write a profile. Raises ``CommandError`` if it exists and is not to be replaced."""
+    _check_name(name)
+    path = _path(name)
+    if path.exists() and not replace:
+        raise CommandError(f"The profile '{name}' exists. --replace overwrites it.")
+    _write(path, "".join(f"{_escaped(key)}={_escaped_value(value)}\n" for key, value in settings.items()))
+    return Profile(name, path)
+
+
+def remove(name: str) -> None:
+    """Delete a profile; it is no longer chosen. Raises ``CommandError`` if there is none."""
+    named(name).path.unlink()
+    if VARIABLE not in os.environ and current_name() == name:
+        use("")
+
+
+def masked(key: str, value: str) -> str:
+    """Return a value for people's eyes: a secret is replaced, unless a config provider holds it."""
+    return _MASK if value and _SECRET.search(key) and not value.startswith("${") else value
+
+
+def warn_if_open(profile: Profile) -> None:
+    """Warn on standard error if other users can read the profile."""
+    if profile.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        print(
+            f"Warning: other users can access the profile {profile.name}: `chmod 600 {profile.path}`.", file=sys.stderr
+        )
+
+
+def applied(command: Any, words: Sequence[str]) -> tuple[list[str], Profile | None]:
+    """Add the address and the settings of the profile to a command's words. Returns them and the profile, or None.
+
+    ``command`` is the option parser's command. Raises ``CommandError`` if the profile does not exist.
+    """
+    servers, config = _option(command, "--bootstrap-server"), _option(command, "--command-config")
+    name, rest = _without_profile(words)
+    if servers is None or any(word in ("-h", "--help", "--version") for word in rest):
+        return list(words), None
+    has_address = _has(rest, servers.opts)
+    by_default = "" if servers.default is None or has_address else current_name()
+    if not (chosen := by_default if name is None else name):
+        return rest, None
+    profile = named(chosen)
+    warn_if_open(profile)
+    added = []
+    if not has_address:
+        if not (address := profile.address):
+            raise CommandError(f"The profile {chosen} ({profile.path}) lacks {ADDRESS}.")
+        added += ["--bootstrap-server", address]
+    if config is not None and not _has(rest, config.opts):
+        added += ["--command-config", str(profile.path)]
+    return [*added, *rest], profile
+
+
+def _option(command: Any, name: str) -> Any:
+    return next((each for each in command.params if name in each.opts), None)
+
+
+def _has(words: Sequence[str], names: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in names for word in words)
+
+
+def _without_profile(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take ``--profile NAME`` out of the words. Returns the last name, None without any."""
+    name, rest, left = None, [], iter(words)
+    for word in left:
+        if word == "--profile":
+            name = next(left, None)
+            if name is None:
+                raise CommandError("--profile needs the name of a profile; `parley profile list` shows them.")
+        elif word.startswith("--profile="):
+            name = word.partition("=")[2]
+        else:
+            rest.append(word)
+    return name, rest
+
+
+def _path(name: str) -> Path:
+    return folder() / "profiles" / f"{name}.properties"
+
+
+def _current_file() -> Path:
+    return folder() / "profile"
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise CommandError(f"'{name}' is no name of a profile: use letters, digits, '.', '_' and '-', 64 at most.")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise CommandError(f"The file {path} cannot be written: {error.strerror}.") from error
+
+
+def _escaped(key: str) -> str:
+    return re.sub(r"([\\=:\s#!])", r"\\\1", key)
+
+
+def _escaped_value(value: str) -> str:
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return f"\\{text}" if text.startswith(" ") else text
