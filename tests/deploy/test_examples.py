@@ -220,9 +220,11 @@ def test_the_unit_of_systemd() -> None:
 
 
 def test_prometheus_scrapes_every_broker() -> None:
-    ((job,),) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text()).values()
+    (job,) = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.yml").read_text())["scrape_configs"]
     port = settings("local", "broker-1")["metrics.listener"].rpartition(":")[2]
-    assert job["static_configs"] == [{"targets": [f"{broker}:{port}" for broker in BROKERS]}]
+    assert job["static_configs"] == [
+        {"targets": [f"{broker}:{port}" for broker in BROKERS], "labels": {"cluster": "main"}}
+    ]
 
 
 def test_files_that_the_documentation_names_are_there() -> None:

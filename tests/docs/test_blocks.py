@@ -60,6 +60,7 @@ TYPED_ELSEWHERE = {
     "parley mirror": "../pipeline/mirror/test_mirror_job.py",
     "python -m parley.pipeline.spark.shipping": "../pipeline/test_shipping.py",
     "python -m parley.tools.orders_example": "../pipeline/test_example_orders.py",
+    "promtool check": "../deploy/test_monitoring_rules.py",
     "curl -s": "../pipeline/connect/test_page.py",
     "etcdctl ": "../consensus/test_etcd_secured.py",
     "consul acl": "../consensus/test_consul_servers.py",

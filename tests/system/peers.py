@@ -38,6 +38,8 @@ PROGRAMS: Final = {
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
     "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
     "/usr/lib/postgresql/*/bin/postgres": "postgresql",
     "/usr/sbin/krb5kdc": "krb5-kdc",
     "/usr/sbin/kadmin.local": "krb5-admin-server",

@@ -1,0 +1,369 @@
+"""The alerts for Prometheus: each says what is wrong and what to do.
+
+``rules_file`` writes them for Prometheus, ``docs/monitoring.md`` has them as a table. An expression keeps the labels
+``cluster`` and ``instance``, so that one Prometheus can watch several clusters.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+DOCS: Final = "docs/"
+"""Where the runbooks are, in the repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert. ``expr`` is PromQL, ``wait`` its ``for``."""
+
+    name: str
+    expr: str
+    wait: str
+    severity: str
+    summary: str
+    """What is wrong, in one sentence; may use Prometheus' templates."""
+    action: str
+    """What to do."""
+    runbook: str
+    """A page and section below ``docs/``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Alerts about one subject."""
+
+    name: str
+    alerts: tuple[Alert, ...]
+
+
+_AT = "{{ $labels.instance }}"
+_STORE_P99 = (
+    "histogram_quantile(0.99, sum by (cluster, instance, le) "
+    '(rate(parley_store_call_duration_seconds_bucket{operation=~"get|put|delete|list|txn"}[5m])))'
+)
+_FREE = "parley_log_directory_free_bytes / (parley_log_directory_total_bytes > 0)"
+
+GROUPS: Final = (
+    Group(
+        "brokers",
+        (
+            Alert(
+                "ParleyBrokerDown",
+                'up{job="parley"} == 0',
+                "1m",
+                "critical",
+                f"The broker at {_AT} does not answer scrapes.",
+                "Look at its process and the end of its log. If the process runs, see whether its event loop is stuck "
+                "(/livez). If it ended with code 74 or 75, a disk failed or the machine ran out of memory or files.",
+                "operations.md#when-something-is-wrong",
+            ),
+            Alert(
+                "ParleyEventLoopStalls",
+                "parley_event_loop_delay_seconds > 0.1",
+                "5m",
+                "warning",
+                f"Requests at {_AT} wait {{{{ $value | humanizeDuration }}}} for the event loop.",
+                "The broker has more work than one core can do: look for one API with much local time, move leaders away "
+                "(parley balance), or start more brokers.",
+                "operations.md#speed",
+            ),
+            Alert(
+                "ParleyShortage",
+                "parley_short > 0",
+                "30s",
+                "critical",
+                f"The process at {_AT} has run out of {{{{ $labels.resource }}}}.",
+                "Raise the limit of open files or of memory, or close connections. The broker exits with code 75 if it lasts.",
+                "operations.md#when-file-descriptors-or-memory-run-out",
+            ),
+            Alert(
+                "ParleyConnectionsNearLimit",
+                "sum without (listener) (parley_connections) > 0.9 * parley_connections_limit",
+                "1m",
+                "warning",
+                f"{_AT} has {{{{ $value }}}} connections, more than 90 % of what it accepts.",
+                "Look for clients that open connections and do not close them, then raise max.connections or the limit "
+                "of open files.",
+                "operations.md#limits",
+            ),
+            Alert(
+                "ParleyConnectionsRefused",
+                "sum without (listener) (rate(parley_connections_refused_total[5m])) > 0",
+                "5m",
+                "warning",
+                f"{_AT} refuses connections of an address that has too many.",
+                "The log names the address. Mend that client, or raise max.connections.per.ip.",
+                "operations.md#limits",
+            ),
+            Alert(
+                "ParleyProtocolErrors",
+                "sum without (listener) (rate(parley_connections_closed_for_errors_total[5m])) > 0",
+                "15m",
+                "warning",
+                f"A client of {_AT} violates Kafka's protocol.",
+                "The log has its address and the reason: often a client that expects TLS, or a scanner.",
+                "operations.md#what-the-log-says",
+            ),
+            Alert(
+                "ParleyAuthenticationFailures",
+                "sum without (listener) (rate(parley_failed_authentications_total[5m])) > 1",
+                "2m",
+                "warning",
+                f"{{{{ $value | humanize }}}} logins per second fail at {_AT}.",
+                "The log has the addresses and the claimed users. A client has an old password, or somebody guesses.",
+                "security.md",
+            ),
+            Alert(
+                "ParleyCertificateExpires",
+                "(parley_certificate_expiry_timestamp_seconds > 0) - time() < 14 * 86400",
+                "5m",
+                "warning",
+                f"The certificate of listener {{{{ $labels.listener }}}} at {_AT} expires in "
+                "{{ $value | humanizeDuration }}.",
+                "Put a new certificate into the file; the broker reads it without a restart.",
+                "security.md",
+            ),
+            Alert(
+                "ParleyThrottling",
+                "sum by (cluster, instance, quota, user, client_id) "
+                "(rate(parley_client_quota_throttle_seconds_total[5m])) > 0.2",
+                "10m",
+                "info",
+                "{{ $labels.quota }} of user '{{ $labels.user }}', client '{{ $labels.client_id }}' is throttled.",
+                "Decide whether the quota is right: parley configs --describe shows it.",
+                "quotas.md",
+            ),
+        ),
+    ),
+    Group(
+        "replication",
+        (
+            Alert(
+                "ParleyNoController",
+                "sum by (cluster) (parley_active_controller) == 0",
+                "1m",
+                "critical",
+                "The cluster has no controller.",
+                "Topics cannot be changed and leaders cannot be elected. Usually the coordination store is down: repair it.",
+                "operations.md#what-the-log-says",
+            ),
+            Alert(
+                "ParleyTwoControllers",
+                "sum by (cluster) (parley_active_controller) > 1",
+                "2m",
+                "critical",
+                "{{ $value }} brokers hold themselves for the controller.",
+                "All but one have not heard the news, and the store refuses their writes. Repair the network between "
+                "brokers, or restart those with the lower epoch (parley metadata).",
+                "operations.md#what-the-log-says",
+            ),
+            Alert(
+                "ParleyOfflinePartitions",
+                "max by (cluster) (parley_offline_partitions) > 0",
+                "1m",
+                "critical",
+                "{{ $value }} partitions have no leader: they can be neither read nor written.",
+                "Start the brokers that have their replicas. parley topics --describe --unavailable-partitions lists them.",
+                "operations.md#partitions-without-a-leader",
+            ),
+            Alert(
+                "ParleyUnderMinIsr",
+                "sum by (cluster) (parley_under_min_isr_partitions) > 0",
+                "1m",
+                "critical",
+                "{{ $value }} partitions reject acks=all: too few replicas are in sync.",
+                "Start the missing brokers, or find out why their replicas do not catch up.",
+                "operations.md#a-cluster",
+            ),
+            Alert(
+                "ParleyUnderReplicated",
+                "sum by (cluster) (parley_under_replicated_partitions) > 0",
+                "10m",
+                "warning",
+                "{{ $value }} partitions lack an in-sync replica.",
+                "Expected while a broker restarts. Else look at the broker that is missing: "
+                "parley topics --describe --under-replicated-partitions.",
+                "operations.md#a-cluster",
+            ),
+            Alert(
+                "ParleyIsrFlapping",
+                "sum by (cluster, instance) (increase(parley_isr_shrinks_total[15m])) > 5",
+                "1m",
+                "warning",
+                f"Replicas keep leaving the ISR of partitions that {_AT} leads.",
+                "A follower, its disk or the network is too slow at times: compare parley_replica_fetcher_max_lag_records "
+                "of the brokers.",
+                "operations.md#a-cluster",
+            ),
+            Alert(
+                "ParleyUncleanElection",
+                "increase(parley_unclean_leader_elections_total[1h]) > 0",
+                "0s",
+                "critical",
+                "A leader was elected that may lack acknowledged records.",
+                "Keep the disks of the other replicas; the log of the controller names the partitions.",
+                "operations.md#partitions-without-a-leader",
+            ),
+            Alert(
+                "ParleyHangingTransactions",
+                "parley_late_transaction_partitions > 0",
+                "5m",
+                "warning",
+                f"{{{{ $value }}}} partitions at {_AT} have a transaction that should have ended long ago.",
+                "Readers of committed records wait behind it. parley transactions find-hanging names it, "
+                "parley transactions abort ends it.",
+                "transactions.md",
+            ),
+            Alert(
+                "ParleyGroupLagGrowing",
+                "(sum by (cluster, group, topic) (delta(parley_group_lag_records[10m])) > 0) "
+                "and (sum by (cluster, group, topic) (parley_group_lag_records) > 1000)",
+                "15m",
+                "warning",
+                "Group {{ $labels.group }} falls further behind in topic {{ $labels.topic }}.",
+                "Its members are too slow, too few, or gone: parley groups --describe --group shows them.",
+                "groups.md",
+            ),
+        ),
+    ),
+    Group(
+        "coordination store",
+        (
+            Alert(
+                "ParleyStoreAway",
+                "parley_store_responds == 0",
+                "30s",
+                "critical",
+                f"The coordination store ({{{{ $labels.store }}}}) does not respond to {_AT}.",
+                "Producing and consuming continue, but no leader can be elected and nothing can be changed. Start the store "
+                "or repair the network. Do not restart brokers and do not change coordination.url.",
+                "operations.md#when-something-is-wrong",
+            ),
+            Alert(
+                "ParleyStoreSlow",
+                f"{_STORE_P99} > 1",
+                "5m",
+                "warning",
+                f"One of 100 calls of {_AT} to the coordination store takes {{{{ $value | humanizeDuration }}}} or more.",
+                "Look at the disk and the load of the store's servers. Sessions are lost when renewals take as long as "
+                "coordination.session.timeout.ms.",
+                "coordination.md",
+            ),
+            Alert(
+                "ParleyStoreSessionLost",
+                "increase(parley_store_session_expirations_total[10m]) > 0",
+                "0s",
+                "warning",
+                f"The session of {_AT} with the coordination store has expired.",
+                "The broker joins again by itself. If it happens again: the process stands still at times (memory, a "
+                "suspended machine), or the store is out of reach.",
+                "operations.md#what-the-log-says",
+            ),
+        ),
+    ),
+    Group(
+        "disks",
+        (
+            Alert(
+                "ParleyDiskNearlyFull",
+                f"{_FREE} < 0.15",
+                "5m",
+                "warning",
+                f"{{{{ $labels.directory }}}} at {_AT} has {{{{ $value | humanizePercentage }}}} of its space left.",
+                "Lower retention, delete records or topics, or move replicas to another disk, before it is full.",
+                "operations.md#a-full-disk",
+            ),
+            Alert(
+                "ParleyDiskFilling",
+                "predict_linear(parley_log_directory_free_bytes[1h], 4 * 3600) < 0 "
+                "and parley_log_directory_total_bytes > 0",
+                "15m",
+                "critical",
+                f"{{{{ $labels.directory }}}} at {_AT} is full within four hours if it fills on as in the last hour.",
+                "Find the topic that grows (parley log-dirs --describe) and throttle its producers with a quota.",
+                "operations.md#a-full-disk",
+            ),
+            Alert(
+                "ParleyLogDirectoryOffline",
+                "parley_log_directory_offline > 0",
+                "0s",
+                "critical",
+                f"{{{{ $labels.directory }}}} at {_AT} has failed: its partitions are offline.",
+                "The log has the reason. Replace the disk, or make room, and restart the broker.",
+                "operations.md#a-full-disk",
+            ),
+            Alert(
+                "ParleyDamagedRecords",
+                "parley_damaged_ranges_without_copy > 0",
+                "1m",
+                "critical",
+                f"{_AT} has damaged records that no live replica has.",
+                "Start the brokers that may have a copy; else decide with parley log-repair.",
+                "damage.md",
+            ),
+            Alert(
+                "ParleyRecordsHealed",
+                "increase(parley_damage_healed_ranges_total[1d]) > 0",
+                "0s",
+                "warning",
+                f"{_AT} has replaced damaged records from another replica.",
+                "The disk has altered data: check it, and replace it if it happens again.",
+                "damage.md",
+            ),
+            Alert(
+                "ParleyScrubOverdue",
+                "parley_scrub_overdue_bytes > 0",
+                "1d",
+                "warning",
+                f"{_AT} verifies its data less often than log.scrub.interval.ms says.",
+                "Raise log.scrub.max.bytes.per.second, or the interval.",
+                "damage.md",
+            ),
+            Alert(
+                "ParleyUncleanablePartitions",
+                "parley_uncleanable_partitions > 0",
+                "5m",
+                "warning",
+                f"{{{{ $value }}}} logs in {{{{ $labels.directory }}}} at {_AT} cannot be compacted, and grow.",
+                "The log names them with the reason. Remove it and restart the broker, or move the replica.",
+                "operations.md#what-the-log-says",
+            ),
+            Alert(
+                "ParleyCleanerBusy",
+                "parley_cleaner_since_last_look_seconds > 3600",
+                "5m",
+                "warning",
+                f"The log cleaner at {_AT} has not looked for an hour: all its threads are busy.",
+                "Raise log.cleaner.threads.",
+                "operations.md#what-the-log-says",
+            ),
+        ),
+    ),
+)
+
+ALERTS: Final = tuple(alert for group in GROUPS for alert in group.alerts)
+
+
+def rules_file() -> str:
+    """Return the rules for Prometheus, as YAML."""
+    lines = [
+        "# Alerts for Prometheus. `make docs` writes this file from parley/broker/docs/monitoring/alerts.py; do not edit it.",
+        "groups:",
+    ]
+    for group in GROUPS:
+        lines += [f"  - name: {json.dumps('parley ' + group.name)}", "    rules:"]
+        for alert in group.alerts:
+            lines += [
+                f"      - alert: {alert.name}",
+                f"        expr: {json.dumps(alert.expr)}",
+                f"        for: {alert.wait}",
+                "        labels:",
+                f"          severity: {alert.severity}",
+                "        annotations:",
+                f"          summary: {json.dumps(alert.summary)}",
+                f"          description: {json.dumps(alert.action)}",
+                f"          runbook_url: {json.dumps(DOCS + alert.runbook)}",
+            ]
+    return "\n".join([*lines, ""])

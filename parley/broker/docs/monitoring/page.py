@@ -1,0 +1,245 @@
+"""Generates ``docs/monitoring.md``: what to watch, the alerts, the dashboards, and the metrics of Kafka's own page."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from parley.broker.docs.monitoring.alerts import ALERTS, GROUPS, Alert
+from parley.broker.docs.monitoring.dashboards import DASHBOARDS, Dashboard
+
+_INTRODUCTION: Final = """\
+# Monitoring
+
+`make docs` generates this page from `parley/broker/docs/monitoring/`; do not edit it.
+
+Every broker with `metrics.listener=host:port` serves Prometheus at `/metrics` ([all metrics](metrics.md)) and probes at `/healthz`,
+`/readyz` and `/livez` ([health](operations.md#health-and-metrics)). No agent or exporter is needed; the lag of groups is a metric of the brokers, too.
+The folder `deploy/monitoring` has the rest:
+
+| file | what it is |
+|---|---|
+| [prometheus.yml](../deploy/monitoring/prometheus.yml) | a configuration for Prometheus: three brokers, the alerts. The alerts need the job name `parley` and a label `cluster` |
+| [alerts.yml](../deploy/monitoring/alerts.yml) | the alerts below |
+| [dashboards/](../deploy/monitoring/dashboards) | six dashboards for Grafana. Import the files and choose the data source; they load nothing from elsewhere |
+
+Prometheus checks the files before you use them:
+
+```sh
+promtool check config deploy/monitoring/prometheus.yml
+promtool check rules deploy/monitoring/alerts.yml
+```
+
+## What to watch, and why
+
+1. **Can clients read and write?** `parley_offline_partitions` and `parley_under_min_isr_partitions` are 0. Everything else is a warning of these two.
+2. **Is the data safe?** `parley_under_replicated_partitions` is 0 but for restarts; disks have space; `parley_damaged_ranges_without_copy` is 0.
+3. **Can the cluster react?** There is exactly one controller, and the coordination store responds. During an outage of the store producing
+   and consuming continue, so clients notice nothing until a broker fails too: without an alert, you will not either.
+4. **Is there room?** `parley_event_loop_delay_seconds` for the processor, `parley_connections` beside its limit, free space beside its size.
+5. **Do consumers keep up?** `parley_group_lag_records`.
+"""
+
+_KAFKA_INTRODUCTION: Final = """\
+## Kafka's table of metrics
+
+The page on monitoring of Apache Kafka 0.9 recommends these. Each row has its counterpart here; [metrics](metrics.md) has the counterparts of newer ones.
+
+| in Kafka 0.9 | MBean | here |
+|---|---|---|
+"""
+
+KAFKA_0_9: Final = (
+    (
+        "Message in rate",
+        "kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec",
+        "sum(rate(parley_topic_in_records_total[1m]))",
+    ),
+    (
+        "Byte in rate",
+        "kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec",
+        "sum(rate(parley_topic_in_bytes_total[1m]))",
+    ),
+    (
+        "Request rate",
+        "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=*",
+        "sum by (api) (rate(parley_requests_total[1m]))",
+    ),
+    (
+        "Byte out rate",
+        "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec",
+        "sum(rate(parley_topic_out_bytes_total[1m]))",
+    ),
+    (
+        "Log flush rate and time",
+        "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+        "histogram_quantile(0.99, sum by (le) (rate(parley_log_flush_seconds_bucket[1m])))",
+    ),
+    (
+        "Under-replicated partitions",
+        "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions",
+        "parley_under_replicated_partitions",
+    ),
+    (
+        "Is controller active on broker",
+        "kafka.controller:type=KafkaController,name=ActiveControllerCount",
+        "parley_active_controller",
+    ),
+    (
+        "Leader election rate",
+        "kafka.controller:type=ControllerStats,name=LeaderElectionRateAndTimeMs",
+        "rate(parley_leader_elections_total[1m])",
+    ),
+    (
+        "Unclean leader election rate",
+        "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+        "rate(parley_unclean_leader_elections_total[1m])",
+    ),
+    ("Partition counts", "kafka.server:type=ReplicaManager,name=PartitionCount", "parley_replicas"),
+    ("Leader replica counts", "kafka.server:type=ReplicaManager,name=LeaderCount", "parley_leader_replicas"),
+    ("ISR shrink rate", "kafka.server:type=ReplicaManager,name=IsrShrinksPerSec", "rate(parley_isr_shrinks_total[1m])"),
+    (
+        "ISR expansion rate",
+        "kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
+        "rate(parley_isr_expands_total[1m])",
+    ),
+    (
+        "Max lag in messages between follower and leader replicas",
+        "kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
+        "max(parley_replica_fetcher_max_lag_records)",
+    ),
+    (
+        "Lag in messages per follower replica",
+        "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*",
+        "max by (topic, partition) (parley_log_end_offset) - on (topic, partition) group_right () parley_log_end_offset",
+    ),
+    (
+        "Requests waiting in the producer purgatory",
+        "kafka.server:type=ProducerRequestPurgatory,name=PurgatorySize",
+        'parley_purgatory_size{operation="produce"}',
+    ),
+    (
+        "Requests waiting in the fetch purgatory",
+        "kafka.server:type=FetchRequestPurgatory,name=PurgatorySize",
+        'parley_purgatory_size{operation="fetch"}',
+    ),
+    (
+        "Request total time",
+        "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=*",
+        "histogram_quantile(0.99, sum by (api, le) (rate(parley_request_duration_seconds_bucket[1m])))",
+    ),
+    (
+        "Time the request waits in the request queue",
+        "kafka.network:type=RequestMetrics,name=QueueTimeMs,request=*",
+        "rate(parley_request_queue_seconds_total[1m]) / rate(parley_requests_total[1m])",
+    ),
+    (
+        "Time the request is processed at the leader",
+        "kafka.network:type=RequestMetrics,name=LocalTimeMs,request=*",
+        "rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])",
+    ),
+    (
+        "Time the request waits for the follower",
+        "kafka.network:type=RequestMetrics,name=RemoteTimeMs,request=*",
+        "rate(parley_request_remote_seconds_total[1m]) / rate(parley_requests_total[1m])",
+    ),
+    (
+        "Time to send the response",
+        "kafka.network:type=RequestMetrics,name=ResponseSendTimeMs,request=*",
+        "rate(parley_response_send_seconds_total[1m]) / rate(parley_requests_total[1m])",
+    ),
+    (
+        "Number of messages the consumer lags behind the producer",
+        "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag,clientId=*",
+        "max by (group) (parley_group_lag_records)",
+    ),
+    (
+        "Average fraction of time the network processors are idle",
+        "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
+        "1 - rate(process_cpu_seconds_total[1m])",
+    ),
+    (
+        "Average fraction of time the request handler threads are idle",
+        "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
+        "1 - rate(process_cpu_seconds_total[1m])",
+    ),
+    (
+        "Quota: byte rate of a client id",
+        "kafka.server:type={Produce|Fetch},client-id=*: byte-rate",
+        'parley_client_quota_level{quota=~"produce|fetch"}',
+    ),
+    (
+        "Quota: throttle time of a client id",
+        "kafka.server:type={Produce|Fetch},client-id=*: throttle-time",
+        "rate(parley_client_quota_throttle_seconds_total[1m])",
+    ),
+)
+"""The rows of the table: what it is, its MBean, and the query for Prometheus. A broker here is one event loop, so its two kinds of
+threads have one counterpart."""
+
+
+def monitoring_page() -> str:
+    """Return the whole page, as Markdown."""
+    return "\n".join([_INTRODUCTION, _alerts(), _dashboards(), _KAFKA_INTRODUCTION + _kafka_rows()])
+
+
+def _alerts() -> str:
+    lines = [
+        "## Alerts",
+        "",
+        f"{len(ALERTS)} alerts. `critical`: clients are affected, or will be after the next fault. `warning`: look today.",
+        "",
+    ]
+    for group in GROUPS:
+        lines += [f"### {group.name.capitalize()}", "", "| alert | when | what to do |", "|---|---|---|"]
+        lines += [_alert_row(alert) for alert in group.alerts]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _alert_row(alert: Alert) -> str:
+    expr = _cell(alert.expr)
+    wait = "at once" if alert.wait == "0s" else f"for {alert.wait}"
+    page = alert.runbook.partition("#")[0].removesuffix(".md")
+    action = _cell(alert.action)
+    return f"| `{alert.name}`, {alert.severity} | `{expr}`, {wait} | {action} ([{page}]({alert.runbook})) |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _dashboards() -> str:
+    lines = ["## Dashboards", ""]
+    for dashboard in DASHBOARDS:
+        lines += [
+            f"### {dashboard.title.removeprefix('Parley: ').capitalize()}",
+            "",
+            f"[{_file(dashboard)}](../{_file(dashboard)})",
+            "",
+            "| panel | what to look for | metrics |",
+            "|---|---|---|",
+        ]
+        for panel in dashboard.panels:
+            names = sorted({name for query in panel.queries for name in metrics_in(query.expr)})
+            shown = ", ".join(f"`{name}`" for name in names)
+            lines.append(f"| {panel.title} | {panel.why} | {shown} |")
+        lines.append("")
+    lines += [
+        "A worker of `parley connect` exports no metrics of its own; its REST interface has the states of connectors and tasks.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _file(dashboard: Dashboard) -> str:
+    return f"deploy/monitoring/dashboards/{dashboard.uid}.json"
+
+
+def metrics_in(expr: str) -> set[str]:
+    """Return the names of the metrics that a query reads."""
+    return set(re.findall(r"\b(?:parley|process)_[a-z0-9_]+|\bup\b", re.sub(r'"[^"]*"', "", expr)))
+
+
+def _kafka_rows() -> str:
+    return "".join(f"| {what} | `{_cell(mbean)}` | `{_cell(query)}` |\n" for what, mbean, query in KAFKA_0_9)
