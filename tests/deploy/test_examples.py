@@ -59,7 +59,7 @@ def dockerfile() -> list[str]:
 
 
 def test_there_is_a_folder_for_each_store_and_no_python() -> None:
-    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} == set(STORES)
+    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} == {*STORES, "monitoring"}
     assert not list(DEPLOY.rglob("*.py"))
 
 

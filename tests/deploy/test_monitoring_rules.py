@@ -1,6 +1,6 @@
 """The files in ``deploy/monitoring`` as Prometheus' own ``promtool`` reads them: valid, and each alert fires and ends.
 
-Some time with a fault and some time without are made up as series..
+Some time with a fault and some time without are made up as series.
 """
 
 from __future__ import annotations
