@@ -483,7 +483,7 @@ class Log(ReadableLog):
             self._removed_tombstones.set(tombstones_removed_up_to)
 
     def _cut(self, offset: int) -> None:
-        self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset, self.log_end_offset)
+        self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset)
         self._dirty_from(offset)
         self._forget_removed_tombstones(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)

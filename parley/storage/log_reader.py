@@ -201,7 +201,7 @@ class LogReader:
             except (CorruptRecord, FileNotFoundError):
                 if nowait:
                     raise BlockingIOError from None
-                if not self._finds_damage(view, end, offset):
+                if not self._finds_damage(view, offset):
                     raise
                 continue
             if read is not None:
@@ -229,7 +229,7 @@ class LogReader:
         if segment.unverified and self._integrity.is_unverified(segment, start, limit):
             if nowait:
                 raise BlockingIOError
-            if self._integrity.verify_read(segment, start, limit, end.offset):
+            if self._integrity.verify_read(segment, start, limit):
                 return None
         if following is not None:
             view.boundaries.remember(following, segment, limit)
@@ -253,7 +253,7 @@ class LogReader:
                 position = 0
             else:
                 if segment.unverified:
-                    self._verify_around(segment, end, offset, nowait)
+                    self._verify_around(segment, offset, nowait)
                 found = segment.find(offset, nowait=nowait)
                 position = found[0] if found is not None else segment.size
             if segment.damage:
@@ -262,18 +262,18 @@ class LogReader:
                 return segment, position
         return None
 
-    def _verify_around(self, segment: Segment, end: LogEnd, offset: int, nowait: bool) -> None:
+    def _verify_around(self, segment: Segment, offset: int, nowait: bool) -> None:
         """Verify the batches among which ``offset`` is searched, so that no damaged header misleads the search."""
         begin = segment.offset_index.lookup(offset).position
         if self._integrity.is_unverified(segment, begin, begin + 1):
             if nowait:
                 raise BlockingIOError
-            self._integrity.verify_read(segment, begin, begin + 1, end.offset)
+            self._integrity.verify_read(segment, begin, begin + 1)
 
-    def _finds_damage(self, view: View, end: LogEnd, offset: int) -> bool:
+    def _finds_damage(self, view: View, offset: int) -> bool:
         """Verify the segment whose headers cannot be read at ``offset``. True if that found damage."""
         segment = view.from_offset(offset)[0]
-        return self._integrity.verify(segment, 0, segment.size, end.offset)[1]
+        return self._integrity.verify(segment, 0, segment.size)[1]
 
     def _note_opened(self, segment: Segment) -> None:
         """Close the files of the sealed segment that was read longest ago, if too many are open."""

@@ -57,6 +57,7 @@ class ReadableLog:
         self._integrity = LogIntegrity(
             f"{self.topic}-{self.partition}",
             self._lock,
+            lambda: self.log_end_offset,
             self._durability,
             loaded.epochs,
             loaded.appended_epochs,
@@ -170,7 +171,7 @@ class ReadableLog:
         """
         removals = self._durability.removals
         try:
-            checked, _ = self._integrity.verify(segment, position, position + max_bytes, self.log_end_offset)
+            checked, _ = self._integrity.verify(segment, position, position + max_bytes)
         except OSError as error:
             if self._durability.is_unchanged_since(removals):
                 raise self._failed(error) from error

@@ -281,14 +281,46 @@ class _Loader:
             else:
                 segment, end = self._check_sealed(base, segment, following)
             if segment is None:
-                self.scanned.add(base)
-                trusted = not self._in_doubt(following)
-                segment = Segment.open_unindexed(
-                    self._directory, base, self._config, self._now_ms, keep_transactions=trusted
-                )
+                segment = self._to_be_scanned(base, following)
             segment.end_offset = end
             segments.append(segment)
+        self._scan_unknown_epochs(segments)
         return segments
+
+    def _to_be_scanned(self, base: int, following: int) -> Segment:
+        """The segment at ``base`` as if it were empty. ``following`` is the base offset of the next one."""
+        self.scanned.add(base)
+        trusted = not self._in_doubt(following)
+        return Segment.open_unindexed(self._directory, base, self._config, self._now_ms, keep_transactions=trusted)
+
+    def _scan_unknown_epochs(self, segments: list[Segment]) -> None:
+        """Scan the segments at the end of the log whose leader epochs ``leader-epoch-checkpoint`` does not have.
+
+        The file was lost, or is older than the log. A replica that does not know the epoch of its last batch would not
+        notice that its log differs from its leader's.
+        """
+        following = UNSEALED
+        for number, segment in reversed([*enumerate(segments)]):
+            base, end = segment.base_offset, segment.end_offset
+            if base not in self.scanned and segment.size:
+                if self._knows_last_epoch(segment):
+                    return
+                _log.warning("scanning %r: %s lacks the leader epoch of its last batch", segment, self._epochs.path)
+                segment.release()
+                segments[number] = self._to_be_scanned(base, following)
+                segments[number].end_offset = end
+            following = base
+
+    def _knows_last_epoch(self, segment: Segment) -> bool:
+        """True if the leader epoch of the last batch is known. Only that batch need be read: epochs never fall."""
+        try:
+            headers = [header for _, header in segment.batches(segment.offset_index.last.position)]
+        except CorruptRecord:
+            return False
+        if not headers:  # the index is wrong
+            return False
+        known = self._epochs.epoch_at(headers[-1].base_offset)
+        return headers[-1].partition_leader_epoch <= (NO_EPOCH if known is None else known)
 
     def _in_doubt(self, end_offset: int) -> bool:
         """True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
@@ -369,6 +401,7 @@ class _Loader:
             return segment, UNSEALED
         size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
         if segment is not None and (size, self.log_end) == (digest.size, digest.end_offset):
+            self._whole[base] = digest
             return segment, UNSEALED
         if self._is_intact(base, size, UNSEALED, may_have_gaps=size != digest.size):
             remove_digest(self._directory / file_name(base, DIGEST_SUFFIX))

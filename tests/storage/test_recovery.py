@@ -18,6 +18,7 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS
+from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
@@ -465,6 +466,29 @@ class TestCrash:
         log.flush(35)
         log = reopened(log, clean=False)
         assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(n, n * 10) for n in range(6)]
+
+    @pytest.mark.parametrize("known", [None, 0, 2])
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_epochs_that_the_checkpoint_lacks_are_learned_again(
+        self, tmp_path: Path, known: int | None, clean: bool
+    ) -> None:
+        """It was lost after a shutdown, or an older one was restored. Else the log would not notice a divergence."""
+        log = open_log(tmp_path)
+        for n in range(100):
+            append(log, b"v" * 100, epoch=n // 40)
+        values = values_of(log)
+        log.close()
+        path = log.leader_epochs.path
+        path.unlink()
+        if known is not None:
+            older = LeaderEpochCache(path)
+            for epoch in range(known):
+                older.assign(epoch, epoch * 40)
+            older.flush()
+        log = open_log(tmp_path, clean=clean, recovery_point=100)
+        assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(0, 0), (1, 40), (2, 80)]
+        assert values_of(log) == values
+        check(log)
 
     def test_epochs_of_what_was_cut_are_forgotten(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)

@@ -40,12 +40,13 @@ class DamagedOffset(CorruptRecord):
 
 
 class LogIntegrity:
-    """The known damage of a log called ``name``. ``lock`` is the log's."""
+    """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``."""
 
     def __init__(
         self,
         name: str,
         lock: RLock,
+        log_end: Callable[[], int],
         durability: Durability,
         epochs: LeaderEpochCache,
         appended_epochs: AppendedEpochs,
@@ -56,6 +57,7 @@ class LogIntegrity:
         """The ranges between segments, or before the first one, whose batches are not in any file."""
         self._name = name
         self._lock = lock
+        self._log_end = log_end
         self._durability = durability
         self._epochs = epochs
         self._appended_epochs = appended_epochs
@@ -90,14 +92,14 @@ class LogIntegrity:
         if self.missing:
             self.missing = tuple(missing for missing in self.missing if missing.last_offset >= offset)
 
-    def verify_around(self, segment: Segment, offset: int, log_end: int) -> None:
+    def verify_around(self, segment: Segment, offset: int) -> None:
         """Verify the batches up to ``offset`` that a truncation to it reads, so that their damage is known. Blocks.
 
         Raises ``OSError``.
         """
         begin = segment.offset_index.lookup(offset - 1).position
         if self.is_unverified(segment, begin, begin + 1):
-            self.verify_read(segment, begin, begin + 1, log_end)
+            self.verify_read(segment, begin, begin + 1)
 
     def locate(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
         """The segment and the bytes of a damaged range; None if it is missing.
@@ -122,15 +124,15 @@ class LogIntegrity:
         """True if a read of these bytes must verify them first."""
         return bool(segment.unverified) and overlap(segment.unverified, begin, end)
 
-    def verify_read(self, segment: Segment, begin: int, end: int, log_end: int) -> bool:
+    def verify_read(self, segment: Segment, begin: int, end: int) -> bool:
         """Verify the bytes that a read needs, and some behind them. Blocks. Raises ``OSError``.
 
         Returns True if the read must be planned again, because there is damage or the segment was changed meanwhile.
         """
         continues = not begin or not overlap(segment.unverified, begin - 1, begin)
-        return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)), log_end)[1]
+        return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)))[1]
 
-    def verify(self, segment: Segment, begin: int, end: int, log_end: int) -> tuple[Checked, bool]:
+    def verify(self, segment: Segment, begin: int, end: int) -> tuple[Checked, bool]:
         """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment reaches.
 
         Returns what was verified, and True if new damage was found or the segment was changed meanwhile. Blocks. Raises
@@ -138,7 +140,8 @@ class LogIntegrity:
         """
         with self._lock:
             removals = self._durability.removals
-            end_offset = segment.end_offset if segment.end_offset != UNSEALED else log_end
+            # Of the same moment as the size: else what was appended in between would count as damage.
+            end_offset = segment.end_offset if segment.end_offset != UNSEALED else self._log_end()
             extent = Extent(segment.size, end_offset, segment.digest(), self._epochs, self._appended_epochs)
         try:
             checked = check(segment, begin, end, extent)

@@ -1,0 +1,35 @@
+"""What a verification counts as damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from parley.storage.log import Log
+from tests.storage.logs import append, check, fill, open_log, values_of
+
+
+class AppendingLock:
+    """The lock of a log, before which another thread is always faster: it appends a batch."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        append(self._log, b"another thread's")
+        self._log._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._log._lock.release()
+
+
+def test_what_is_appended_meanwhile_is_not_damage(tmp_path: Path) -> None:
+    """It was cut out of the log: a verification took its size after the append, and its end before."""
+    log = open_log(tmp_path)
+    values = fill(log, 5)
+    active = log.segments[-1]
+    log._integrity._lock = AppendingLock(log)  # type: ignore[assignment]
+    log.verify_segment(active, 0, active.size)
+    assert log.damage == ()
+    assert list(values_of(log).values())[: len(values)] == values
+    check(log)
