@@ -142,7 +142,8 @@ def test_whether_a_configuration_names_a_store(config: dict[str, str], named: bo
 def test_brokers_name_no_store() -> None:
     folder = Path(__file__).parents[2] / "parley" / "broker"
     names = re.compile("zookeeper|etcd|consul|sqlite", re.I)
-    assert [str(path) for path in folder.rglob("*.py") if names.search(path.read_text())] == []
+    of_kafka = re.compile(r"ZooKeeper\w*(Metrics|Ms|PerSec)\b")  # parts of the names of Kafka's metrics
+    assert [str(path) for path in folder.rglob("*.py") if names.search(of_kafka.sub("", path.read_text()))] == []
 
 
 def test_a_backend_declares_the_keys_that_are_known_without_loading_it() -> None:

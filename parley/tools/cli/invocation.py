@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from parley.tools.cli.colours import alarming
-
-if TYPE_CHECKING:
-    from parley.tools.cli.app import App
 
 FAILED = 1
 """Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
@@ -31,14 +28,21 @@ class CommandError(Exception):
     """The command cannot do its work. The text says why, and what to do."""
 
 
+class Command(Protocol):
+    """A command with options, such as ``parley.tools.cli.app.App``."""
+
+    def invoke(self, name: str, arguments: Sequence[str]) -> None:
+        """Run the command. Always raises ``SystemExit``, or ``CommandError``."""
+
+
 def sentence(text: str) -> str:
     """Return a text that a broker or a library wrote, with one full stop at its end."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
+def _invoke(command: Command, name: str, arguments: Sequence[str]) -> int:
     try:
-        app.invoke(name, arguments)
+        command.invoke(name, arguments)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the option parser calls it a failure
             raise end.__context__ from None
@@ -48,9 +52,9 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
     return 0
 
 
-def run(app: App, name: str, arguments: Sequence[str]) -> int:
+def run(command: Command, name: str, arguments: Sequence[str]) -> int:
     """Run a command with these arguments. Returns its exit code."""
-    return guarded(lambda: _invoke(app, name, arguments))
+    return guarded(lambda: _invoke(command, name, arguments))
 
 
 def guarded(work: Callable[[], int]) -> int:

@@ -97,7 +97,9 @@ def _filled(kind: type[Struct], topic_id: Any) -> Struct:
     message: Any = kind.blank()
     for declared in kind.fields():
         name, type_, element = declared.name, declared.type, declared.type.element
-        if name in PLAUSIBLE and PLAUSIBLE[name] is not None:
+        if name == "producer_id" and "Marker" in kind.__name__:
+            message.producer_id = 0  # Kafka, too, returns UNKNOWN_SERVER_ERROR to a marker of no producer
+        elif name in PLAUSIBLE and PLAUSIBLE[name] is not None:
             setattr(message, name, PLAUSIBLE[name])
         elif name in PLAUSIBLE and type_.kind != "array":
             continue
