@@ -14,7 +14,7 @@ _INTRODUCTION: Final = f"""\
 `make docs` generates this page from the table in `parley/tools/doctor/table.py`. A test types the commands.
 
 `parley doctor` says what is wrong with a cluster, or with a broker that does not start, and what to do next. It changes
-nothing. `parley support-bundle` collects the same facts for somebody else to look at.
+nothing.
 
 | exit code | meaning |
 |---|---|
