@@ -7,9 +7,10 @@ from pathlib import Path
 
 from parley.protocol.client import Client
 from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Cluster
 from parley.tools.doctor.findings import Diagnosis, diagnose, plural
-from parley.tools.doctor.gathering_cluster import STEP_S, Gathering, Request
+from parley.tools.doctor.gathering_cluster import STEP_S, Gathering, Request, refused_certificates
 from parley.tools.doctor.gathering_machine import machine_of
 from parley.tools.doctor.table import CHECKS
 
@@ -20,11 +21,21 @@ def snapshot(asked: Request) -> Cluster:
     async def take(client: Client) -> Cluster:
         return await Gathering(client, asked).cluster()
 
-    return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=int(STEP_S * 1000))
+    try:
+        return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=int(STEP_S * 1000))
+    except TimeoutError as error:
+        raise CommandError(f"{asked.bootstrap} did not describe the cluster in time.") from error
+    except CommandError as error:
+        found = refused_certificates(asked, str(error))
+        if found is None:
+            raise
+        return found
 
 
 def diagnosed(found: Cluster) -> Diagnosis:
     """Apply the checks to a cluster."""
+    if found.cluster_id is None and not found.brokers:
+        return diagnose(CHECKS, found, "The cluster: this client refuses its brokers' certificates")
     kind = "Parley" if found.is_parley else "Apache Kafka"
     topics = len({each.topic for each in found.partitions})
     subject = (

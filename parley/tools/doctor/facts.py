@@ -99,7 +99,6 @@ class Broker:
     settings: Mapping[str, str] | None = None
     directories: Sequence[Directory] | None = None
     metrics: Metrics | None = None
-    certificate_expires: datetime | None = None
 
     @property
     def address(self) -> str:
@@ -218,6 +217,8 @@ class Cluster:
     groups_listed: int = 0
     hanging: Sequence[OpenTransaction] | None = None
     moves: Sequence[Move] | None = None
+    certificates: Mapping[str, datetime] = field(default_factory=dict)
+    """When the certificates expire that clients are shown, by address."""
     store: Store | None = None
     missing: Sequence[Missing] = ()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -26,6 +27,7 @@ from parley.tools.doctor.gathering_http import NoPage
 from parley.tools.doctor.gathering_metrics import metrics_at
 from parley.tools.doctor.gathering_moves import moves_of
 from parley.tools.doctor.gathering_store import store_of
+from parley.tools.security_check.cluster_subjects import certificate_expiry
 
 T = TypeVar("T")
 
@@ -60,6 +62,7 @@ class Gathering:
         self._client = client
         self._asked = asked
         self._missing: list[Missing] = []
+        self._certificates: dict[str, datetime] = {}
 
     async def cluster(self) -> Cluster:
         """Take the snapshot. Raises KafkaError or TimeoutError if no broker describes the cluster."""
@@ -92,7 +95,7 @@ class Gathering:
             self._note(Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False)
         if not is_parley:
             self._note(Part.STORE, "Apache Kafka has none", has_failed=False)
-        return replace(found, store=store, missing=tuple(self._missing))
+        return replace(found, store=store, certificates=self._certificates, missing=tuple(self._missing))
 
     async def _described(self) -> Any:
         """Describe the cluster, with its fenced brokers if the brokers can."""
@@ -134,9 +137,9 @@ class Gathering:
             return replace(broker, error=str(error))
         settings = await self._step(Part.CONFIGS, name, self._settings(broker.id))
         directories = await self._step(Part.LOG_DIRS, name, self._directories(broker.id))
-        expires = None
         if self._asked.properties.get("security.protocol") in _TLS:
             expires = await self._step(Part.CERTIFICATES, name, self._expiry(broker))
+            self._certificates |= {broker.address: expires} if expires is not None else {}
         return replace(
             broker,
             features={each.name: (each.min_version, each.max_version) for each in answer.supported_features},
@@ -144,7 +147,6 @@ class Gathering:
             apis={each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
             settings=settings,
             directories=directories,
-            certificate_expires=expires,
         )
 
     def _note_brokers(self, brokers: Sequence[Broker]) -> None:
@@ -170,8 +172,6 @@ class Gathering:
         return [_directory(each) for each in answer.results]
 
     async def _expiry(self, broker: Broker) -> datetime:
-        from parley.tools.security_check.cluster_subjects import certificate_expiry
-
         return await asyncio.to_thread(certificate_expiry, broker.host, broker.port, self._asked.properties)
 
     # --- Metrics ---
@@ -259,6 +259,21 @@ class Gathering:
                 if not result.error_code:
                     found[result.resource_name] = int(result.configs[0].value or 1)
         return found
+
+
+def refused_certificates(asked: Request, reason: str) -> Cluster | None:
+    """What is known if this client trusts no broker since their certificates have expired; None if none has. Blocks."""
+    now = datetime.now(UTC)
+    bootstrap = [(each.host, each.port) for each in parse_bootstrap(asked.bootstrap)]
+    expired: dict[str, datetime] = {}
+    for host, port in bootstrap if asked.properties.get("security.protocol") in _TLS else ():
+        with suppress(OSError, ValueError):
+            at = certificate_expiry(host, port, asked.properties)
+            expired |= {f"{host}:{port}": at} if at <= now else {}
+    if not expired:
+        return None
+    missing = [Missing(part, reason) for part in (Part.METADATA, Part.BROKERS)]
+    return Cluster(now, bootstrap, None, 0, False, [], [], certificates=expired, missing=missing)
 
 
 def _partitions(metadata: Any) -> list[Partition]:

@@ -118,17 +118,16 @@ def _clock(what: str, ahead_s: float | None, where: str) -> Iterator[Seen]:
 
 def expired(cluster: Cluster) -> Iterator[Seen]:
     """Certificates of brokers that clients refuse."""
-    for broker in cluster.brokers:
-        if broker.certificate_expires is not None and broker.certificate_expires <= cluster.now:
-            yield _expired(f"broker {broker.id} at {broker.address}", broker.certificate_expires)
+    for address, at in cluster.certificates.items():
+        if at <= cluster.now:
+            yield _expired(address, at)
 
 
 def expiring(cluster: Cluster) -> Iterator[Seen]:
     """Certificates of brokers that clients will refuse soon."""
-    for broker in cluster.brokers:
-        at = broker.certificate_expires
-        if at is not None and cluster.now < at <= cluster.now + EXPIRES_SOON:
-            yield _expiring(f"broker {broker.id} at {broker.address}", at, cluster.now)
+    for address, at in cluster.certificates.items():
+        if cluster.now < at <= cluster.now + EXPIRES_SOON:
+            yield _expiring(address, at, cluster.now)
 
 
 def expired_file(machine: Machine) -> Iterator[Seen]:

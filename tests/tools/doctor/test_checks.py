@@ -57,7 +57,6 @@ BROKERS = [
         settings={},
         directories=[Directory("/data", "", DISK, DISK // 2)],
         metrics=metrics(process_max_fds=4096, process_open_fds=100, parley_replicas=12),
-        certificate_expires=NOW + timedelta(days=300),
     )
     for id_ in (1, 2, 3)
 ]
@@ -65,8 +64,9 @@ PARTITIONS = [
     Partition("t", index, (1, 2, 3)[index % 3], tuple(((1, 2, 3) * 2)[index % 3 :][:3]), (1, 2, 3))
     for index in range(12)
 ]
+VALID = {"b1:9092": NOW + timedelta(days=300)}
 HEALTHY_CLUSTER = Cluster(
-    NOW, [("b1", 9092)], "c1", 1, True, BROKERS, PARTITIONS, 10.0, {}, [], 0, [], [], STORE, ()
+    NOW, [("b1", 9092)], "c1", 1, True, BROKERS, PARTITIONS, 10.0, {}, [], 0, [], [], VALID, STORE
 )  # fmt: skip
 FOLDER = Folder("/data", total=DISK, free=DISK // 2, inodes=1000, inodes_free=900, cluster_id="c1", broker_id=1)
 HEALTHY_MACHINE = Machine(
@@ -212,11 +212,11 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (store(clock_ahead_s=-60.0), "coordination store is 60 s behind this machine's"),
     ],
     "certificate-expired": [
-        (broker(certificate_expires=PAST), "has expired"),
+        (cluster(certificates={"b1:9092": PAST}), "of b1:9092 has expired"),
         (machine(certificates=[Certificate("listener SSL", PAST)]), "of listener SSL has expired"),
     ],
     "certificate-expiring": [
-        (broker(certificate_expires=SOON), "expires in 3 days"),
+        (cluster(certificates={"b1:9092": SOON}), "of b1:9092 expires in 3 days"),
         (machine(certificates=[Certificate("listener SSL", SOON)]), "expires in 3 days"),
     ],
     "key-store-unreadable": [(machine(certificates=[Certificate("listener SSL", None, "no file")]), "no file")],

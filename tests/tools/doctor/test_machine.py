@@ -1,0 +1,172 @@
+"""``parley doctor FILE`` on this machine: real ports, folders, locks, stores and certificates."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from parley import Broker
+from parley.tools.cli.json_shapes import SHAPES, differences
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
+from tests.tools.conftest import Parley
+
+Doctor = Callable[..., dict[str, Any]]
+"""Examines a file with these settings. Returns the findings by name."""
+
+
+@pytest.fixture
+def doctor(parley: Parley, tmp_path: Path) -> Doctor:
+    def examine(**settings: str) -> dict[str, Any]:
+        given = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+            "log.dirs": str(tmp_path / "data"),
+            "broker.id": "1",
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+        path = tmp_path / "broker.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+        typed = parley("doctor", str(path), "--output", "json")
+        data = json.loads(typed.out)
+        assert differences(data, SHAPES["doctor"][1]) == []
+        assert typed.code == data["exitCode"]
+        return {each["name"]: each for each in data["findings"] if each["name"] not in OF_ANY_MACHINE}
+
+    return examine
+
+
+OF_ANY_MACHINE = ("disk-full", "disk-nearly-full", "inodes-used-up", "descriptor-limit-low")
+"""What may be wrong with the machine of the tests."""
+
+
+def test_a_broker_that_would_start(doctor: Doctor) -> None:
+    assert doctor() == {}
+
+
+def test_a_file_that_is_not_there(parley: Parley, tmp_path: Path) -> None:
+    typed = parley("doctor", str(tmp_path / "none.properties"))
+    assert (typed.code, typed.out) == (3, "")
+    assert "none.properties cannot be read" in typed.err
+
+
+def test_wrong_usage(parley: Parley) -> None:
+    assert parley("doctor", "--nonsense").code == 1
+    assert "Name a broker's properties file" in parley("doctor", "--interval", "1").err
+
+
+def test_settings(doctor: Doctor) -> None:
+    found = doctor(log__retention__hour="3", metadata__log__dir="/x")
+    assert "is log.retention.hours meant?" in found["config-unknown-key"]["text"]
+    assert found["config-without-effect"]["severity"] == "note"
+    found = doctor(min__insync__replicas="0", inter__broker__listener__name="NONE")
+    assert found["config-invalid"]["severity"] == "error"
+    found = doctor(log__cleaner__dedupe__buffer__size="1", listeners="PLAINTEXT://127.0.0.1:1,SSL://127.0.0.1:1")
+    assert "listeners" in found["config-invalid"]["text"]
+
+
+@contextmanager
+def listening(port: int) -> Iterator[int]:
+    """Another process listens on the port. Yields its id."""
+    program = f"import socket; s = socket.create_server(('127.0.0.1', {port})); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def test_a_port_that_is_taken(doctor: Doctor) -> None:
+    port = free_port()
+    with listening(port) as pid:
+        found = doctor(listeners=f"PLAINTEXT://127.0.0.1:{port}")
+        assert f"port {port} of PLAINTEXT is taken by process {pid} (" in found["port-taken"]["text"]
+        assert found["port-taken"]["next"] == [f"stop it (kill {pid}), or give PLAINTEXT another port in listeners"]
+    assert doctor(listeners=f"PLAINTEXT://127.0.0.1:{port}") == {}
+
+
+def test_addresses(doctor: Doctor) -> None:
+    assert "192.0.2.1" in doctor(listeners="PLAINTEXT://192.0.2.1:9092")["address-not-here"]["text"]
+    found = doctor(advertised__listeners="PLAINTEXT://no-such-host.invalid:9092")
+    assert "cannot resolve no-such-host.invalid" in found["advertised-unresolvable"]["text"]
+    found = doctor(listeners=f"PLAINTEXT://0.0.0.0:{free_port()}", advertised__listeners="PLAINTEXT://localhost:9092")
+    assert "their clients connect to themselves" in found["advertised-localhost"]["text"]
+
+
+def test_a_log_directory_that_is_a_file(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    assert "it is not a folder" in doctor()["log-directory-unusable"]["text"]
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """The folder of a broker that has stopped. The partition 0 of its topic t has three batches."""
+    with Broker(broker_id=1, data_dir=tmp_path / "data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for _ in range(3):
+            producer.produce("t", os.urandom(1000), partition=0)
+            assert producer.flush(60) == 0
+    return tmp_path / "data"
+
+
+def test_folders_of_others(doctor: Doctor, tmp_path: Path, used: Path) -> None:
+    with Broker(broker_id=2, data_dir=str(tmp_path / "other")):
+        pass
+    both = {"log.dirs": f"{tmp_path / 'data'},{tmp_path / 'other'}"}
+    found = doctor(**both)
+    assert f"{tmp_path / 'other'} belongs to cluster" in found["wrong-cluster-id"]["text"]
+    assert "belongs to broker 2" in found["wrong-broker-id"]["text"]
+    assert f"{tmp_path / 'other'} belongs to the store" in found["wrong-store"]["text"]
+    (tmp_path / "other" / "meta.properties").write_text("version=7\n")
+    assert "version 7 is unknown" in doctor(**both)["identity-malformed"]["text"]
+
+
+def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -> None:
+    assert "log-damaged" not in doctor()
+    path = next((used / "t-0").glob("*.log"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500] + bytes([whole[500] ^ 0xFF]) + whole[501:])
+    found = doctor()["log-damaged"]
+    assert f"{path} is damaged at byte 0" in found["text"]
+    path.write_bytes(whole[:-10])
+    assert "ends in a broken batch, as after a crash" in doctor()["log-damaged"]["text"]
+
+
+def test_the_store_does_not_respond(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    found = doctor(coordination__url=f"consul://127.0.0.1:{free_port()}/parley?token-file={tmp_path / 'token'}")
+    assert "does not respond" in found["store-away"]["text"]
+    assert "secret" not in json.dumps(found)
+
+
+def test_the_store_was_emptied(doctor: Doctor, tmp_path: Path, used: Path) -> None:
+    shutil.rmtree(used / "coordination")
+    assert "hold data of a cluster" in doctor()["store-empty"]["text"]
+
+
+def test_certificates(doctor: Doctor, tmp_path: Path) -> None:
+    path = tmp_path / "broker.pem"
+    settings = {"listeners": f"SSL://127.0.0.1:{free_port()}", "security.inter.broker.protocol": "SSL",
+                "ssl.keystore.type": "PEM", "ssl.keystore.location": str(path)}  # fmt: skip
+    assert "key-store-unreadable" in doctor(**settings)
+    authority = Authority()
+    now = datetime.now(UTC)
+    for name, expires in (
+        ("certificate-expired", now - timedelta(days=1)),
+        ("certificate-expiring", now + timedelta(5)),
+    ):
+        issued = authority.issue("localhost", expires=expires)
+        issued.write_pem(path)
+        assert list(doctor(**settings)) == [name]
