@@ -25,6 +25,7 @@ from parley.tools.simulation.faults import Kind
 FLIPPED_MAX = 8
 EPOCHS_FLIPPED = 0.3
 """The share of the flips that hit a leader epoch, which no checksum of a batch covers."""
+CHECKPOINT = "-checkpoint"
 LEADER_EPOCH_AT = 12
 """The position of the leader epoch in a batch."""
 
@@ -115,6 +116,21 @@ def _lose_partition(disk: Disk, rng: Random) -> str:
     return f"{path.parent.name} removed"
 
 
+def _lose_checkpoints(disk: Disk, rng: Random) -> str:
+    return _remove(disk, f"*{CHECKPOINT}")
+
+
+def _lose_indexes(disk: Disk, rng: Random) -> str:
+    return _remove(disk, "*index")
+
+
+def _remove(disk: Disk, pattern: str) -> str:
+    paths = sorted(path for path in disk.path.rglob(pattern) if path.is_file())
+    for path in paths:
+        path.unlink()
+    return f"{len(paths)} files {pattern} removed" if paths else ""
+
+
 def _exchange_directories(disk: Disk, rng: Random) -> str:
     directories = _directories(disk)
     if len(directories) < 2:
@@ -141,6 +157,8 @@ _DAMAGE: Mapping[Kind, Callable[[Disk, Random], str]] = {
     Kind.LOSE_SEGMENT: _lose_segment,
     Kind.EMPTY_SEGMENT: _empty_segment,
     Kind.LOSE_PARTITION: _lose_partition,
+    Kind.LOSE_CHECKPOINTS: _lose_checkpoints,
+    Kind.LOSE_INDEXES: _lose_indexes,
     Kind.EXCHANGE_DIRECTORIES: _exchange_directories,
 }
 

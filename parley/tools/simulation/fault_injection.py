@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from parley.tools.simulation.faults import DAMAGE, DESTRUCTIVE, EXCHANGES, Fault, Kind, Scope
+from parley.tools.simulation.faults import AFTER_SHUTDOWN, DAMAGE, DESTRUCTIVE, EXCHANGES, Fault, Kind, Scope
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.world import World
 
@@ -209,6 +209,9 @@ class FaultInjection:
         self._began(fault)
         self._world.history.note("world", f"FAULT {fault}")
         machine, other = self._world.machines[fault.broker], self._world.machines[fault.other]
+        if fault.kind in AFTER_SHUTDOWN and fault.scope is Scope.ONE:
+            machine.shut_down()
+            await self._cluster.until(lambda: not machine.is_stopping, "a broker that is shutting down exits")
         await self._kill_all_of(fault)
         if fault.kind in DAMAGE:
             machine.damage_disk(fault.kind, self._rng)

@@ -56,6 +56,10 @@ class Kind(Enum):
     """A broker is killed, and the file of an active segment is empty when it starts again."""
     LOSE_PARTITION = "lose partition"
     """A broker is killed, and the folder of a partition is missing when it starts again."""
+    LOSE_CHECKPOINTS = "lose checkpoints"
+    """A broker is shut down, or killed with all others, and all its checkpoints are missing when it starts again."""
+    LOSE_INDEXES = "lose indexes"
+    """A broker is shut down, or killed with all others, and all its indexes are missing when it starts again."""
     EXCHANGE_DIRECTORIES = "exchange directories"
     """A broker is killed, and its two log directories are exchanged before it starts again."""
     EXCHANGE_DISKS = "exchange disks"
@@ -97,13 +101,17 @@ DESTRUCTIVE_WEIGHTS = {
     Kind.LOSE_SEGMENT: 2,
     Kind.EMPTY_SEGMENT: 1,
     Kind.LOSE_PARTITION: 1,
+    Kind.LOSE_CHECKPOINTS: 1,
+    Kind.LOSE_INDEXES: 1,
     Kind.EXCHANGE_DIRECTORIES: 1,
     Kind.EXCHANGE_DISKS: 1,
     Kind.MISPLACE_DISKS: 1,
     Kind.RESTORE_STORE: 2,
 }
 """The weights of the kinds that destroy data."""
-DAMAGE = frozenset(
+AFTER_SHUTDOWN = frozenset({Kind.LOSE_CHECKPOINTS, Kind.LOSE_INDEXES})
+"""The kinds that damage a disk after an orderly shutdown, unless all brokers are killed."""
+DAMAGE = AFTER_SHUTDOWN | frozenset(
     {
         Kind.LOSE_DISK,
         Kind.OLD_DISK,
@@ -145,7 +153,7 @@ class Fault:
 
     @property
     def scope(self) -> Scope:
-        """The brokers that are killed."""
+        """The brokers that are killed, or shut down."""
         if self.kind is Kind.RESTORE_STORE:
             return Scope.ALL
         if abs(self.amount) <= 100.0:

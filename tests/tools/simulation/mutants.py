@@ -109,6 +109,11 @@ def believe_any_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Loader, "_are_epochs_covered", lambda self, segment: True)
 
 
+def forget_epochs(patch: pytest.MonkeyPatch) -> None:
+    """A log whose ``leader-epoch-checkpoint`` is lost after a clean shutdown knows no leader epochs."""
+    patch.setattr(recovery._Loader, "_scan_unknown_epochs", lambda self, segments: None)
+
+
 def accept_any_directory(patch: pytest.MonkeyPatch) -> None:
     """A broker starts on the log directories of another broker."""
     patch.setattr(DirectoryIdentity, "require", lambda *args: None)
@@ -335,6 +340,19 @@ def without_followers(broker: int) -> list[Fault]:
     return [Fault(at, Kind.PART, broker, other, 8.0, 0.0) for at in (2.0, 12.0) for other in others]
 
 
+def lost_checkpoints(broker: int) -> list[Fault]:
+    """A broker that has records which no follower has shuts down, loses its checkpoints, and comes back. Five times."""
+    others = [broker % 3 + 1, (broker + 1) % 3 + 1]
+    return [
+        fault
+        for begin in (2.0, 6.0, 10.0, 14.0, 18.0)
+        for fault in (
+            *(Fault(begin, Kind.PART, broker, other, 1.0, 0.0) for other in others),
+            Fault(begin + 0.5, Kind.LOSE_CHECKPOINTS, broker, broker, 1.5, -200.0),
+        )
+    ]
+
+
 def kills(broker: int) -> list[Fault]:
     """Each broker in turn is killed and starts again: leaders and coordinators move."""
     return [Fault(1.5 + 2.0 * turn, Kind.KILL, each, each, 1.0, 0.0) for turn, each in enumerate((1, 2, 3, 1, 2, 3))]
@@ -394,6 +412,7 @@ MUTANTS = (
     Mutant(accept_any_directory, range(1, 10), kinds=(Kind.MISPLACE_DISKS,), invariant="OwnDisk"),
     Mutant(serve_unverified, range(16, 46), altered_after_a_clean_stop),
     Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree", is_long=True),
+    Mutant(forget_epochs, range(1, 30), lost_checkpoints),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
     Mutant(supersede_themselves, range(1, 20), compacts=True, invariant="LastValuePerKey"),
