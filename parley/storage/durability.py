@@ -12,8 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
@@ -29,9 +29,18 @@ class Durability:
     """The recovery point of one log. ``lock`` is the log's; the caller holds it for every method except ``sync``."""
 
     def __init__(
-        self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int, *, is_on_disk: bool
+        self,
+        recovery_point: int,
+        unsynced: Iterable[Segment],
+        lock: RLock,
+        now_ms: int,
+        *,
+        is_on_disk: bool,
+        measured: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        """``is_on_disk`` says that the whole log is on disk as a clean shutdown left it."""
+        """``is_on_disk`` says that the whole log is on disk as a clean shutdown left it. ``measured`` returns a context
+        manager that surrounds each sync that is more than a look.
+        """
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
         """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
@@ -40,6 +49,7 @@ class Durability:
         self._is_renaming = False
         self._unsynced = list(unsynced)
         self._lock = lock
+        self._measured = measured
         self._synced_ms = now_ms
         self._changes = 0 if is_on_disk else 1
         """How often the names of segments have changed, or batches were cut off. 0 means that nothing has changed since
@@ -140,15 +150,16 @@ class Durability:
             epochs.flush()
             if end_offset <= self.recovery_point and changes == self._changes_synced:
                 return True
-            for segment in sealed:
-                segment.sync(indexes=True)
-            if end_offset > active.base_offset and active not in sealed:
-                active.sync(indexes=False)
-            if changes != self._changes_synced:
-                _sync_topic_id(directory)
-                sync_directory(directory)
-                if self._is_directory_new:
-                    sync_directory(directory.parent)
+            with self._measured():
+                for segment in sealed:
+                    segment.sync(indexes=True)
+                if end_offset > active.base_offset and active not in sealed:
+                    active.sync(indexes=False)
+                if changes != self._changes_synced:
+                    _sync_topic_id(directory)
+                    sync_directory(directory)
+                    if self._is_directory_new:
+                        sync_directory(directory.parent)
         except OSError:
             if removals != self.removals:
                 return False  # another thread removed a file meanwhile

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,7 @@ class LogManager:
         recovery_threads_per_directory: int = 1,
         producer_expiration_ms: int = 86_400_000,
         highest_leader_epoch: int = NO_EPOCH,
+        measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext,
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
         on_all_offline: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
@@ -70,6 +71,7 @@ class LogManager:
     ) -> None:
         """``default_config`` is for topics without a configuration of their own; ``start_task`` runs the maintenance.
         ``highest_leader_epoch`` is that of any partition that the directories know (``LastKnown``).
+        ``measured_flush`` returns a context manager that surrounds each flush of a log, in any thread.
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
         ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, what ``close`` does to
@@ -87,6 +89,7 @@ class LogManager:
             random=random,
             producer_expiration_ms=producer_expiration_ms,
             highest_leader_epoch=highest_leader_epoch,
+            measured_flush=measured_flush,
         )
         self._threads_per_directory = max(1, recovery_threads_per_directory)
         self._threads = IoThreads(executor)

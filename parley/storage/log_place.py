@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -33,3 +34,5 @@ class LogSettings:
     producer_expiration_ms: int = 86_400_000
     highest_leader_epoch: int = NO_EPOCH
     """The highest leader epoch of any partition that the data directories knew at the start; NO_EPOCH if none."""
+    measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Returns a context manager that surrounds each flush of a log, in any thread."""

@@ -48,7 +48,12 @@ class ReadableLog:
         self._lock = threading.RLock()
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
         self._durability = Durability(
-            loaded.recovery_point, unsynced, self._lock, settings.now_ms(), is_on_disk=loaded.is_on_disk
+            loaded.recovery_point,
+            unsynced,
+            self._lock,
+            settings.now_ms(),
+            is_on_disk=loaded.is_on_disk,
+            measured=settings.measured_flush,
         )
         self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
         """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.config import log_config
+from parley.broker.metrics.catalogue.logs import FlushMetrics
+from parley.broker.metrics.flush_times import FlushTimes
 from parley.broker.metrics.health import Health
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.store import Joined, remember_in
@@ -47,6 +49,8 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
     config = environment.config
     directories = list(map(Path, config.data_dirs))
     failures = DirectoryFailures(environment.health)
+    flushes = FlushTimes(environment.clock.monotonic)
+    environment.metrics.watch(FlushMetrics, lambda: [((), flushes.metrics)])
     manager = LogManager(
         directories,
         default_config=log_config(config, {}),
@@ -64,6 +68,7 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
         recovery_threads_per_directory=config.num_recovery_threads_per_data_dir,
         producer_expiration_ms=config.producer_id_expiration_ms,
         highest_leader_epoch=joined.epochs.known.leader_epoch,
+        measured_flush=flushes.measure,
         on_offline=failures,
         on_all_offline=environment.failed.set,
         executor=environment.threads.upkeep,
