@@ -325,7 +325,7 @@ def _for_each(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
         try:
             work(log)
         except KafkaError as error:
-            _log.warning("%r: %s", log, error)
+            _log.warning("maintenance of %r failed: %s", log, error)
 
 
 def _remove(directory: LogDirectory, paths: Sequence[Path]) -> None:

@@ -90,5 +90,5 @@ def _end_of(path: Path, base_offset: int) -> int:
         for _, header in batches(file, 0, os.fstat(file.fd).st_size, chunk=SCAN_CHUNK):
             end = header.next_offset
     except CorruptRecord as error:
-        _log.warning("%s: %s", path, error)
+        _log.warning("the new segment %s of a compaction is damaged: %s", path, error)
     return end

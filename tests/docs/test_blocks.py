@@ -8,7 +8,6 @@ start`` runs until the page ends. Ports are replaced, so that pages can be tried
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -243,6 +242,7 @@ def test_the_check_of_outputs_finds_differences() -> None:
 
 
 def test_events_that_are_explained_are_logged() -> None:
+    """Those of the level ``info``; tests/broker/docs/test_log_lines.py has the others."""
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.partition("## What the log says\n")[2].partition("\n## ")[0]
     source = "".join(
@@ -250,29 +250,9 @@ def test_events_that_are_explained_are_logged() -> None:
         for name in ("broker", "storage", "consensus")
         for path in (ROOT / "parley" / name).rglob("*.py")
     )
-    events = [
-        event for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for event in re.findall(r"`(.*?)`", row)
-    ]
-    assert len(events) > 20
-    facts = {"traceback"}
-    assert [event for event in events if event not in source and event not in facts] == []
-
-
-def test_errors_that_the_broker_logs_are_explained() -> None:
-    """Except those with a traceback: these are defects, and one row is for all of them."""
-    quoted = {text for page in PAGES for text in re.findall(r"`([^`\n]{10,})`", page.read_text())}
-    events = [event for name in ("broker", "storage", "consensus") for event in errors_in(ROOT / "parley" / name)]
-    assert len(events) > 40
-    assert [event for event in events if not any(text in event for text in quoted)] == []
-
-
-def errors_in(folder: Path) -> Iterator[str]:
-    """The events that the modules in a folder log at the level ``error``."""
-    for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "_log.error":
-                assert isinstance(node.args[0], ast.Constant), f"{path.name}:{node.lineno}: the event is no constant"
-                yield str(node.args[0].value)
+    events = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
+    assert len(events) > 5
+    assert [event for event in events if event not in source] == []
 
 
 def test_links_lead_somewhere() -> None:

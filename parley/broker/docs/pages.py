@@ -7,6 +7,7 @@ from functools import partial
 
 from parley.broker.docs.authorization import authorization_page
 from parley.broker.docs.configuration import configuration_page
+from parley.broker.docs.log_lines.page import log_lines_page
 from parley.broker.docs.metrics import metrics_page
 from parley.broker.docs.monitoring.alerts import rules_file
 from parley.broker.docs.monitoring.dashboards import DASHBOARDS, dashboard_file
@@ -16,6 +17,7 @@ from parley.broker.docs.what_works import what_works_page
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/authorization.md": authorization_page,
     "docs/configuration.md": configuration_page,
+    "docs/log-lines.md": log_lines_page,
     "docs/metrics.md": metrics_page,
     "docs/monitoring.md": monitoring_page,
     "docs/what-works.md": what_works_page,

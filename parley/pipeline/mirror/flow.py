@@ -416,7 +416,13 @@ class Flow:
         if settings.commits_as and places:
             offsets = {place: Committed(known.anchor.upstream) for place, known in places.items()}
             for place, problem in admin.commit(self.source, settings.commits_as, offsets).items():
-                _log.warning("%s: group %s: %s: %s", settings.name, settings.commits_as, place, problem)
+                _log.warning(
+                    "%s: group %s: progress in %s is not committed: %s",
+                    settings.name,
+                    settings.commits_as,
+                    place,
+                    problem,
+                )
 
     def _write(self, cluster: Cluster, topic: str, some: list[Encoded]) -> None:
         admin.write(cluster, TopicPartition(topic, 0), some, self._now_ms())

@@ -177,5 +177,5 @@ def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
         work()
         return True
     except KafkaError as error:
-        _log.warning("%s: %s: %s: %s", flow.settings.name, what, error.code.name, error.message)
+        _log.warning("%s: %s failed, to be repeated: %s: %s", flow.settings.name, what, error.code.name, error.message)
         return False

@@ -104,7 +104,7 @@ GROUPS: Final = (
                 "warning",
                 f"A client of {_AT} violates Kafka's protocol.",
                 "The log has its address and the reason: often a client that expects TLS, or a scanner.",
-                "operations.md#what-the-log-says",
+                "log-lines.md#connections",
             ),
             Alert(
                 "ParleyAuthenticationFailures",
@@ -147,7 +147,7 @@ GROUPS: Final = (
                 "critical",
                 "The cluster has no controller.",
                 "Topics cannot be changed and leaders cannot be elected. Usually the coordination store is down: repair it.",
-                "operations.md#what-the-log-says",
+                "log-lines.md#controller-and-membership",
             ),
             Alert(
                 "ParleyTwoControllers",
@@ -157,7 +157,7 @@ GROUPS: Final = (
                 "{{ $value }} brokers hold themselves for the controller.",
                 "All but one have not heard the news, and the store refuses their writes. Repair the network between "
                 "brokers, or restart those with the lower epoch (parley metadata).",
-                "operations.md#what-the-log-says",
+                "log-lines.md#controller-and-membership",
             ),
             Alert(
                 "ParleyOfflinePartitions",
@@ -259,7 +259,7 @@ GROUPS: Final = (
                 f"The session of {_AT} with the coordination store has expired.",
                 "The broker joins again by itself. If it happens again: the process stands still at times (memory, a "
                 "suspended machine), or the store is out of reach.",
-                "operations.md#what-the-log-says",
+                "log-lines.md#coordination-store",
             ),
         ),
     ),
@@ -328,7 +328,7 @@ GROUPS: Final = (
                 "warning",
                 f"{{{{ $value }}}} logs in {{{{ $labels.directory }}}} at {_AT} cannot be compacted, and grow.",
                 "The log names them with the reason. Remove it and restart the broker, or move the replica.",
-                "operations.md#what-the-log-says",
+                "log-lines.md#compaction",
             ),
             Alert(
                 "ParleyCleanerBusy",
@@ -337,7 +337,7 @@ GROUPS: Final = (
                 "warning",
                 f"The log cleaner at {_AT} has not looked for an hour: all its threads are busy.",
                 "Raise log.cleaner.threads.",
-                "operations.md#what-the-log-says",
+                "log-lines.md#compaction",
             ),
         ),
     ),

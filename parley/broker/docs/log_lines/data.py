@@ -1,0 +1,425 @@
+"""Lines about data: replication, damaged records, log directories, recovery, compaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.broker.docs.log_lines.line import DEFECT, NOTHING, Line, Section
+
+_DISK: Final = "Check the disk."
+
+_REPLICATION: Final = Section(
+    "Replication",
+    (
+        Line(
+            "a leader does not respond; it is tried again until another is elected",
+            "A follower cannot fetch from that broker, for the `reason`; the line comes again after growing pauses.",
+            "Look at that broker, and at the network between the two.",
+        ),
+        Line(
+            "partitions cannot be fetched now; they are tried again",
+            "The `leader` refuses to serve these partitions, or this broker cannot store them, for the `reason`.",
+            "Nothing, if it ends within seconds, as after an election. Else look at the reason: often a disk.",
+        ),
+        Line(
+            "fetching from a leader failed",
+            "The follower tries again.",
+            DEFECT,
+        ),
+        Line(
+            "following a partition failed",
+            "The follower tries again.",
+            DEFECT,
+        ),
+        Line(
+            "checking followers failed",
+            "A follower that is too slow stays in the ISR; it is checked again.",
+            DEFECT,
+        ),
+        Line(
+            "proposing ISRs failed",
+            "The ISR stays as it is; the leader tries again.",
+            DEFECT,
+        ),
+        Line(
+            "a log knows a higher leader epoch than the controller: the replica waits",
+            "The coordination store was set back; the controller catches up when all brokers have registered.",
+            "Start all brokers. ([details](coordination.md#a-store-that-was-set-back))",
+        ),
+        Line(
+            "a replica starts over: ...",
+            "It fetches a log again, so that no deleted key comes back: it was away for longer than "
+            "`delete.retention.ms`, or its log is damaged and the other replicas were compacted otherwise.",
+            NOTHING,
+        ),
+        Line(
+            "committed records were removed from a log to agree with its leader's",
+            "The line has their offsets, and the file that keeps them.",
+            "See [committed records that a truncation would "
+            "remove](storage.md#committed-records-that-a-truncation-would-remove).",
+        ),
+        Line(
+            "a replica stops following: its leader lacks committed records that the replica has",
+            "It would have to remove them, which the topic's setting forbids; `remedy` says what you can do.",
+            "See [committed records that a truncation would "
+            "remove](storage.md#committed-records-that-a-truncation-would-remove).",
+        ),
+        Line(
+            "failed replicas are out of service",
+            "The partitions of a log directory that went offline; other brokers lead them.",
+            "See the line about the directory.",
+        ),
+        Line(
+            "a log cannot be opened",
+            "For the `error`; the replica is offline.",
+            "Repair the disk or the rights.",
+        ),
+        Line(
+            "a log cannot be deleted",
+            "For the `error`; its files stay.",
+            "Repair the disk or the rights of the folder.",
+        ),
+        Line(
+            "the log of a deleted topic is removed",
+            "The topic was created again while this broker was down.",
+            NOTHING,
+        ),
+        Line(
+            "a replica could not be moved",
+            "Between log directories, for the `reason`; it stays where it was.",
+            "Begin the move again.",
+        ),
+    ),
+)
+
+_DAMAGE: Final = Section(
+    "Damaged records",
+    (
+        Line(
+            "records are damaged or missing",
+            "The line has the partition, the offsets and the reason. Another replica's copy replaces them, if "
+            "there is one.",
+            "Check the disk. ([damage](damage.md))",
+        ),
+        Line(
+            "damaged records were replaced from another replica",
+            "The records are whole again.",
+            "Check the disk, and replace it if it happens again.",
+        ),
+        Line(
+            "damaged records have no other copy: fetches of them get CORRUPT_MESSAGE",
+            "No live replica has them.",
+            "Start the brokers that may have a copy; else decide with `parley log-repair`.",
+        ),
+        Line(
+            "the healing of a log was interrupted",
+            "For the `reason`; it is tried again.",
+            "Nothing, if it ends. Else look at the reason.",
+        ),
+        Line(
+            "a leader with a damaged log has handed over",
+            "An intact replica leads the partition now, and this one fetches its copy.",
+            "Check the disk.",
+        ),
+        Line(
+            "a leader with a damaged log cannot hand over",
+            "For the `reason`: no other replica is in sync.",
+            "Start the other replicas' brokers.",
+        ),
+        Line(
+            "healing a log failed",
+            "The damage stays; it is tried again.",
+            DEFECT,
+        ),
+        Line(
+            "the digest of intact records is wrong, and will be written again",
+            "The records agree with their own checksums.",
+            _DISK,
+        ),
+        Line(
+            "the scrubber of ... pauses: ...",
+            "The disk refuses to be read, or the process has no file left.",
+            _DISK,
+        ),
+        Line(
+            "ignoring the digest ...: ...",
+            "The segment is verified without it, and gets a new one.",
+            _DISK,
+        ),
+        Line(
+            "ignoring ...: a digest is a file, and this is a directory. Remove it",
+            "Something else was put into the folder of a log.",
+            "Remove it.",
+        ),
+        Line(
+            "the oldest removed records of a log are deleted to make room for newer ones; "
+            "log.cut.retention.bytes limits them",
+            "The file of records that a replica had to remove is full.",
+            "Look at the `*.cut` files soon with `parley log-repair`, or raise the limit.",
+        ),
+        Line(
+            "... is damaged at ...: reading without the index",
+            "An index was altered on disk; reads go on without it, slower.",
+            "Check the disk, and restart the broker: it builds the index again.",
+        ),
+        Line(
+            "... is damaged: ...",
+            "An index or a segment cannot be used as it is.",
+            _DISK,
+        ),
+    ),
+)
+
+_DIRECTORIES: Final = Section(
+    "Log directories",
+    (
+        Line(
+            "... is offline, and its ... logs with it: .... .... ..., then restart the broker",
+            "A disk failed or is full. When no log directory is left, the broker exits with code 74.",
+            "Repair it, or make room ([a full disk](operations.md#a-full-disk)), and restart the broker.",
+        ),
+        Line(
+            "... is offline: ...",
+            "A disk failed while its logs were opened.",
+            "Repair it, or make room, and restart the broker.",
+        ),
+        Line(
+            "log directories of this broker are missing: they were emptied or exchanged, or log.dirs has "
+            "changed; their replicas are fetched again from other brokers",
+            "A disk was not mounted, or `log.dirs` has changed.",
+            "If a disk was not mounted: stop the broker and mount it. Else let it fetch its replicas again.",
+        ),
+        Line(
+            "logs with committed records are missing: their directories were removed",
+            "`names` has the first ones. With other replicas they are fetched again.",
+            "Without other replicas: restore the directories before clients write.",
+        ),
+        Line(
+            "... is left alone: its name is not a partition's",
+            "It is not touched.",
+            "Remove it, if it is no use.",
+        ),
+        Line(
+            "... is left alone: it has the name of a partition but does not contain a log",
+            "It is not touched.",
+            "Remove it, if it is no use.",
+        ),
+        Line(
+            "... is left alone: a ... replica that was set aside",
+            "It is not touched.",
+            "Remove it, if its records are not needed.",
+        ),
+        Line(
+            "... is left alone: a copy of a log that does not exist",
+            "A move between log directories has not been completed.",
+            "Remove it.",
+        ),
+        Line(
+            "a stray log is set aside: remove it if its records are not needed",
+            "A log of a partition that was moved away while the broker was down, or of a topic that the cluster "
+            "does not know. Its name now ends in `-stray`.",
+            "Remove it, if its records are not needed.",
+        ),
+        Line(
+            "a stray log cannot be set aside",
+            "For the `reason`; the broker tries again at its next start.",
+            "Repair the disk or the rights of the folder.",
+        ),
+        Line(
+            "cannot remove deleted files: ...",
+            "They stay, and take room.",
+            "Repair the disk or the rights.",
+        ),
+        Line(
+            "... in ... ended early: ...",
+            "Maintenance of the logs stopped at a failing disk.",
+            _DISK,
+        ),
+        Line(
+            "... in ... failed; the next attempt is in ... ms",
+            "Maintenance of the logs failed.",
+            DEFECT,
+        ),
+        Line(
+            "maintenance of ... failed: ...",
+            "Retention or a flush of one log failed; it is tried again.",
+            _DISK,
+        ),
+        Line(
+            "ignoring ...: it must be a file, and this is a directory. Remove it",
+            "Something else was put into a log directory.",
+            "Remove it.",
+        ),
+        Line(
+            "... cannot be shut down cleanly: ...",
+            "The disk failed at the end; the next start recovers the logs.",
+            _DISK,
+        ),
+        Line(
+            "... cannot be closed cleanly: ...",
+            "The disk failed at the end; the next start recovers the log.",
+            _DISK,
+        ),
+        Line(
+            "... cannot be cut to ... bytes: ...",
+            "The disk refuses to shorten a file after a failed write; the next append overwrites the rest.",
+            _DISK,
+        ),
+    ),
+)
+
+_RECOVERY: Final = Section(
+    "Recovery",
+    (
+        Line(
+            "... was not shut down cleanly: recovering its ... logs",
+            "The broker checks its logs, which takes a while if they are large; lines `logs are open` show the "
+            "progress.",
+            NOTHING,
+        ),
+        Line(
+            "a log lacks committed records: it ends below its persisted high watermark",
+            "The disk lost writes, or files were removed while the broker was down. The replica fetches the "
+            "records from its leader; a partition without another replica has lost them.",
+            _DISK,
+        ),
+        Line(
+            "...: the disk has lost records, or files were removed",
+            "After a clean shutdown. The replica fetches the records from its leader, if there is one.",
+            _DISK,
+        ),
+        Line(
+            "... ends at ..., and ... cannot be its log start after a clean shutdown: the checkpoint of log "
+            "start offsets is damaged. The log begins at its first segment",
+            "Records that DeleteRecords or retention had removed may be readable again.",
+            _DISK,
+        ),
+        Line(
+            "... ends at ..., before its log start ...: deleting all of it",
+            "What is left after a crash had been deleted before.",
+            NOTHING,
+        ),
+        Line(
+            "... lost its segments from ... to ...: deleting the rest",
+            "After a power cut: what is left has a gap. The replica fetches the log from its leader.",
+            _DISK,
+        ),
+        Line(
+            "... is malformed (...): continuing as if it were missing",
+            "A checkpoint was damaged; it is rebuilt from the logs.",
+            "Check the disk if it happens again.",
+        ),
+        Line(
+            "... is malformed: continuing as if it were missing",
+            "The file of appended epochs was damaged; it is rebuilt.",
+            "Check the disk if it happens again.",
+        ),
+        Line(
+            "...; continuing as if it were missing",
+            "A file of the directory is damaged, or of another version; it is rebuilt.",
+            "Check the disk if it happens again.",
+        ),
+        Line(
+            "...: epoch ... from offset ... contradicts ...",
+            "The file of leader epochs does not fit to the records; the records count.",
+            NOTHING,
+        ),
+        Line(
+            "cannot use the producer snapshot ...: ...",
+            "An older one, or the records, are read instead.",
+            NOTHING,
+        ),
+        Line(
+            "cannot restore all producers of ...: ...",
+            "A damaged batch hides what a producer wrote last: an idempotent producer may get "
+            "OUT_OF_ORDER_SEQUENCE_NUMBER.",
+            "Heal the [damage](damage.md).",
+        ),
+        Line(
+            "cannot find all batches at the end of ...: ...",
+            "A damaged batch hides what a producer wrote last: an idempotent producer may get "
+            "OUT_OF_ORDER_SEQUENCE_NUMBER.",
+            "Heal the [damage](damage.md).",
+        ),
+        Line(
+            "ignoring a control batch of producer ... at offset ...: ...",
+            "A marker in the log cannot be read: its transaction stays open.",
+            "See `parley transactions find-hanging`.",
+        ),
+        Line(
+            "scanning ...: its digest is of ... bytes",
+            "A segment is not as it was when it was complete; its batches are read one by one.",
+            NOTHING,
+        ),
+        Line(
+            "scanning ...: its digest is of ... bytes up to ...",
+            "A segment is not as it was when it was complete; its batches are read one by one.",
+            NOTHING,
+        ),
+        Line(
+            "scanning ...: ... lacks the leader epoch of its last batch",
+            "The epochs are read from the batches.",
+            NOTHING,
+        ),
+        Line(
+            "scanning the last segment of ...: ...",
+            "Its batches are read one by one.",
+            NOTHING,
+        ),
+        Line(
+            "rebuilding the indexes of segment ... of ...: ...",
+            "They are missing, or do not fit.",
+            NOTHING,
+        ),
+        Line(
+            "the digest of ... is wrong: it is written again",
+            "The records agree with their own checksums.",
+            _DISK,
+        ),
+        Line(
+            "deleting ... behind the end of ...",
+            "After a crash: the log ends in an earlier segment. The replica fetches what it lacks from its leader.",
+            NOTHING,
+        ),
+        Line(
+            "cutting ... bytes off ...: ...",
+            "After a crash: the last batch was not completely written. It was not acknowledged, or other "
+            "replicas have it.",
+            NOTHING,
+        ),
+        Line(
+            "the new segment ... of a compaction is damaged: ...",
+            "The old segments behind the damage are kept.",
+            _DISK,
+        ),
+        Line(
+            "removing ..., which has no segment",
+            "An index was left after a crash.",
+            NOTHING,
+        ),
+    ),
+)
+
+_COMPACTION: Final = Section(
+    "Compaction",
+    (
+        Line(
+            "a compaction failed, and will be tried again",
+            "For the `reason`: the disk is full, the worker process was killed (by the kernel, if memory ran "
+            "out), or the log was changed meanwhile.",
+            "Nothing, if it is rare. Else make room, or lower `log.cleaner.dedupe.buffer.size`.",
+        ),
+        Line(
+            "a log cannot be compacted: it is set aside",
+            "For the `reason`; the log is used as before and grows.",
+            "Remove the reason and restart the broker, or move the replica to another broker.",
+        ),
+        Line(
+            "compaction removed records without a key",
+            "They were written before the topic was compacted.",
+            NOTHING,
+        ),
+    ),
+)
+
+SECTIONS: Final = (_REPLICATION, _DAMAGE, _DIRECTORIES, _RECOVERY, _COMPACTION)

@@ -1,0 +1,26 @@
+"""A line of the log, and what an operator makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NOTHING: Final = "Nothing."
+DEFECT: Final = "A defect in Parley: please report it with the traceback."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line with the level warning or error. In ``event``, "..." stands for what the line names."""
+
+    event: str
+    meaning: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Lines about one subject."""
+
+    title: str
+    lines: tuple[Line, ...]
