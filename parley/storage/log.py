@@ -20,7 +20,7 @@ from uuid import UUID
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.sentinels import NO_TIMESTAMP
-from parley.storage import recovery, retention
+from parley.storage import producer_recovery, recovery, retention
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.compaction.dirtiness import Dirtiness, measure
@@ -172,7 +172,7 @@ class Log(ReadableLog):
         if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
             return False
         with self._disk():
-            recovery.recall(self.segments, self.producers, header.producer_id)
+            producer_recovery.recall(self.segments, self.producers, header.producer_id)
         return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
@@ -426,7 +426,7 @@ class Log(ReadableLog):
         if all(each.is_complete for each in found.values()):
             return found
         with self._rewrites():
-            return completed(found, recovery.headers_near_end(segments))
+            return completed(found, producer_recovery.headers_near_end(segments))
 
     def _compacted(self, cleaned_up_to: int | None) -> None:
         with self._lock:
@@ -496,7 +496,7 @@ class Log(ReadableLog):
         now_ms = self._now_ms()
         replay_from = self.producers.load(self.log_start_offset, end, now_ms)
         for segment in self._segments.reader.view.from_offset(replay_from):
-            recovery.replay(segment, replay_from, self.producers, now_ms)
+            producer_recovery.replay(segment, replay_from, self.producers, now_ms)
 
     def _restart_at(self, offset: int) -> None:
         self._dirty_from(offset)

@@ -16,36 +16,31 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
-from parley.storage.damage import altered_epochs
 from parley.storage.damage.appended_epochs import AppendedEpochs
-from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.checked_batches import CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange
 from parley.storage.damage.segment_check import Extent, check
 from parley.storage.damage.segment_digest import SegmentDigest, read_digest, remove_digest
-from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
+from parley.storage.index import CorruptIndex
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
+from parley.storage.producer_recovery import replay
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment
-from parley.storage.segment_file import LOOKUP_CHUNK, SegmentFile, read_batch
+from parley.storage.segment_file import SegmentFile
 from parley.storage.segment_names import DIGEST_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, base_offset_of, file_name
+from parley.storage.segment_scan import Scan
 from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
-
-RECALLED_BYTES: Final = 4 << 20
-"""How far back from the log end a producer's batches are searched that were in flight when a broker stopped: a few
-milliseconds' work."""
 
 _log = logging.getLogger(__name__)
 
@@ -167,50 +162,6 @@ def load(
         cleaned,
         whole and was_found,
     )
-
-
-def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
-    """Learn the producers from the batches of a segment from ``offset`` on; its transactions are indexed already.
-
-    Batches behind a damaged one are not learned from. Blocks. Raises ``OSError``.
-    """
-    try:
-        begin = segment.find(offset)
-        for position, header in segment.batches(begin[0]) if begin is not None else ():
-            if header.producer_id >= 0:  # the first one may begin before the log start, which lies inside it
-                marker = None
-                if header.is_control:
-                    marker = marker_of(header, read_batch(segment.file, position, header), 0)
-                producers.append(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
-    except CorruptRecord as error:
-        _log.error("cannot restore all producers of %r: %s", segment, error)
-
-
-def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Learn the last batches of a producer of which a snapshot had only one, as far as they lie near the log end.
-
-    Reads headers once for each producer of a snapshot. Raises ``OSError``.
-    """
-    headers = headers_near_end(segments)
-    producers.recall(producer_id, [each for each in headers if each.producer_id == producer_id and not each.is_control])
-
-
-def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
-    """The headers of the batches in the last ``RECALLED_BYTES`` of a log, in its order. Raises ``OSError``."""
-    left = RECALLED_BYTES
-    parts: list[tuple[Segment, int]] = []
-    for segment in reversed(segments):
-        begin = segment.offset_index.lookup_position(max(0, segment.size - left)).position
-        parts.append((segment, begin))
-        left -= segment.size - begin
-        if left <= 0:
-            break
-    for segment, begin in reversed(parts):
-        try:
-            for _, header in segment.batches(begin, chunk=LOOKUP_CHUNK):
-                yield header
-        except CorruptRecord as error:
-            _log.error("cannot find all batches at the end of %r: %s", segment, error)
 
 
 class _Loader:
@@ -542,85 +493,6 @@ class _Loader:
         if header.producer_id >= 0:
             seen_ms = min(header.max_timestamp, self._now_ms)
             note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
-
-
-class Scan:
-    """Reads one segment from its beginning and adopts its good batches, past the damage between them."""
-
-    def __init__(
-        self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
-    ) -> None:
-        self.segment = segment
-        self._interval = config.index_interval_bytes
-        self._learn = learn
-        self._file_bytes = os.fstat(segment.file.fd).st_size
-        self.end = segment.base_offset
-        """The offset after the last good batch."""
-        self.tail: DamagedBytes | None = None
-        """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
-
-    def run(
-        self,
-        *,
-        past_damage: bool,
-        known: Sequence[DamagedBytes] = (),
-        is_honest: Callable[[BatchHeader], bool | None] = lambda header: None,
-        highest_epoch: int | None = None,
-        epoch_before: int | None = None,
-    ) -> None:
-        """Adopt the good batches, past damage or up to it. ``known`` is damage found before.
-
-        Without ``highest_epoch``, the highest leader epoch that the broker knows, no leader epoch counts as altered.
-        ``is_honest`` returns what ``AppendedEpochs.is_honest`` does.
-        ``epoch_before`` is the leader epoch before the segment, if that is known. Raises ``OSError``.
-        """
-        segment, all_found = self.segment, self._found(known)
-        if highest_epoch is not None:
-            all_found = altered_epochs.without_altered(
-                all_found,
-                first_offset=segment.base_offset,
-                last_offset=min(segment.end_offset - 1, segment.base_offset + MAX_RELATIVE_OFFSET),
-                before=epoch_before,
-                highest=highest_epoch,
-                is_honest=is_honest,
-            )
-        for found in all_found:
-            if isinstance(found, DamagedBytes):
-                self.tail = found
-                if past_damage:
-                    continue
-                return
-            if self.tail is not None:
-                segment.skip(self.tail)
-                self.tail = None
-            _, header, data = found
-            self._learn(header, b"" if data is None else data, segment)
-            segment.adopt(header, data, self._interval)
-            self.end = header.next_offset
-
-    def _found(self, known: Sequence[DamagedBytes]) -> Iterator[CheckedBatch | DamagedBytes]:
-        segment, position, expected = self.segment, 0, self.segment.base_offset
-        checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
-        for damaged in known:
-            yield from checked.walk(position, damaged.position, expected)
-            yield damaged
-            position, expected = damaged.end, damaged.last_offset + 1
-        yield from checked.walk(position, self._file_bytes, expected)
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the segment has no good batch."""
-        return not self.segment.size
-
-    def cut(self) -> None:
-        """Remove the bytes behind the last good batch, because the log ends there. Raises ``OSError``."""
-        if self.tail is not None:
-            segment, lost = self.segment, self._file_bytes - self.segment.size
-            _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason)
-            os.ftruncate(segment.file.fd, segment.size)
-            segment.transactions.truncate_to(self.end)
-            os.fsync(segment.file.fd)
-            self.tail = None
 
 
 def _bases(directory: Path) -> list[int]:

@@ -89,13 +89,13 @@ def test_they_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log = stopped(log)
     with pytest.raises(KafkaError):
         append(log, 50)
-    monkeypatch.setattr("parley.storage.recovery.recall", None)
+    monkeypatch.setattr("parley.storage.producer_recovery.recall", None)
     with pytest.raises(KafkaError):
         append(log, 50)
 
 
 def test_they_are_looked_for_near_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.storage.recovery.RECALLED_BYTES", 1000)
+    monkeypatch.setattr("parley.storage.producer_recovery.RECALLED_BYTES", 1000)
     log = open_log(tmp_path)
     append(log, 0)
     fill(log, 50)

@@ -32,12 +32,13 @@ from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_config import LogConfig
+from parley.storage.producer_recovery import replay
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
-from parley.storage.recovery import Scan, replay
 from parley.storage.segment import Segment
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 from parley.storage.segment_names import CLEANED, LOG_SUFFIX, SWAP, TRANSACTION_INDEX_SUFFIX, path_in, paths_in
+from parley.storage.segment_scan import Scan
 from parley.storage.segments import Segments
 
 

@@ -1,0 +1,64 @@
+"""What a log learns of its producers from its batches: what their snapshots lack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from parley.protocol.records.batch_header import BatchHeader
+from parley.protocol.records.errors import CorruptRecord
+from parley.storage.producer_state import ProducerState
+from parley.storage.producer_updates import marker_of
+from parley.storage.segment import Segment
+from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
+
+RECALLED_BYTES: Final = 4 << 20
+"""How far back from the log end a producer's batches are searched that were in flight when a broker stopped: a few
+milliseconds' work."""
+
+_log = logging.getLogger(__name__)
+
+
+def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
+    """Learn the producers from the batches of a segment from ``offset`` on; its transactions are indexed already.
+
+    Batches behind a damaged one are not learned from. Blocks. Raises ``OSError``.
+    """
+    try:
+        begin = segment.find(offset)
+        for position, header in segment.batches(begin[0]) if begin is not None else ():
+            if header.producer_id >= 0:  # the first one may begin before the log start, which lies inside it
+                marker = None
+                if header.is_control:
+                    marker = marker_of(header, read_batch(segment.file, position, header), 0)
+                producers.append(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
+    except CorruptRecord as error:
+        _log.error("cannot restore all producers of %r: %s", segment, error)
+
+
+def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
+    """Learn the last batches of a producer of which a snapshot had only one, as far as they lie near the log end.
+
+    Reads headers once for each producer of a snapshot. Raises ``OSError``.
+    """
+    headers = headers_near_end(segments)
+    producers.recall(producer_id, [each for each in headers if each.producer_id == producer_id and not each.is_control])
+
+
+def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
+    """The headers of the batches in the last ``RECALLED_BYTES`` of a log, in its order. Raises ``OSError``."""
+    left = RECALLED_BYTES
+    parts: list[tuple[Segment, int]] = []
+    for segment in reversed(segments):
+        begin = segment.offset_index.lookup_position(max(0, segment.size - left)).position
+        parts.append((segment, begin))
+        left -= segment.size - begin
+        if left <= 0:
+            break
+    for segment, begin in reversed(parts):
+        try:
+            for _, header in segment.batches(begin, chunk=LOOKUP_CHUNK):
+                yield header
+        except CorruptRecord as error:
+            _log.error("cannot find all batches at the end of %r: %s", segment, error)

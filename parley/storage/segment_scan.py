@@ -1,0 +1,97 @@
+"""The scan of a segment whose indexes cannot be trusted, or that has just been written: by recovery, by mending."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from parley.protocol.records.batch_header import BatchHeader, Buffer
+from parley.storage.damage import altered_epochs
+from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
+from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.log_config import LogConfig
+from parley.storage.segment import Segment
+from parley.storage.segment_names import LOG_SUFFIX
+
+_log = logging.getLogger(__name__)
+
+
+class Scan:
+    """Reads one segment from its beginning and adopts its good batches, past the damage between them."""
+
+    def __init__(
+        self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
+    ) -> None:
+        self.segment = segment
+        self._interval = config.index_interval_bytes
+        self._learn = learn
+        self._file_bytes = os.fstat(segment.file.fd).st_size
+        self.end = segment.base_offset
+        """The offset after the last good batch."""
+        self.tail: DamagedBytes | None = None
+        """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
+
+    def run(
+        self,
+        *,
+        past_damage: bool,
+        known: Sequence[DamagedBytes] = (),
+        is_honest: Callable[[BatchHeader], bool | None] = lambda header: None,
+        highest_epoch: int | None = None,
+        epoch_before: int | None = None,
+    ) -> None:
+        """Adopt the good batches, past damage or up to it. ``known`` is damage found before.
+
+        Without ``highest_epoch``, the highest leader epoch that the broker knows, no leader epoch counts as altered.
+        ``is_honest`` returns what ``AppendedEpochs.is_honest`` does.
+        ``epoch_before`` is the leader epoch before the segment, if that is known. Raises ``OSError``.
+        """
+        segment, all_found = self.segment, self._found(known)
+        if highest_epoch is not None:
+            all_found = altered_epochs.without_altered(
+                all_found,
+                first_offset=segment.base_offset,
+                last_offset=min(segment.end_offset - 1, segment.base_offset + MAX_RELATIVE_OFFSET),
+                before=epoch_before,
+                highest=highest_epoch,
+                is_honest=is_honest,
+            )
+        for found in all_found:
+            if isinstance(found, DamagedBytes):
+                self.tail = found
+                if past_damage:
+                    continue
+                return
+            if self.tail is not None:
+                segment.skip(self.tail)
+                self.tail = None
+            _, header, data = found
+            self._learn(header, b"" if data is None else data, segment)
+            segment.adopt(header, data, self._interval)
+            self.end = header.next_offset
+
+    def _found(self, known: Sequence[DamagedBytes]) -> Iterator[CheckedBatch | DamagedBytes]:
+        segment, position, expected = self.segment, 0, self.segment.base_offset
+        checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
+        for damaged in known:
+            yield from checked.walk(position, damaged.position, expected)
+            yield damaged
+            position, expected = damaged.end, damaged.last_offset + 1
+        yield from checked.walk(position, self._file_bytes, expected)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the segment has no good batch."""
+        return not self.segment.size
+
+    def cut(self) -> None:
+        """Remove the bytes behind the last good batch, because the log ends there. Raises ``OSError``."""
+        if self.tail is not None:
+            segment, lost = self.segment, self._file_bytes - self.segment.size
+            _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason)
+            os.ftruncate(segment.file.fd, segment.size)
+            segment.transactions.truncate_to(self.end)
+            os.fsync(segment.file.fd)
+            self.tail = None
