@@ -388,6 +388,13 @@ class Mutant:
     is_long: bool = False
     """True if it takes seconds to find the bug, and another mutant violates the same invariant."""
 
+    @property
+    def finding(self) -> tuple[object, ...]:
+        """Equal if two bugs violate the same invariant of the same clients. If any invariant will do: if the same kinds
+        of faults reveal them."""
+        clients = (self.compacts, self.transactions, self.groups, self.consumer_groups, self.share_groups)
+        return self.invariant, clients, self.streams_groups, None if self.invariant else (self.faults, self.kinds)
+
 
 def no_faults(broker: int) -> list[Fault]:
     """The bug shows without any fault."""
@@ -511,3 +518,9 @@ def hunt(mutant: Mutant) -> Outcome | None:
             if any(each.invariant == (mutant.invariant or each.invariant) for each in outcome.violations):
                 return outcome
     return None
+
+
+def runs_in_soak(mutant: Mutant) -> bool:
+    """True if only ``make soak`` hunts it: it takes long, or ``make test`` hunts another that the same check finds."""
+    quick = (each for each in MUTANTS if each.finding == mutant.finding and not each.is_long)
+    return mutant is not next(quick, None)

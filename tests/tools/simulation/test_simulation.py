@@ -22,7 +22,7 @@ from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Settings, simulate
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.world import World
-from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt, power_cuts, restored_store
+from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt, power_cuts, restored_store, runs_in_soak
 
 SHORT = Settings(seconds=10.0)
 ALONE = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
@@ -239,11 +239,13 @@ def test_the_brokers_keep_their_promises_for_long(seed: int) -> None:
     assert outcome.passed, "\n".join(map(str, outcome.violations))
 
 
+def _as_parameter(mutant: Mutant) -> object:
+    marks = [pytest.mark.soak] if runs_in_soak(mutant) else []
+    return pytest.param(mutant, marks=marks, id=mutant.mutate.__name__)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(each, marks=pytest.mark.soak if each.is_long else (), id=each.mutate.__name__) for each in MUTANTS],
-)
+@pytest.mark.parametrize("mutant", [_as_parameter(each) for each in MUTANTS])
 def test_a_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.mutate(monkeypatch)
     assert hunt(mutant) is not None, "no seed violates the invariant"
