@@ -17,8 +17,6 @@ from tests.tools.conftest import Parley
 
 BY_LINE = {"consume", "dump-log", "mirror", "tail"}
 """Commands that print an object per line while they run: their option is ``--json``."""
-OWN = {"doctor"}
-"""Commands whose option ``--output`` has other values."""
 READERS = {
     "topics --list": (),
     "topics --describe": ("--topic", "{topic}"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, TextIO
 
 
@@ -17,6 +17,14 @@ class When(StrEnum):
     AUTO = "auto"
     ALWAYS = "always"
     NEVER = "never"
+
+
+class Colour(IntEnum):
+    """Foreground colours of a terminal."""
+
+    RED = 31
+    YELLOW = 33
+    BLUE = 34
 
 
 _PARTITIONS: Final = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -43,6 +51,11 @@ def bold(text: str) -> str:
     return _styled(text, "1", sys.stdout)
 
 
+def coloured(text: str, colour: Colour) -> str:
+    """Return a text for standard output, bold and in this colour if it is coloured."""
+    return _styled(text, f"1;{colour.value}", sys.stdout)
+
+
 def of_partition(text: str, index: int) -> str:
     """Return a text for standard output, in the colour of a partition if it is coloured."""
     return _styled(text, str(_PARTITIONS[index % len(_PARTITIONS)]), sys.stdout)
@@ -50,7 +63,7 @@ def of_partition(text: str, index: int) -> str:
 
 def alarming(text: str) -> str:
     """Return a text for standard error, red and bold if it is coloured."""
-    return _styled(text, "1;31", sys.stderr)
+    return _styled(text, f"1;{Colour.RED.value}", sys.stderr)
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:

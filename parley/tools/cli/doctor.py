@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.common_options import CommandConfig, client_properties
-from parley.tools.cli.invocation import CommandError, Ended, pairs, silence_store_clients
+from parley.tools.cli.colours import alarming
+from parley.tools.cli.common_options import CommandConfig, OutputFormat, client_properties
+from parley.tools.cli.invocation import INCOMPLETE, CommandError, Ended, pairs, silence_store_clients
+from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.tools.doctor.findings import Diagnosis
@@ -37,13 +36,6 @@ app = App(
 )
 
 
-class Output(Enum):
-    """The forms of the output."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 @app.only_command()
 def doctor(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A broker's properties file.")] = None,
@@ -63,38 +55,46 @@ def doctor(
     interval: Annotated[
         float, typer.Option("--interval", min=0, max=600, help="Seconds between two looks at groups and reassignments.")
     ] = 10.0,
-    output: Annotated[Output, typer.Option("--output", help="The form of the output.")] = Output.TEXT,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, max=86_400, help="Seconds for the whole examination.")
+    ] = 120.0,
+    output_format: OutputFormat = None,
 ) -> None:
     if (file is None) == (bootstrap_server is None):
         raise CommandError("Name a broker's properties file, or a running cluster with --bootstrap-server.")
     silence_store_clients()
     try:
         found = (
-            _of_file(file)
+            _of_file(file, time_limit)
             if file is not None
-            else _of_cluster(bootstrap_server or "", command_config, config, metrics or [], interval)
+            else _of_cluster(bootstrap_server or "", command_config, config, metrics or [], interval, time_limit)
         )
     except CommandError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise Ended(3) from error
+        print(f"{alarming('Error:')} {error}", file=sys.stderr)
+        raise Ended(INCOMPLETE) from error
     from parley.tools.doctor.report import as_data, as_text, exit_code
 
-    if output is Output.JSON:
-        print(json.dumps(as_data(found)))
+    if output_format:
+        print_data(as_data(found), output_format)
     else:
-        for line in as_text(found, _paint()):
+        for line in as_text(found):
             print(line)
     raise Ended(exit_code(found))
 
 
-def _of_file(file: Path) -> Diagnosis:
+def _of_file(file: Path, time_limit: float) -> Diagnosis:
     from parley.tools.doctor.examination import examine_file
 
-    return examine_file(file, progress())
+    return examine_file(file, progress(), time_limit)
 
 
 def _of_cluster(
-    bootstrap: str, command_config: Path | None, config: Path | None, metrics: list[str], interval: float
+    bootstrap: str,
+    command_config: Path | None,
+    config: Path | None,
+    metrics: list[str],
+    interval: float,
+    time_limit: float,
 ) -> Diagnosis:
     from parley.tools.doctor.examination import diagnosed, snapshot
     from parley.tools.doctor.gathering_cluster import Request
@@ -105,6 +105,7 @@ def _of_cluster(
         metrics_of(metrics),
         None if config is None else client_properties(config),
         interval,
+        time_limit,
         progress(),
     )
     return diagnosed(snapshot(asked))
@@ -125,10 +126,3 @@ def progress() -> Callable[[str], None]:
     if not sys.stderr.isatty():
         return lambda text: None
     return lambda text: print(f"examining {text} ...", file=sys.stderr, flush=True)
-
-
-def _paint() -> Callable[[str, str], str]:
-    """A function that colours text on a terminal (https://no-color.org)."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return lambda text, colour: text
-    return lambda text, colour: typer.style(text, fg=colour, bold=True)

@@ -444,7 +444,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             "bytesPerSec": "integer",
         },
     ),
-    "doctor": ("with `--output json`", _DIAGNOSIS),
+    "doctor": ("exitCode is that of the command", _DIAGNOSIS),
     "security check": (
         "open is false if only notes were found, complete if no check failed",
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Cluster
 from parley.tools.doctor.findings import Diagnosis, diagnose, plural
-from parley.tools.doctor.gathering_cluster import STEP_S, Gathering, Request, refused_certificates
+from parley.tools.doctor.gathering_cluster import Gathering, Request, refused_certificates
 from parley.tools.doctor.gathering_machine import machine_of
+from parley.tools.doctor.steps import STEP_S
 from parley.tools.doctor.table import CHECKS
 
 
@@ -46,9 +48,9 @@ def diagnosed(found: Cluster) -> Diagnosis:
     return diagnose(checks, found, subject)
 
 
-def examine_file(path: Path, progress: Callable[[str], None]) -> Diagnosis:
+def examine_file(path: Path, progress: Callable[[str], None], limit_s: float) -> Diagnosis:
     """Examine a broker's properties file and this machine. Raises ``CommandError`` if the file cannot be read."""
-    found = machine_of(path, progress)
+    found = asyncio.run(machine_of(path, progress, limit_s))
     state = f"runs as {found.running}" if found.running else "does not run here"
     broker = "the broker" if found.broker_id is None else f"broker {found.broker_id}"
     return diagnose(CHECKS, found, f"{path}: {broker} {state}")

@@ -1,17 +1,16 @@
 """Takes the snapshot of a cluster, by Kafka's protocol, the brokers' metrics and the store.
 
-Each step has a time limit, and all have one together, so that a broker that stands still does not hold up the rest.
-A step that fails is noted as missing, and the others go on.
+Each step has a time limit (``steps``), so that a broker that stands still does not hold up the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from parley.protocol.client import Client, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -27,18 +26,15 @@ from parley.tools.doctor.gathering_http import NoPage
 from parley.tools.doctor.gathering_metrics import metrics_at
 from parley.tools.doctor.gathering_moves import moves_of
 from parley.tools.doctor.gathering_store import store_of
+from parley.tools.doctor.steps import LIMIT_S, STEP_S, Steps, in_background
 from parley.tools.security_check.cluster_subjects import certificate_expiry
 
-T = TypeVar("T")
-
-STEP_S: Final = 10.0
 _BROKER, _TOPIC = 4, 2
 """The types of configuration resources."""
 _PARLEYS_KEY: Final = "coordination.url"
 """A setting that only Parley's brokers have."""
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "[::]")
 _TLS: Final = ("SSL", "SASL_SSL")
-_FAILURES: Final = (KafkaError, CommandError, OSError, TimeoutError, ValueError)
 _TOPICS_AT_ONCE: Final = 500
 
 
@@ -52,6 +48,7 @@ class Request:
     store: Mapping[str, str] | None = None
     """The configuration of a broker, which names the store; None leaves the store out."""
     interval_s: float = 10.0
+    limit_s: float = LIMIT_S
     progress: Callable[[str], None] = lambda text: None
 
 
@@ -61,14 +58,14 @@ class Gathering:
     def __init__(self, client: Client, asked: Request) -> None:
         self._client = client
         self._asked = asked
-        self._missing: list[Missing] = []
+        self._steps = Steps(asked.limit_s)
         self._certificates: dict[str, datetime] = {}
 
     async def cluster(self) -> Cluster:
         """Take the snapshot. Raises KafkaError or TimeoutError if no broker describes the cluster."""
         asked = self._asked
         asked.progress("the cluster and its brokers")
-        async with asyncio.timeout(3 * STEP_S):
+        async with asyncio.timeout(min(3 * STEP_S, self._steps.left_s)):
             metadata = await self._client.metadata()
             described = await self._described()
         brokers = [
@@ -90,12 +87,16 @@ class Gathering:
             partitions,
         )
         found = await self._with_clients(found)
-        store = await store_of(asked.store, STEP_S) if asked.store is not None else None
+        store = None
+        if asked.store is not None:
+            store = await self._steps.step(Part.STORE, "coordination.url", store_of(asked.store, STEP_S), 2 * STEP_S)
         if asked.store is None and is_parley:
-            self._note(Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False)
+            self._steps.note(
+                Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False
+            )
         if not is_parley:
-            self._note(Part.STORE, "Apache Kafka has none", has_failed=False)
-        return replace(found, store=store, certificates=self._certificates, missing=tuple(self._missing))
+            self._steps.note(Part.STORE, "Apache Kafka has none", has_failed=False)
+        return replace(found, store=store, certificates=self._certificates, missing=self._steps.missing)
 
     async def _described(self) -> Any:
         """Describe the cluster, with its fenced brokers if the brokers can."""
@@ -103,22 +104,6 @@ class Gathering:
             return await describe(self._client, fenced=True)
         except CommandError as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
-
-    def _note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
-        missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
-        if missing not in self._missing:
-            self._missing.append(missing)
-
-    async def _step(self, part: Part, what: str, work: Awaitable[T], limit_s: float = STEP_S) -> T | None:
-        """Do one step within its limit. None, and a note, if it fails."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await work
-        except TimeoutError:
-            self._note(part, f"{what}: no response within {limit_s:g} s")
-        except _FAILURES as error:
-            self._note(part, f"{what}: {error}")
-        return None
 
     # --- Each broker ---
 
@@ -128,17 +113,17 @@ class Gathering:
             return broker
         name = f"broker {broker.id}"
         try:
-            async with asyncio.timeout(STEP_S):
+            async with asyncio.timeout(min(STEP_S, self._steps.left_s)):
                 request = ApiVersionsRequest(client_software_name="parley-doctor", client_software_version="1")
                 answer = await self._client.send(request, node=broker.id)
         except TimeoutError:
-            return replace(broker, error=f"no response within {STEP_S:g} s")
+            return replace(broker, error=self._steps.why_late())
         except (KafkaError, OSError) as error:
             return replace(broker, error=str(error))
-        settings = await self._step(Part.CONFIGS, name, self._settings(broker.id))
-        directories = await self._step(Part.LOG_DIRS, name, self._directories(broker.id))
+        settings = await self._steps.step(Part.CONFIGS, name, self._settings(broker.id))
+        directories = await self._steps.step(Part.LOG_DIRS, name, self._directories(broker.id))
         if self._asked.properties.get("security.protocol") in _TLS:
-            expires = await self._step(Part.CERTIFICATES, name, self._expiry(broker))
+            expires = await self._steps.step(Part.CERTIFICATES, name, self._expiry(broker))
             self._certificates |= {broker.address: expires} if expires is not None else {}
         return replace(
             broker,
@@ -153,9 +138,9 @@ class Gathering:
         for each in brokers:
             if each.error:
                 for part in (Part.CONFIGS, Part.LOG_DIRS):
-                    self._note(part, f"broker {each.id}: {each.error}")
+                    self._steps.note(part, f"broker {each.id}: {each.error}")
         if self._asked.properties.get("security.protocol") not in _TLS:
-            self._note(Part.CERTIFICATES, "this client does not use TLS", has_failed=False)
+            self._steps.note(Part.CERTIFICATES, "this client does not use TLS", has_failed=False)
 
     async def _settings(self, id_: int) -> dict[str, str]:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -172,13 +157,13 @@ class Gathering:
         return [_directory(each) for each in answer.results]
 
     async def _expiry(self, broker: Broker) -> datetime:
-        return await asyncio.to_thread(certificate_expiry, broker.host, broker.port, self._asked.properties)
+        return await in_background(lambda: certificate_expiry(broker.host, broker.port, self._asked.properties))
 
     # --- Metrics ---
 
     async def _with_metrics(self, brokers: Sequence[Broker], is_parley: bool) -> list[Broker]:
         if not is_parley and not self._asked.metrics:
-            self._note(Part.METRICS, "Apache Kafka has them in JMX, which is not read", has_failed=False)
+            self._steps.note(Part.METRICS, "Apache Kafka has them in JMX, which is not read", has_failed=False)
             return list(brokers)
         self._asked.progress("metrics")
         return list(await asyncio.gather(*(self._with_its_metrics(each) for each in brokers)))
@@ -191,14 +176,18 @@ class Gathering:
             reason = (
                 f"broker {broker.id}: its metrics.listener is not set or not reached from here (--metrics names one)"
             )
-            self._note(Part.METRICS, reason, has_failed=False)
+            self._steps.note(Part.METRICS, reason, has_failed=False)
             return broker
-        try:
-            metrics: Metrics = await asyncio.to_thread(metrics_at, url, STEP_S, self._client.security.tls)
-        except NoPage as error:
-            self._note(Part.METRICS, f"broker {broker.id}: {error}")
-            return broker
+        metrics = await self._steps.step(
+            Part.METRICS, f"broker {broker.id}", in_background(lambda: self._metrics_at(url))
+        )
         return replace(broker, metrics=metrics)
+
+    def _metrics_at(self, url: str) -> Metrics:
+        try:
+            return metrics_at(url, STEP_S, self._client.security.tls)
+        except NoPage as error:
+            raise CommandError(str(error)) from error
 
     # --- Topics, groups, transactions, reassignments ---
 
@@ -208,20 +197,26 @@ class Gathering:
         asked.progress("groups, transactions and reassignments")
         shrunk = {each.topic for each in cluster.partitions if len(each.isr) < len(each.replicas)}
         node = next((each.id for each in cluster.running if each.responds), None)
-        least = await self._step(Part.CONFIGS, "topics", self._min_isr(sorted(shrunk), node)) if shrunk else {}
+        least = await self._steps.step(Part.CONFIGS, "topics", self._min_isr(sorted(shrunk), node)) if shrunk else {}
         groups = Groups(self._client, cluster)
-        first = await self._step(Part.GROUPS, "groups", groups.first(), 2 * STEP_S)
+        first = await self._steps.step(Part.GROUPS, "groups", groups.first(), 2 * STEP_S)
         if groups.listed > GROUPS_MAX:
-            self._note(Part.GROUPS, f"{groups.listed - GROUPS_MAX} of {groups.listed} groups", has_failed=False)
-        before = await self._step(Part.MOVES, "reassignments", moves_of(self._client, cluster))
-        hanging = await self._step(
+            self._steps.note(Part.GROUPS, f"{groups.listed - GROUPS_MAX} of {groups.listed} groups", has_failed=False)
+        before = await self._steps.step(Part.MOVES, "reassignments", moves_of(self._client, cluster))
+        hanging = await self._steps.step(
             Part.TRANSACTIONS, "open transactions", hanging_transactions(self._client, cluster), 2 * STEP_S
         )
+        if (first or before) and self._steps.left_s <= asked.interval_s:
+            for part in (Part.GROUPS, Part.MOVES):
+                self._steps.note(part, f"the {asked.limit_s:g} s of --time-limit leave no time for a second look")
+            first = before = None
         if first or before:
             asked.progress(f"what changes within {asked.interval_s:g} s")
             await asyncio.sleep(asked.interval_s)
-        last = await self._step(Part.GROUPS, "groups", groups.last(first), 2 * STEP_S) if first is not None else None
-        moves = before and await self._step(
+        last = (
+            await self._steps.step(Part.GROUPS, "groups", groups.last(first), 2 * STEP_S) if first is not None else None
+        )
+        moves = before and await self._steps.step(
             Part.MOVES, "reassignments", moves_of(self._client, await self._again(cluster), before)
         )
         return replace(
@@ -240,7 +235,7 @@ class Gathering:
         async def again(broker: Broker) -> Broker:
             if not broker.responds:
                 return broker
-            found = await self._step(Part.LOG_DIRS, f"broker {broker.id}", self._directories(broker.id))
+            found = await self._steps.step(Part.LOG_DIRS, f"broker {broker.id}", self._directories(broker.id))
             return replace(broker, directories=found)
 
         return replace(cluster, brokers=await asyncio.gather(*map(again, cluster.brokers)))

@@ -1,11 +1,10 @@
-"""Takes the snapshot of a broker's properties file and of this machine. It blocks for the disk, and changes nothing.
+"""Takes the snapshot of a broker's properties file and of this machine. It changes nothing.
 
 Only what this user may see is seen: without root's rights, the processes of other users stay unnamed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import resource
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.config.broker_config import warning_about
@@ -25,16 +24,21 @@ from parley.broker.config.store_keys import third_party_keys
 from parley.broker.security.tls.server import server_tls
 from parley.configuration.providers import is_about_providers, read_configuration
 from parley.tools.cli.invocation import CommandError
-from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process, Store
+from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process
 from parley.tools.doctor.gathering_folders import damage_in, folder_at
 from parley.tools.doctor.gathering_processes import listening_on
 from parley.tools.doctor.gathering_store import store_of
+from parley.tools.doctor.steps import LIMIT_S, Steps, in_background
+
+T = TypeVar("T")
 
 STORE_S: Final = 20.0
-RESOLVE_S: Final = 5.0
+DISK_S: Final = 60.0
 
 
-def machine_of(path: Path, progress: Callable[[str], None] = lambda text: None) -> Machine:
+async def machine_of(
+    path: Path, progress: Callable[[str], None] = lambda text: None, limit_s: float = LIMIT_S
+) -> Machine:
     """Take the snapshot. Raises ``CommandError`` if the file cannot be read."""
     try:
         given = read_configuration(path)
@@ -48,7 +52,8 @@ def machine_of(path: Path, progress: Callable[[str], None] = lambda text: None) 
         reason = "the settings have errors: correct them first, and examine again"
         missing = [Missing(part, reason) for part in (Part.MACHINE, Part.STORE)]
         return Machine(datetime.now(UTC), str(path), problems, unknown, ignored, missing=missing)
-    return _with_machine(Machine(datetime.now(UTC), str(path), (), unknown, ignored), config, given, progress)
+    found = Machine(datetime.now(UTC), str(path), (), unknown, ignored)
+    return await _with_machine(found, config, given, Steps(limit_s), progress)
 
 
 def _config(given: Mapping[str, str]) -> tuple[BrokerConfig | None, list[tuple[str, str]]]:
@@ -74,20 +79,26 @@ def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tup
     return unknown, ignored
 
 
-def _with_machine(
-    found: Machine, config: BrokerConfig, given: Mapping[str, str], progress: Callable[[str], None]
+async def _with_machine(
+    found: Machine, config: BrokerConfig, given: Mapping[str, str], steps: Steps, progress: Callable[[str], None]
 ) -> Machine:
-    progress("log directories")
-    folders = [folder_at(Path(each)) for each in config.data_dirs]
+    async def looked(what: str, work: Callable[[], T]) -> T | None:
+        progress(what)
+        return await steps.step(Part.MACHINE, what, in_background(work), DISK_S)
+
+    folders = await looked("log directories", lambda: [folder_at(Path(each)) for each in config.data_dirs]) or []
     holders = {each.holder for each in folders if each.holder is not None}
-    listeners = list(_listeners(config))
+    listeners = await looked("listeners", lambda: list(_listeners(config))) or []
     running = next((each.holder for each in listeners if each.holder in holders), None)
-    progress("segments")
-    damage, partitions = damage_in(folders, is_running=bool(holders))
+    checked = await looked("segments", lambda: damage_in(folders, is_running=bool(holders)))
+    damage, partitions = checked or ([], 0)
     progress("the coordination store")
-    store = asyncio.run(_store(given, folders, is_running=running is not None))
-    progress("names and certificates")
-    missing = [] if store is not None else [Missing(Part.STORE, _NO_STORE, has_failed=False)]
+    has_store = running is not None or any(each.cluster_id for each in folders) or bool(given.get("coordination.url"))
+    if has_store:
+        store = await steps.step(Part.STORE, "coordination.url", store_of(given, STORE_S), 2 * STORE_S)
+    else:
+        store = None
+        steps.note(Part.STORE, "no broker has used the embedded store yet", has_failed=False)
     return Machine(
         found.now,
         found.path,
@@ -95,26 +106,16 @@ def _with_machine(
         ignored=found.ignored,
         broker_id=_broker_id(config, folders),
         listeners=listeners,
-        advertised=list(_advertised(config)),
+        advertised=await looked("advertised names", lambda: list(_advertised(config))) or [],
         folders=folders,
         damage=damage,
-        certificates=list(_certificates(config)),
+        certificates=await looked("certificates", lambda: list(_certificates(config))) or [],
         running=running,
         descriptors=_descriptors(running),
         partitions=partitions,
         store=store,
-        missing=missing,
+        missing=steps.missing,
     )
-
-
-_NO_STORE: Final = "no broker has used the embedded store yet"
-
-
-async def _store(given: Mapping[str, str], folders: list[Folder], *, is_running: bool) -> Store | None:
-    """The store; None if it is the embedded one of a broker that has never started."""
-    if not is_running and not any(each.cluster_id for each in folders) and not given.get("coordination.url"):
-        return None
-    return await store_of(given, STORE_S)
 
 
 def _broker_id(config: BrokerConfig, folders: list[Folder]) -> int | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.findings import Check
-from parley.tools.doctor.report import ERRORS, HEALTHY, UNKNOWN, WARNINGS
+from parley.tools.doctor.report import ERRORS, HEALTHY, WARNINGS
+from parley.tools.doctor.steps import LIMIT_S, STEP_S
 from parley.tools.doctor.table import CHECKS
 
 _INTRODUCTION: Final = f"""\
@@ -21,11 +23,14 @@ nothing.
 | {HEALTHY} | nothing is wrong |
 | {WARNINGS} | there are warnings |
 | {ERRORS} | there are errors |
-| {UNKNOWN} | nothing wrong was found, but not all could be examined, such as a broker that does not respond |
+| {INCOMPLETE} | nothing wrong was found, but not all could be examined: no response, or the time was over |
 
-As with all commands, wrong options end it with 1. `--output json` is for programs: each finding has a name, which never
-changes, the severity, a sentence, since when if that can be known, the evidence, what to do next, and a link to this
-page.
+As with all commands, wrong options end it with 1. `--output json` and `--output yaml` are for programs: each finding
+has a name, which never changes, the severity, a sentence, since when if that can be known, the evidence, what to do
+next, and a link to this page. `notExamined` lists what could not be examined, whatever the exit code is.
+
+The whole examination takes at most `--time-limit` seconds ({LIMIT_S:g}). What is not done by then is listed as not
+examined, and the findings until then are shown.
 
 ## An example
 
@@ -73,10 +78,10 @@ transactions (`--command-config`). It reads the brokers' metrics if their config
 port that this machine reaches; `--metrics ID=host:port` names another address, with `https://` and `user:password@` if
 needed. `--config broker.properties` adds the coordination store, as this machine reaches it.
 
-Each step has a limit of 10 seconds, so a broker that stands still is a finding and does not hold up the rest. Groups
-with a lag and reassignments are looked at twice, `--interval` seconds apart (10). The interval should be longer than
-`auto.commit.interval.ms` of the consumers (5 seconds unless set): otherwise a group may seem stuck. Of more than 500
-groups, 500 are described.
+Each step has a limit of {STEP_S:g} to {2 * STEP_S:g} seconds, so a broker that stands still is a finding and does not
+hold up the rest. Groups with a lag and reassignments are looked at twice, `--interval` seconds apart (10). The interval
+should be longer than `auto.commit.interval.ms` of the consumers (5 seconds unless set): otherwise a group may seem
+stuck. Of more than 500 groups, 500 are described.
 
 Of Apache Kafka the doctor does not know what its brokers show in JMX only, and there is no coordination store: the
 checks marked "Parley" below are left out.

@@ -1,19 +1,18 @@
-"""Prints a diagnosis: as text for people, grouped and the worst first, or as JSON for programs."""
+"""Shows a diagnosis: as text for people, grouped and the worst first, or as plain data for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
+from parley.tools.cli.colours import Colour, coloured
+from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.findings import Diagnosis, Finding, Severity, plural
 
-HEALTHY, WARNINGS, ERRORS, UNKNOWN = 0, 1, 2, 3
-"""The exit codes."""
+HEALTHY, WARNINGS, ERRORS = 0, 1, 2
+"""The exit codes, beside ``INCOMPLETE``."""
 _TITLES: Final = {Severity.ERROR: "Errors", Severity.WARNING: "Warnings", Severity.NOTE: "Notes"}
-_COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
-
-Paint = Callable[[str, str], str]
-"""Returns a text in a colour."""
+_COLOURS: Final = {Severity.ERROR: Colour.RED, Severity.WARNING: Colour.YELLOW, Severity.NOTE: Colour.BLUE}
 
 
 def exit_code(found: Diagnosis) -> int:
@@ -22,11 +21,11 @@ def exit_code(found: Diagnosis) -> int:
         return ERRORS
     if found.count(Severity.WARNING):
         return WARNINGS
-    return UNKNOWN if any(each.has_failed for each in found.missing) else HEALTHY
+    return INCOMPLETE if any(each.has_failed for each in found.missing) else HEALTHY
 
 
 def as_data(found: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as JSON data."""
+    """The diagnosis as plain data."""
     return {
         "subject": found.subject,
         "exitCode": exit_code(found),
@@ -50,16 +49,16 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def as_text(found: Diagnosis, paint: Paint) -> Iterator[str]:
+def as_text(found: Diagnosis) -> Iterator[str]:
     """The diagnosis as lines."""
     yield found.subject
     for severity in Severity.ERROR, Severity.WARNING, Severity.NOTE:
         of_it = [each for each in found.findings if each.severity is severity]
         if of_it:
             yield ""
-            yield paint(_TITLES[severity], _COLOURS[severity])
+            yield coloured(_TITLES[severity], _COLOURS[severity])
         for each in of_it:
-            yield from _lines(each, paint)
+            yield from _lines(each)
     if found.missing:
         yield ""
         yield "Not examined"
@@ -69,8 +68,8 @@ def as_text(found: Diagnosis, paint: Paint) -> Iterator[str]:
     yield _verdict(found)
 
 
-def _lines(found: Finding, paint: Paint) -> Iterator[str]:
-    yield f"  {paint(found.check.name, _COLOURS[found.severity])}: {found.seen.text}"
+def _lines(found: Finding) -> Iterator[str]:
+    yield f"  {coloured(found.check.name, _COLOURS[found.severity])}: {found.seen.text}"
     if found.seen.since is not None:
         yield f"    since  {found.seen.since.isoformat(timespec='seconds')}"
     for number, each in enumerate(found.seen.evidence):
@@ -84,6 +83,6 @@ def _verdict(found: Diagnosis) -> str:
     code = exit_code(found)
     if code in (ERRORS, WARNINGS):
         return f"{plural(found.count(Severity.ERROR), 'error')}, {plural(found.count(Severity.WARNING), 'warning')}."
-    if code == UNKNOWN:
+    if code == INCOMPLETE:
         return "Nothing is known to be wrong, but not all could be examined."
     return f"Healthy: {found.checks} checks."

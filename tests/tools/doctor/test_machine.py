@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -170,3 +171,17 @@ def test_certificates(doctor: Doctor, tmp_path: Path) -> None:
         issued = authority.issue("localhost", expires=expires)
         issued.write_pem(path)
         assert list(doctor(**settings)) == [name]
+
+
+def test_the_whole_examination_has_a_limit(tmp_path: Path, parley: Parley) -> None:
+    """The store takes the connection, and then says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        path = tmp_path / "broker.properties"
+        path.write_text(
+            f"coordination.url=etcd://127.0.0.1:{silent.getsockname()[1]}/x\nbroker.id=1\n"
+            f"log.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:{free_port()}\n"
+        )
+        typed = parley("doctor", str(path), "--time-limit", "1", "--output", "yaml")
+    assert typed.code in (1, 2, 3)
+    assert "coordination.url: not done within the 1 s of --time-limit" in typed.out
+    assert "part: coordination store" in typed.out

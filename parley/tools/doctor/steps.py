@@ -1,0 +1,91 @@
+"""The steps of an examination: each has a time limit, and all together have one.
+
+A step that fails or does not end in time is noted as missing, and the next one goes on. After the common limit each
+further step is only noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from parley.protocol.errors import KafkaError
+from parley.tools.cli.invocation import CommandError
+from parley.tools.doctor.facts import Missing, Part
+
+T = TypeVar("T")
+
+STEP_S: Final = 10.0
+LIMIT_S: Final = 120.0
+_FAILURES: Final = (KafkaError, CommandError, OSError, TimeoutError, ValueError)
+
+
+class Steps:
+    """The steps of one examination. Create it in the event loop: its time begins then."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._end_s = asyncio.get_running_loop().time() + limit_s
+        self._missing: list[Missing] = []
+
+    @property
+    def missing(self) -> Sequence[Missing]:
+        """What was not examined so far."""
+        return tuple(self._missing)
+
+    @property
+    def left_s(self) -> float:
+        """How much of the common time is left."""
+        return max(0.0, self._end_s - asyncio.get_running_loop().time())
+
+    def note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
+        """Note what is not examined, once."""
+        missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
+        if missing not in self._missing:
+            self._missing.append(missing)
+
+    async def step(self, part: Part, what: str, work: Awaitable[T], limit_s: float = STEP_S) -> T | None:
+        """Do one step within its limit. None, and a note, if it fails."""
+        try:
+            async with asyncio.timeout(min(limit_s, self.left_s)):
+                return await work
+        except TimeoutError:
+            self.note(part, f"{what}: {self.why_late(limit_s)}")
+        except _FAILURES as error:
+            self.note(part, f"{what}: {error}")
+        return None
+
+    def why_late(self, limit_s: float = STEP_S) -> str:
+        """Which limit has ended a step."""
+        if not self.left_s:
+            return f"not done within the {self._limit_s:g} s of --time-limit"
+        return f"no response within {limit_s:g} s"
+
+
+async def in_background(work: Callable[[], T]) -> T:
+    """Run what blocks in a thread that does not hold up the end of the process. Raises what ``work`` raises."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended: the caller did not wait
+            loop.call_soon_threadsafe(finish, result, failure)
+
+    threading.Thread(target=run, daemon=True, name="doctor").start()
+    return await done
