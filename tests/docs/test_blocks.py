@@ -72,7 +72,8 @@ _SHELL = """\
 parley() {
   case "$1 $*" in
     "version "*|"docs "*|"profile "*|*" --profile "*) command parley "$@" ;;
-    "doctor "*.properties*|"dump-log "*|*" --help"|*--bootstrap-server*) command parley "$@" ;;
+    "doctor "*.properties*|"support-bundle "*.properties*|"dump-log "*) command parley "$@" ;;
+    *" --help"|*--bootstrap-server*) command parley "$@" ;;
     *) command parley "$@" --bootstrap-server "127.0.0.1:$PARLEY_PORT" ;;
   esac
 }

@@ -69,6 +69,9 @@ COMMANDS: dict[str, Command] = {
     "mirror": Command("mirror", "copy topics from one cluster to another", "connect-mirror-maker, kafka-mirror-maker"),
     "load": Command("load", "export topics to files and tables, and import them again", ""),
     "doctor": Command("doctor", "show what is wrong with a cluster or a broker, and what to do next", ""),
+    "support-bundle": Command(
+        "support_bundle", "collect what helps to understand a problem in one archive, without secrets", ""
+    ),
     "check": Command("check", "check that a cluster loses no records while you break it", ""),
     "perf": Command(
         "perf", "measure producer and consumer throughput, and latency", "kafka-*-perf-test, kafka-e2e-latency"

@@ -9,7 +9,7 @@ from pathlib import Path
 from parley.protocol.client import Client
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.invocation import CommandError
-from parley.tools.doctor.facts import Cluster
+from parley.tools.doctor.facts import Cluster, Machine
 from parley.tools.doctor.findings import Diagnosis, diagnose, plural
 from parley.tools.doctor.gathering_cluster import Gathering, Request, refused_certificates
 from parley.tools.doctor.gathering_machine import machine_of
@@ -50,7 +50,11 @@ def diagnosed(found: Cluster) -> Diagnosis:
 
 def examine_file(path: Path, progress: Callable[[str], None], limit_s: float) -> Diagnosis:
     """Examine a broker's properties file and this machine. Raises ``CommandError`` if the file cannot be read."""
-    found = asyncio.run(machine_of(path, progress, limit_s))
+    return diagnosed_machine(asyncio.run(machine_of(path, progress, limit_s)))
+
+
+def diagnosed_machine(found: Machine) -> Diagnosis:
+    """Apply the checks to a properties file and its machine."""
     state = f"runs as {found.running}" if found.running else "does not run here"
     broker = "the broker" if found.broker_id is None else f"broker {found.broker_id}"
-    return diagnose(CHECKS, found, f"{path}: {broker} {state}")
+    return diagnose(CHECKS, found, f"{found.path}: {broker} {state}")

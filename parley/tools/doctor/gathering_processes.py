@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -47,8 +47,17 @@ def _with_open(targets: set[str]) -> Process | None:
 
 
 def _command(pid: str) -> str:
-    """The program and its first words. Settings on a command line may be secret, so only plain words are shown."""
+    """The program and its first words, without options and their values, which may be secret."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        return " ".join(word for word in words if word and "=" not in word)[:COMMAND_MAX]
+        return " ".join(_plain_words(words))[:COMMAND_MAX]
     return ""
+
+
+def _plain_words(words: Sequence[str]) -> Iterator[str]:
+    before = ""
+    for word in words:
+        is_module = "-m" in (word, before)  # of Python
+        if word and "=" not in word and (is_module or not (word.startswith("-") or before.startswith("-"))):
+            yield word
+        before = word

@@ -1,0 +1,130 @@
+"""The files of a bundle, made from the doctor's snapshots, the configuration and the ends of logs. No network."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, Final
+
+from parley.tools.doctor.facts import Cluster, Machine, Metrics
+from parley.tools.doctor.findings import Diagnosis
+from parley.tools.doctor.report import as_data, as_text
+from parley.tools.support_bundle.known_secrets import is_secret
+from parley.tools.support_bundle.masks import MASK
+from parley.version import VERSION
+
+LOG_BYTES: Final = 4 << 20
+"""How much of the end of each log is taken."""
+
+
+@dataclass
+class Contents:
+    """The files by name, not yet masked, and what could not be had: each with its reason."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def add_data(self, name: str, data: Any) -> None:
+        """Add plain data as a JSON file."""
+        self.files[name] = json.dumps(data, indent=2) + "\n"
+
+
+def add_versions(contents: Contents) -> None:
+    """Versions of Parley, of Python and its packages, of the kernel, and which modules are compiled."""
+    from parley import compiled
+
+    packages = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
+    contents.add_data(
+        "versions.json",
+        {
+            "parley": VERSION,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "machine": platform.machine(),
+            "modules": compiled.status(),
+            "packages": dict(sorted(packages.items(), key=lambda each: each[0].lower())),
+        },
+    )
+
+
+def add_configuration(contents: Contents, as_written: Mapping[str, str]) -> None:
+    """The settings of the file as written, the secret ones masked. A reference to a config provider stays one."""
+    contents.add_data("configuration.json", shown_settings(as_written))
+
+
+def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the values of the secret ones masked."""
+    return {name: MASK if is_secret(name, value) else value for name, value in settings.items()}
+
+
+def add_examination(contents: Contents, folder: str, facts: Cluster | Machine, found: Diagnosis) -> None:
+    """The doctor's findings, for people and for programs, and the facts behind them; metrics in Prometheus' form."""
+    contents.files[f"{folder}/findings.txt"] = "\n".join(as_text(found)) + "\n"
+    contents.add_data(f"{folder}/findings.json", as_data(found))
+    contents.add_data(f"{folder}/facts.json", _without_metrics(plain(facts)))
+    for broker in facts.brokers if isinstance(facts, Cluster) else ():
+        if broker.metrics is not None:
+            contents.files[f"{folder}/metrics-{broker.id}.prom"] = "\n".join(_exposition(broker.metrics)) + "\n"
+
+
+def add_log(contents: Contents, path: Path) -> None:
+    """The end of a log, from the beginning of a line."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode(errors="replace")
+    except OSError as error:
+        contents.missing.append(f"log {path}: {error.strerror or error}")
+        return
+    name, number = path.name, 1
+    while f"logs/{name}" in contents.files:
+        number += 1
+        name = f"{number}-{path.name}"
+    contents.files[f"logs/{name}"] = text.partition("\n")[2] if size > LOG_BYTES else text
+
+
+def plain(value: Any) -> Any:
+    """Facts as plain data: objects by their fields, times as text, partitions as ``topic-0``."""
+    match value:
+        case Enum():
+            return value.value
+        case datetime():
+            return value.isoformat(timespec="seconds")
+        case Mapping():
+            return {_name(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case _ if is_dataclass(value):
+            return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        case _:
+            return value
+
+
+def _name(key: object) -> str:
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _without_metrics(facts: dict[str, Any]) -> dict[str, Any]:
+    """The samples have files of their own. Settings of brokers are masked again: their broker may be an older one."""
+    for broker in facts.get("brokers", ()):
+        if broker["metrics"] is not None:
+            del broker["metrics"]["samples"]
+        if broker["settings"] is not None:
+            broker["settings"] = shown_settings(broker["settings"])
+    return facts
+
+
+def _exposition(metrics: Metrics) -> Sequence[str]:
+    lines = []
+    for name, samples in metrics.samples.items():
+        for labels, value in samples:
+            inner = ",".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in labels.items())
+            lines.append(f"{name}{{{inner}}} {value:.17g}" if inner else f"{name} {value:.17g}")
+    return lines

@@ -1,0 +1,84 @@
+"""Removes secrets from texts: those that are known, in the spellings of logs and URLs, and what looks like one.
+
+Known secrets shorter than ``SHORT`` characters are removed as whole words only: a password "a" would otherwise leave
+nothing readable. What looks like a secret is a private key, the value behind a name such as ``password=``, a login in a
+URL, and the credentials in an ``Authorization`` header.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+MASK: Final = "[hidden]"
+SHORT: Final = 6
+_LINE_MIN: Final = 16
+"""A line of a secret text, such as a key in PEM, is a secret of its own if it is so long."""
+_NAME: Final = r"(?:password|passwd|passphrase|secret|credentials?|api[._-]?key|access[._-]?key|token)[\w.-]{0,40}"
+_QUOTED: Final = r"(\\?[\"'])(?:(?!\2).)*\2"
+_LOOKS: Final = (
+    (re.compile(r"-----BEGIN ([A-Z0-9 ]{0,30}PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL), MASK),
+    (re.compile(r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?\w+\s+)[^\s'\",]+"), rf"\1{MASK}"),
+    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{16,}"), rf"\1{MASK}"),
+    (re.compile(r"\beyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]*"), MASK),
+    (re.compile(r"(?i)(://[^\s:/?#@]{0,256}:)[^\s/?#@]{1,1024}@"), rf"\1{MASK}@"),
+    (re.compile(rf"(?i)(user_[\w.-]{{1,256}}\s*=\s*){_QUOTED}"), rf"\1\2{MASK}\2"),
+    (re.compile(rf"(?i)({_NAME}\\?['\"]?\s*[=:]\s*){_QUOTED}"), rf"\1\2{MASK}\2"),
+    (re.compile(rf"(?i)({_NAME}\s*=\s*)(?!\\?[\"'\[])[^\s,;&)]+"), rf"\1{MASK}"),
+    (re.compile(rf"(?im)({_NAME}:[ \t]+)(?!\\?[\"'\[])\S+$"), rf"\1{MASK}"),
+)
+_EMPTY: Final = ("", MASK, "null", "true", "false", "none")
+
+
+class Masks:
+    """Masks for the secrets that are known."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {each for secret in secrets for each in _spellings(secret)}
+        patterns = [_pattern(each) for each in sorted(known, key=lambda each: (-len(each), each))]
+        self._known = re.compile("|".join(patterns)) if patterns else None
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(MASK, text)
+        for looks, instead in _LOOKS:
+            text = looks.sub(instead, text)
+        return text
+
+    def data(self, data: Any) -> Any:
+        """Plain data without secrets, in keys as well as values."""
+        match data:
+            case str():
+                return self.text(data)
+            case Mapping():
+                return {self.text(str(name)): self.data(value) for name, value in data.items()}
+            case list() | tuple():
+                return [self.data(each) for each in data]
+            case _:
+                return data
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """The secret as logs, URLs, JSON and headers contain it."""
+    for each in (secret, *(line.strip() for line in secret.splitlines() if len(line.strip()) >= _LINE_MIN)):
+        if each.strip().lower() in _EMPTY:
+            continue
+        yield each
+        yield json.dumps(each)[1:-1]
+        yield json.dumps(each, ensure_ascii=False)[1:-1]
+        yield repr(each)[1:-1]
+        yield quote(each)
+        yield quote(each, safe="")
+        yield quote_plus(each)
+        if len(each) >= SHORT:
+            yield base64.b64encode(each.encode()).decode().rstrip("=")
+
+
+def _pattern(secret: str) -> str:
+    found = re.escape(secret)
+    return found if len(secret) >= SHORT else rf"(?<!\w){found}(?!\w)"
