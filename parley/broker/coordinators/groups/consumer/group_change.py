@@ -203,7 +203,6 @@ class GroupChange:
         self.epoch += 1
         self._rebalanced = True
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
-        self.note("consumer group rebalances", epoch=self.epoch)
 
     def put_regex(self, regex: str, resolved: ResolvedRegex) -> None:
         """Store the topics that match a regular expression."""
@@ -255,6 +254,8 @@ class GroupChange:
             self._targets[member_id] = target
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
+        # One line for the epochs since the last one: members that start together begin hundreds in a second.
+        self.note("consumer group has another target assignment", epoch=epoch, members=len(decided))
 
 
 def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:

@@ -64,7 +64,7 @@ class StreamsGroupChange:
         self._checked_metadata = False
         self._bumps = False
         self._rebalanced = False
-        self._begun: Mapping[str, object] | None = None
+        self._decided: Mapping[str, object] | None = None
         self._defers_target = False
 
     @property
@@ -86,8 +86,8 @@ class StreamsGroupChange:
         group = self.shard.streams_group(self.group_id)
         if group is None:
             return
-        if self._begun is not None:
-            _log.info("streams group begins an epoch", extra=self._begun)
+        if self._decided is not None:
+            _log.info("streams group has another target assignment", extra=self._decided)
         group.is_delayed = self.is_delayed
         group.configured = self.configured
         if self._defers_target:
@@ -169,7 +169,6 @@ class StreamsGroupChange:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
         self.epoch += 1
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash, validated_epoch, settings))
-        self._begun = {"group": self.group_id, "epoch": self.epoch, "members": self._size}
 
     # --- The target assignment ---
 
@@ -218,6 +217,7 @@ class StreamsGroupChange:
         self._targets = decided
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
+        self._decided = {"group": self.group_id, "epoch": epoch, "members": len(decided)}
 
     def target_of(self, member_id: str) -> TargetTasks:
         """Return a member's target assignment; none while the first one is delayed."""
