@@ -135,14 +135,13 @@ def test_a_new_group_that_begins_at_the_end_says_so(
     assert f"--entity-name {group}-new --add-config share.auto.offset.reset=earliest" in typed.err
 
 
-def test_a_group_of_another_type_is_named(
-    parley: Parley, sharing: Broker, fill: Fill, consume: Consume, group: str
-) -> None:
+def test_a_group_of_another_type_is_named(parley: Parley, sharing: Broker, fill: Fill, group: str) -> None:
     jobs = fill(b"job")
     where = ("--bootstrap-server", sharing.bootstrap_servers, "--topic", jobs, "--group", group)
     assert parley("consume", *where, "--from-beginning", "--max-messages", "1").code == 0
-    typed = consume(jobs)
+    typed = parley("consume", "--share", *where)
     assert (typed.code, "The id belongs to a group of another type." in typed.err) == (1, True)
+    assert "begins at the end" not in typed.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -128,10 +128,20 @@ async def _begins_at_the_end(client: Client, group: str, topic: str) -> bool:
             return False
         if any(each.topic_name == topic for each in described.topics):
             return False
+        if described.error_code and await _has_another_type(client, group):
+            return False  # the group's own error says so
         found = await configs.describe(client, configs.Entity("group", group), all_settings=False)
     except (CommandError, KafkaError):
         return False
     return next((one.value for one in found if one.name == "share.auto.offset.reset"), _AT_THE_END) == _AT_THE_END
+
+
+async def _has_another_type(client: Client, group: str) -> bool:
+    from parley.protocol.messages.groups import ListGroupsRequest
+    from parley.tools.cli.cluster_client import of_coordinator
+
+    listed = await of_coordinator(client, group, ListGroupsRequest(), lambda response: int(response.error_code))
+    return any(each.group_id == group and each.group_type.lower() != "share" for each in listed.groups)
 
 
 class ShareMember:
