@@ -15,6 +15,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.describe import describe_topic
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
+from parley.broker.controller.configs import check_number_of_entries
 from parley.broker.controller.topics import NewPartitions, NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import TopicImage
@@ -186,6 +187,7 @@ class TopicsApi:
 
 
 def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    check_number_of_entries(len(asked.configs))
     if any(config.value is None for config in asked.configs):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "A configuration entry of a new topic needs a value; null is given.")
     return NewTopic(
