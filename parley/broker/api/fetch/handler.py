@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams, params_of
 from parley.broker.api.fetch.parts import UNLIMITED, FetchParts, FetchQuotas
-from parley.broker.api.fetch.sessions import FetchSessions, targets_of
+from parley.broker.api.fetch.sessions import FetchSessions, FetchTarget, targets_of
 from parley.broker.api.fetch.waiting import WaitingFetch
 from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
 from parley.broker.logging.unexpected_errors import FailureLog
@@ -30,11 +30,15 @@ from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
+from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
 _log = logging.getLogger(__name__)
+
+LOOKED_AT_IN_A_TURN: Final = 500
+"""Partitions that a fetch looks at before the event loop serves others. Each takes some 10 microseconds."""
 
 
 class FetchApi:
@@ -80,7 +84,7 @@ class FetchApi:
 
     def fetch(
         self, context: RequestContext, request: FetchRequest
-    ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse]:
+    ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse | Delayed[FetchResponse]]:
         """Return the response, or what becomes the response: a wait for more records, or work that needs the disk.
 
         Raises KafkaError for the whole request: an error of the session, or STALE_BROKER_EPOCH.
@@ -94,7 +98,10 @@ class FetchApi:
         sessions = self._parts.sessions
         session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION, owner=context.principal)
         fetch = WaitingFetch(self._parts, params, session)
-        fetch.look_at(targets_of(request) if session is None else session.to_look_at())
+        targets = targets_of(request) if session is None else session.to_look_at()
+        if len(targets) > LOOKED_AT_IN_A_TURN:
+            return _look_in_turns(fetch, targets, request.max_wait_ms / 1000)
+        fetch.look_at(targets)
         if fetch.is_ready:
             return fetch.respond()
         fetch.wait(request.max_wait_ms / 1000)
@@ -114,3 +121,18 @@ class FetchApi:
                 raise KafkaError(
                     ErrorCode.STALE_BROKER_EPOCH, f"Broker {params.replica_id} is registered with epoch {broker.epoch}."
                 )
+
+
+async def _look_in_turns(
+    fetch: WaitingFetch, targets: list[FetchTarget], wait_s: float
+) -> FetchResponse | Delayed[FetchResponse]:
+    """Look at very many partitions; the event loop serves other clients meanwhile."""
+    for start in range(0, len(targets), LOOKED_AT_IN_A_TURN):
+        fetch.look_at(targets[start : start + LOOKED_AT_IN_A_TURN])
+        await next_turn()
+    fetch.look_at_what_was_missed()
+    if fetch.is_ready:
+        response = fetch.respond()
+        return await response if asyncio.iscoroutine(response) else response
+    fetch.wait(wait_s)
+    return fetch

@@ -17,7 +17,7 @@ See docs/architecture.md, "How a fetch travels", for how a session notices chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sized
+from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -40,7 +40,7 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions that one client may fetch at a time. A full request looks at all of them without a pause."""
+"""Partitions that one client may fetch at a time. They are counted before anything is made of them."""
 CONSUMED_PARTITIONS_MAX = 200_000
 """Partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
 FOLLOWED_PARTITIONS_MAX = 400_000
@@ -198,6 +198,7 @@ class FetchSession:
 
         Raises INVALID_REQUEST, or FETCH_SESSION_ID_NOT_FOUND if the session cannot hold them.
         """
+        _check_number(sum(len(topic.partitions) for topic in request.topics))
         for topic in request.topics:
             for asked in topic.partitions:
                 key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
@@ -216,7 +217,7 @@ class FetchSession:
                 target = self.targets.pop(_key(forgotten.topic, forgotten.topic_id, index, self.uses_ids), None)
                 if target is not None:
                     self._forget(target)
-        _check_number(self.targets)
+        _check_number(len(self.targets))
 
     def to_look_at(self) -> list[FetchTarget]:
         """Return the partitions that may have something for the client."""
@@ -239,17 +240,17 @@ class FetchSession:
 
 def targets_of(request: FetchRequest) -> list[FetchTarget]:
     """Return the partitions that a full request names. Raises INVALID_REQUEST if they are too many."""
+    _check_number(sum(len(topic.partitions) for topic in request.topics))
     targets = {
         (topic.topic, topic.topic_id, asked.partition): FetchTarget(topic.topic, topic.topic_id, asked)
         for topic in request.topics
         for asked in topic.partitions
     }
-    _check_number(targets)
     return list(targets.values())
 
 
-def _check_number(targets: Sized) -> None:
-    if len(targets) > PARTITIONS_MAX:
+def _check_number(partitions: int) -> None:
+    if partitions > PARTITIONS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 

@@ -127,6 +127,20 @@ class WaitingFetch(Delayed[Any]):
         if not (self._found if self._session is None else self._session.targets):
             self._is_urgent = True  # there is nothing to wait for
 
+    def look_at_what_was_missed(self) -> None:
+        """Look again at partitions without records that have changed since the fetch looked at them.
+
+        A fetch that waits learns of changes; one that looks at its partitions in several turns does not. One that need
+        not wait responds with what it has.
+        """
+        if self.is_ready:
+            return
+        for target in self._found:
+            partition = target.partition
+            if partition is not None and not is_at_end(target, partition, self._params):
+                self._changed[target] = None
+        self._look_at_changed()
+
     @property
     def is_ready(self) -> bool:
         """True if there are enough bytes, there is an error, or the client does not want to wait."""
