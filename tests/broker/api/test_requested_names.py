@@ -8,6 +8,7 @@ from typing import Any
 from parley import Broker
 from parley.broker.api.fetch.sessions import PARTITIONS_MAX
 from parley.broker.api.requested_names import SLICE, in_slices, named_twice, once
+from parley.broker.controller.configs import ENTRIES_MAX
 from parley.protocol.client import Client
 from parley.protocol.codec import encode
 from parley.protocol.errors import ErrorCode
@@ -129,6 +130,20 @@ async def test_a_resource_named_several_times_has_one_result() -> None:
             answer = await client.send(request(cls, field, [thing] * TIMES), version=version)
             size = len(encode(answer, version))
             assert size < ANSWER_BYTES_MAX, f"{cls.__name__} v{version} answers {size} bytes"
+
+
+async def test_a_new_topic_with_more_entries_than_there_are_keys_is_refused_alone() -> None:
+    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
+        entry = made(CreateTopicsRequest.CreatableTopicConfig, name="retention.ms", value="1")
+        topics = [
+            made(CreateTopicsRequest.CreatableTopic, name=name, num_partitions=1, replication_factor=1, configs=configs)
+            for name, configs in (("few", [entry]), ("many", [entry] * (ENTRIES_MAX + 1)))
+        ]
+        results = (await client.send(made(CreateTopicsRequest, topics=topics))).topics
+        assert {result.name: result.error_code for result in results} == {
+            "few": ErrorCode.NONE,
+            "many": ErrorCode.INVALID_REQUEST,
+        }
 
 
 async def test_configs_named_twice_are_shown_with_all_keys_asked_for() -> None:

@@ -11,11 +11,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from parley.broker.api.fetch import handler
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
 from parley.broker.api.fetch.sessions import LOOK_AT_ALL_S, FetchSessions
 from parley.broker.network.sending import FileSlice
 from parley.broker.replication.follower_progress import NEVER_S
+from parley.broker.runtime.turns import next_turn
 from parley.protocol.codec import response_frame
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -337,6 +339,32 @@ async def test_appends_of_one_moment_are_one_response(bench: FetchBench) -> None
     for name in "aab":
         bench.write(name)
     assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
+
+
+async def test_what_changes_while_very_many_partitions_are_looked_at_is_noticed(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "LOOKED_AT_IN_A_TURN", 2)
+    await bench.create("t", partitions=7)
+    asked = [ask("t", index=index) for index in range(7)]
+    answer = asyncio.ensure_future(bench.fetch(*asked, max_wait_ms=60_000))
+    await next_turn()
+    bench.write("t", index=0)  # it was looked at in the first turn
+    assert found(await answer)[:2] == [("t", 0, 0, [0]), ("t", 1, 0, [])]
+
+
+async def test_a_fetch_of_very_many_partitions_waits_and_has_sessions(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "LOOKED_AT_IN_A_TURN", 2)
+    await bench.create("t", partitions=7)
+    first = await bench.fetch(*(ask("t", index=index) for index in range(7)), session_epoch=0)
+    waiting = asyncio.ensure_future(bench.fetch(session_id=first.session_id, session_epoch=1, max_wait_ms=60_000))
+    for _ in range(10):
+        await next_turn()
+    assert not waiting.done()
+    bench.write("t", index=3)
+    assert found(await waiting) == [("t", 3, 0, [0])]
 
 
 async def test_waits_no_longer_than_it_asked_for(bench: FetchBench) -> None:
