@@ -26,6 +26,7 @@ TopicPartition = tuple[str, int]
 TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1
 _ASKED_AGAIN_S = 5.0
+_CONNECT_S = 10.0
 _CLOSED = (
     "closed the connection",
     "the connection has ended",
@@ -60,6 +61,7 @@ def on_cluster(
             client_id=properties.get("client.id", "parley-cli"),
             security=security,
             timeout=int(wait_ms) / 1000,
+            connect_timeout=min(_CONNECT_S, int(wait_ms) / 1000),
         )
     except ValueError as error:
         raise CommandError(f"--bootstrap-server: {error}.") from error

@@ -23,8 +23,9 @@ def snapshot(asked: Request) -> Cluster:
     async def take(client: Client) -> Cluster:
         return await Gathering(client, asked).cluster()
 
+    patience_ms = int(min(STEP_S, asked.limit_s) * 1000)
     try:
-        return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=int(STEP_S * 1000))
+        return on_cluster(asked.bootstrap, asked.properties, take, timeout_ms=patience_ms)
     except TimeoutError as error:
         raise CommandError(f"{asked.bootstrap} did not describe the cluster in time.") from error
     except CommandError as error:

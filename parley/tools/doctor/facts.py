@@ -159,13 +159,18 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reassignment, looked at twice. ``copied`` has the adding replicas that were there both times."""
+    """A reassignment, looked at twice. ``copied`` has the adding replicas that were there both times.
+
+    ``whole`` is the size of the leader's replica, None if it is unknown: an adding replica does not know how far it is
+    behind, since its high watermark lags, too.
+    """
 
     topic: str
     partition: int
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     copied: Mapping[int, tuple[ReplicaSize, ReplicaSize]]
+    whole: int | None = None
 
     @property
     def name(self) -> str:

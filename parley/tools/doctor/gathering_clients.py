@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,7 +11,7 @@ from parley.protocol.messages.groups import ListGroupsRequest
 from parley.tools.cli.cluster_client import check
 from parley.tools.cli.groups.describing import describe_one
 from parley.tools.cli.groups.listing import CONSUMER_TYPES
-from parley.tools.cli.transactions.hanging import Scope, find_hanging
+from parley.tools.cli.transactions import hanging
 from parley.tools.doctor.facts import Cluster, Group, GroupSample, OpenTransaction
 
 GROUPS_MAX: Final = 500
@@ -83,26 +83,23 @@ async def hanging_transactions(client: Client, cluster: Cluster) -> list[OpenTra
     """
     longest = max((_longest(each.settings or {}) for each in cluster.brokers), default=_TRANSACTION_MAX_MS)
     now_ms = int(cluster.now.timestamp() * 1000)
-    found: dict[tuple[str, int, int], OpenTransaction] = {}
-    for broker in cluster.running:
-        if not broker.responds or not any(each.leader == broker.id for each in cluster.partitions):
-            continue
-        for each in await find_hanging(client, Scope(broker=broker.id), longer_than_ms=longest, now_ms=now_ms):
-            producer = each.producer
-            found[each.topic, each.partition, producer.producer_id] = OpenTransaction(
-                each.topic,
-                each.partition,
-                producer.producer_id,
-                producer.start_offset,
-                datetime.fromtimestamp(producer.last_timestamp_ms / 1000, UTC),
-            )
-    return _sorted(list(found.values()))
+    responding = {each.id for each in cluster.running if each.responds}
+    led = [(each.topic, each.index) for each in cluster.partitions if each.leader in responding]
+    found = await hanging.hanging_in(client, led, longer_than_ms=longest, now_ms=now_ms)
+    return sorted(map(_open, found), key=lambda each: (each.topic, each.partition, each.producer_id))
+
+
+def _open(found: hanging.OpenTransaction) -> OpenTransaction:
+    producer = found.producer
+    return OpenTransaction(
+        found.topic,
+        found.partition,
+        producer.producer_id,
+        producer.start_offset,
+        datetime.fromtimestamp(producer.last_timestamp_ms / 1000, UTC),
+    )
 
 
 def _longest(settings: Mapping[str, str]) -> int:
     text = settings.get("transaction.max.timeout.ms", "")
     return int(text) if text.isdecimal() else _TRANSACTION_MAX_MS
-
-
-def _sorted(found: Sequence[OpenTransaction]) -> list[OpenTransaction]:
-    return sorted(found, key=lambda each: (each.topic, each.partition, each.producer_id))

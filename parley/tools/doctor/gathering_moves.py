@@ -15,6 +15,7 @@ async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()
     The second time, ``before`` has the first result: of those moves that are still there, each has both sizes.
     """
     earlier = {(each.topic, each.partition): each for each in before}
+    leaders = {(each.topic, each.index): each.leader for each in cluster.partitions}
     found = []
     for (topic, index), move in sorted((await ongoing(client)).items()):
         was = earlier.get((topic, index))
@@ -26,7 +27,8 @@ async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()
             first = was.copied[id_][0] if was is not None and id_ in was.copied else size
             if size is not None and first is not None:
                 copied[id_] = (first, size)
-        found.append(Move(topic, index, move.adding, move.removing, copied))
+        whole = _size(cluster, leaders.get((topic, index), -1), topic, index)
+        found.append(Move(topic, index, move.adding, move.removing, copied, whole.size if whole else None))
     return found
 
 

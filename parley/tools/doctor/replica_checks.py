@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import Final
 
-from parley.tools.doctor.facts import Broker, Cluster, Partition
+from parley.tools.doctor.facts import Broker, Cluster, Partition, ReplicaSize
 from parley.tools.doctor.findings import Seen, plural, some
 
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -253,23 +253,20 @@ def stuck_moves(cluster: Cluster) -> Iterator[Seen]:
     """Reassignments that do not advance."""
     for move in cluster.moves or ():
         gone = [id_ for id_ in move.adding if not cluster.runs(id_)]
-        still = [id_ for id_ in move.adding if id_ in move.copied and _stands_still(*move.copied[id_])]
+        still = [id_ for id_ in move.adding if id_ in move.copied and _stands_still(*move.copied[id_], move.whole)]
         if gone:
             yield Seen(
                 f"the reassignment of {move.name} waits for broker {some(gone)}, which does not run",
                 [f"adding {list(move.adding)}, removing {list(move.removing)}"],
             )
         elif still:
-            evidence = [
-                f"broker {id_}: {move.copied[id_][1].size:,} bytes, {move.copied[id_][1].lag:,} records behind"
-                for id_ in still
-            ]
+            evidence = [f"broker {id_}: {move.copied[id_][1].size:,} of {move.whole or 0:,} bytes" for id_ in still]
             yield Seen(f"the reassignment of {move.name} has not advanced in {cluster.interval_s:.0f} s", evidence)
 
 
-def _stands_still(first: object, last: object) -> bool:
+def _stands_still(first: ReplicaSize, last: ReplicaSize, whole: int | None) -> bool:
     """True if the replica is behind, and copied nothing between the two looks."""
-    return first == last and getattr(last, "lag", 0) > 0
+    return first == last and whole is not None and last.size < whole
 
 
 def sick(cluster: Cluster) -> Iterator[Seen]:

@@ -132,7 +132,7 @@ def quota(seconds: float) -> Metrics:
 
 
 MOVE = Move("t", 0, (4,), (1,), {})
-STANDS = {3: (ReplicaSize(10, 5), ReplicaSize(10, 5))}
+STANDS = {3: (ReplicaSize(10, 0), ReplicaSize(10, 0))}
 
 EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "no-controller": [(cluster(controller=-1), "no broker is the controller")],
@@ -159,7 +159,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     ],
     "reassignment-stuck": [
         (cluster(moves=[MOVE]), "the reassignment of t-0 waits for broker 4, which does not run"),
-        (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS)]), "has not advanced in 10 s"),
+        (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS, whole=11)]), "has not advanced in 10 s"),
     ],
     "internal-topic-few-replicas": [
         (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica of 3")
@@ -304,7 +304,11 @@ def test_names_are_unique_and_all_have_examples() -> None:
         (group(sample(5, 9), sample(9, 9)), []),
         (group(sample(5, 9, members=0), sample(5, 9, members=0)), []),
         (broker(metrics=quota(2.0)), []),
-        (cluster(moves=[replace(MOVE, adding=(3,), copied={3: (ReplicaSize(10, 5), ReplicaSize(11, 4))})]), []),
+        (
+            cluster(moves=[replace(MOVE, adding=(3,), copied={3: (ReplicaSize(9, 0), ReplicaSize(10, 0))}, whole=11)]),
+            [],
+        ),
+        (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS, whole=10)]), []),
         (cluster(bootstrap=[("127.0.0.1", 9)], brokers=[replace(BROKERS[0], host="127.0.0.1")], partitions=[]), []),
         (machine(running=OTHER, listeners=[Listener("l", "P", "", 1, "used", is_taken=True, holder=OTHER)]), []),
         (folder(broker_id=None, cluster_id=None, store_identity=None), []),

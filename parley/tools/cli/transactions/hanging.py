@@ -53,9 +53,19 @@ async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now
     """Find the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
     await check_exists(client, broker=scope.broker, topic=scope.topic, partition=scope.partition)
     partitions = await _partitions(client, scope)
+    return await hanging_in(client, partitions, node=scope.broker, longer_than_ms=longer_than_ms, now_ms=now_ms)
+
+
+async def hanging_in(
+    client: Client, partitions: Sequence[TopicPartition], *, node: int | None = None, longer_than_ms: int, now_ms: int
+) -> list[OpenTransaction]:
+    """Find the hanging transactions in these partitions, as their leaders or broker ``node`` know them.
+
+    Raises ``CommandError``.
+    """
     suspects = [
         OpenTransaction(*where, producer)
-        async for where, producers in describe_producers(client, partitions, node=scope.broker)
+        async for where, producers in describe_producers(client, partitions, node=node)
         for producer in producers
         if producer.start_offset >= 0 and now_ms - producer.last_timestamp_ms > longer_than_ms
     ]
