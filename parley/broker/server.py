@@ -145,6 +145,7 @@ class BrokerServer:
             await self.stop()
             raise
         self.health.ready()
+        self.environment.metrics.process.start_time_seconds = self.environment.clock.wall_ms() / 1000
         facts = {"cluster": self.identity.cluster_id, "broker": self.identity.broker_id}
         _log.info("broker started", extra={**facts, "listeners": ",".join(map(_address, self.endpoints))})
 

@@ -172,8 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_turn_left_s",
         "_unsent",
+        "_untaken",
         "_waiting_for_load",
         "_waiting_for_turn",
+        "_written",
         "is_peer",
         "last_active",
     )
@@ -192,6 +194,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Part] = []
         self._reading = True
         self._unsent = 0  # bytes in ``_out``
+        self._written: list[RequestContext] = []  # the requests of the responses in ``_out``
+        self._untaken: list[tuple[RequestContext, float]] = []  # of those that wait for the client, and since when
         self._waiting_for_load = False
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
@@ -319,6 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
         frames = self._frames
         ended: Disconnect | None = None
+        if self._untaken and not self._sender.blocked:
+            self._count_taken()
         try:
             if frames:
                 began = self._owner.monotonic()
@@ -452,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_identified = True
             self.is_peer = is_broker(context.client_id)
         if isinstance(response, list) and not self._pending:
-            self._gather(response)
+            self._gather(response, context)
         else:
             pending = _PendingResponse(context, dispatcher.monotonic())
             self._pending.append(pending)
@@ -515,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send_last(pending, disconnect)
             self._end(disconnect)
             return
-        dispatcher.routes[pending.context.api_key].metrics.remote_seconds += now - pending.since
+        dispatcher.metrics_of(pending.context).remote_seconds += now - pending.since
         pending.since = now
         self._collect(now)
         self._advance()
@@ -524,7 +530,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send the response with which a connection ends, if there is one and no earlier response is missing."""
         if disconnect.response is not None and self._pending and self._pending[0] is pending:
             dispatcher = self._owner.dispatcher
-            self._gather(dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic()))
+            parts = dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic())
+            self._gather(parts, pending.context)
             self._send()
 
     def _collect(self, now: float) -> None:
@@ -532,12 +539,13 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._pending
         while pending and (parts := pending[0].parts) is not None:
             first = pending.popleft()
-            self._gather(parts)
-            metrics = self._owner.dispatcher.routes[first.context.api_key].metrics
-            metrics.response_queue_seconds += now - first.since
+            self._gather(parts, first.context)
+            self._owner.dispatcher.metrics_of(first.context).response_queue_seconds += now - first.since
 
-    def _gather(self, parts: list[Part]) -> None:
-        self._out += parts
+    def _gather(self, parts: list[Part], context: RequestContext) -> None:
+        if parts:
+            self._out += parts
+            self._written.append(context)
         for part in parts:
             self._unsent += len(part)
 
@@ -549,6 +557,17 @@ class Connection(asyncio.BufferedProtocol):
                 self._sender.send(out)
             except OSError as broken:
                 self._broken(broken)
+            if self._sender.blocked:
+                now = self._owner.monotonic()
+                self._untaken += [(context, now) for context in self._written]
+            self._written.clear()
+
+    def _count_taken(self) -> None:
+        """Count how long responses have waited for the client, which has taken all of them by now."""
+        now = self._owner.monotonic()
+        for context, since in self._untaken:
+            self._owner.dispatcher.metrics_of(context).send_seconds += now - since
+        self._untaken.clear()
 
     def _set_reading(self, reading: bool) -> None:
         self._reading = reading

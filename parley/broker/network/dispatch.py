@@ -36,6 +36,7 @@ from parley.protocol.connection import RequestHeader, parse_request_header
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from parley.protocol.schema import Request, Response
 from parley.storage.resource_exhaustion import MEMORY, reserve_for
@@ -191,6 +192,7 @@ class Route:
     __slots__ = (
         "api_key",
         "divisions",
+        "follower_metrics",
         "handler",
         "max_version",
         "metrics",
@@ -213,6 +215,8 @@ class Route:
         self.min_version = api.request.VERSIONS.min
         self.max_version = api.request.VERSIONS.max
         self.metrics = RequestMetrics()
+        self.follower_metrics = RequestMetrics() if api_key == FetchRequest.API_KEY else self.metrics
+        """Those of a fetch of a replica, which waits for other things than a consumer's."""
 
 
 class Dispatcher:
@@ -293,7 +297,7 @@ class Dispatcher:
         except Exception as error:
             response = self.failure(context, error)
         ended = self.monotonic()
-        metrics = route.metrics
+        metrics = route.follower_metrics if context.is_from_follower else route.metrics
         metrics.requests += 1
         metrics.request_bytes += context.size_bytes
         metrics.queue_seconds += began - received_at
@@ -325,15 +329,22 @@ class Dispatcher:
             )
         except Exception as error:
             raise self._unreadable(context.client, context.received_at, error) from error
-        metrics = route.metrics
-        metrics.requests += 1
-        metrics.request_bytes += len(frame)
-        metrics.queue_seconds += began - context.received_at
         if parts is not None:
+            self._begun(context, len(frame), began)
             return await handled_in_parts(context, route.handler, parts)
-        response = route.handler(context, request)
-        metrics.local_seconds += self.monotonic() - began
+        try:
+            response = route.handler(context, request)
+        finally:
+            self._begun(context, len(frame), began).local_seconds += self.monotonic() - began
         return await response if asyncio.iscoroutine(response) else response
+
+    def _begun(self, context: RequestContext, size_bytes: int, began: float) -> RequestMetrics:
+        """Count a request whose handler began at ``began``; the handler has said if a follower sent it."""
+        metrics = self.metrics_of(context)
+        metrics.requests += 1
+        metrics.request_bytes += size_bytes
+        metrics.queue_seconds += began - context.received_at
+        return metrics
 
     async def _in_thread(self, context: RequestContext, call: Callable[[], R]) -> R:
         """Call in a thread, and count the time for the client's quotas. One thread serves all of these requests."""
@@ -375,7 +386,7 @@ class Dispatcher:
 
     def _ended(self, context: RequestContext, response: MaybeResponse, now: float) -> MaybeResponse:
         """Count a request that is done, for the metrics and the client's quotas. Returns its response."""
-        metrics = self.routes[context.api_key].metrics
+        metrics = self.metrics_of(context)
         metrics.total_time.observe(int((now - context.received_at) * 1e6))
         return self._charge(context, response, now) if self._throttling.is_active else response
 
@@ -384,7 +395,7 @@ class Dispatcher:
             return []
         if context.api_version == RAW:
             return _raw_frame(response)
-        metrics = self.routes[context.api_key].metrics
+        metrics = self.metrics_of(context)
         try:
             parts = response_frame(response, context.api_version, context.correlation_id)
         except Exception as error:  # this version cannot express the handler's response
@@ -413,9 +424,14 @@ class Dispatcher:
         except Exception as error:  # the response is worth more than the count
             self._failures.report("a request was not counted for quotas", error, now, client=context.client_id)
             return response
-        self.routes[context.api_key].metrics.throttle_seconds += throttle_s
+        self.metrics_of(context).throttle_seconds += throttle_s
         _throttle(context, throttle_s)
         return response
+
+    def metrics_of(self, context: RequestContext) -> RequestMetrics:
+        """Return the metrics that count the request."""
+        route = self.routes[context.api_key]
+        return route.follower_metrics if context.is_from_follower else route.metrics
 
     def failure(self, context: RequestContext, error: BaseException) -> Response:
         """Return the response that reports ``error``. An error that is not the protocol's is logged.
@@ -426,7 +442,7 @@ class Dispatcher:
         if isinstance(error, Disconnect):
             raise error
         route = self.routes[context.api_key]
-        route.metrics.failures += 1
+        self.metrics_of(context).failures += 1
         if isinstance(error, KafkaError):
             return error_response(route.response, error.code, error.message)
         facts = {"version": context.api_version, "client": context.client_id}

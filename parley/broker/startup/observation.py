@@ -131,7 +131,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     """Export the numbers of ``broker`` through ``metrics``."""
     metrics.watch(FetcherMetrics, broker.fetchers.metrics)
     metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
-    metrics.watch(RequestMetrics, lambda: [((route.name,), route.metrics) for route in broker.requests.values()])
+    metrics.watch(RequestMetrics, lambda: request_metrics(broker.requests.values()))
     metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in broker.listeners])
     metrics.watch(ConnectionLimitMetrics, lambda: [((), ConnectionLimitMetrics(limit=broker.connection_quotas.limit))])
     metrics.watch(ClientQuotaMetrics, broker.quotas.metrics)
@@ -193,6 +193,16 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(StoreErrorMetrics, store.error_metrics)
     metrics.watch(StoreSessionMetrics, store.session_metrics)
     metrics.watch(AuthorizationMetrics, lambda: [((), authorization_metrics(broker.authorization))])
+
+
+def request_metrics(routes: Iterable[Route]) -> Iterable[Labelled]:
+    """Return the metrics of each API; those of fetches of consumers and of followers under Kafka's names for them."""
+    for route in routes:
+        if route.follower_metrics is route.metrics:
+            yield (route.name,), route.metrics
+        else:
+            yield (f"{route.name}Consumer",), route.metrics
+            yield (f"{route.name}Follower",), route.follower_metrics
 
 
 def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> QuotaMetrics:

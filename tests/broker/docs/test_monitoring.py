@@ -16,6 +16,13 @@ from parley.broker.metrics.catalogue import CATALOGUE
 ROOT = Path(__file__).resolve().parents[3]
 OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
 """What Prometheus and its client library export."""
+IN_KAFKA_0_9 = """
+    MessagesInPerSec BytesInPerSec RequestsPerSec BytesOutPerSec LogFlushRateAndTimeMs UnderReplicatedPartitions
+    ActiveControllerCount LeaderElectionRateAndTimeMs UncleanLeaderElectionsPerSec PartitionCount LeaderCount
+    IsrShrinksPerSec IsrExpandsPerSec MaxLag ConsumerLag PurgatorySize TotalTimeMs QueueTimeMs LocalTimeMs RemoteTimeMs
+    ResponseSendTimeMs NetworkProcessorAvgIdlePercent RequestHandlerAvgIdlePercent byte-rate throttle-time
+"""
+"""The names in the table of brokers' metrics on Kafka 0.9.0.1's page (docs/ops.html, "Monitoring")."""
 
 
 def exported() -> set[str]:
@@ -35,6 +42,11 @@ def test_every_metric_is_exported() -> None:
     queries += [query for _, _, query in KAFKA_0_9]
     assert all(metrics_in(query) for query in queries)
     assert {name for query in queries for name in metrics_in(query)} - exported() == set()
+
+
+def test_every_row_of_kafkas_table_is_there() -> None:
+    rows = {re.split(r"name=|: ", mbean)[1].partition(",")[0] for _, mbean, _ in KAFKA_0_9}
+    assert rows == set(IN_KAFKA_0_9.split())
 
 
 def test_every_alert_has_a_section_that_says_more() -> None:

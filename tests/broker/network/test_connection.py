@@ -570,6 +570,44 @@ async def test_responses_that_the_client_does_not_read_are_bounded(request_: Any
         client.writer.transport.abort()
 
 
+async def test_the_time_in_which_a_client_does_not_take_its_responses_is_counted() -> None:
+    now_s, count = [100.0], 200
+    handlers = {1: lambda context, request: _large_fetch()}
+    async with serving(handlers, monotonic=lambda: now_s[0]) as listener:
+        metrics = listener.dispatcher.routes[1].metrics
+        client = await RawClient.connect(listener)
+        await client.ask(VERSIONS_0, 0)
+        (connection,) = listener._connections
+        client.writer.write(b"".join(request_frame(fetch(), 4, 1, "test")) * count)
+        await eventually(lambda: connection._sender.blocked)
+        assert metrics.send_seconds == 0
+        now_s[0] += 7
+        for _ in range(count):
+            await client.answer(FetchRequest, 4)
+        assert metrics.send_seconds >= 7
+        assert metrics.send_seconds % 7 == 0
+        await client.close()
+
+
+async def test_fetches_of_followers_are_counted_apart() -> None:
+    def answered(context: RequestContext, request: FetchRequest) -> FetchResponse:
+        context.is_from_follower = request.replica_id >= 0
+        return FetchResponse(responses=[])
+
+    async with serving({1: answered}) as listener:
+        client = await RawClient.connect(listener)
+        for replica in (-1, 2, 2):
+            await client.ask(FetchRequest(replica_id=replica, max_wait_ms=0, min_bytes=0, topics=[]), 4)
+        route = listener.dispatcher.routes[1]
+        counted = [
+            (each.requests, sum(each.total_time.buckets), each.response_bytes)
+            for each in (route.metrics, route.follower_metrics)
+        ]
+        assert [each[:2] for each in counted] == [(1, 1), (2, 2)]
+        assert counted[1][2] == 2 * counted[0][2]
+        await client.close()
+
+
 async def test_a_client_with_many_requests_leaves_others_their_turn() -> None:
     asked = 0
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import parley
 from parley import Broker
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.catalogue.logs import FlushMetrics
@@ -10,11 +14,19 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from tests.broker.coordinators.groups.test_coordinator import Groups
 
+PARLEY = Path(parley.__file__).parent
+
 
 async def test_every_metric_of_the_catalogue_has_a_source() -> None:
     async with Broker() as broker:
         sources = dict(broker.server.environment.metrics.snapshot()).keys()
         assert set(CATALOGUE) - sources == {ShortageMetrics}  # it watches a process of its own
+
+
+def test_every_number_of_the_catalogue_is_named_by_the_code_that_counts_it() -> None:
+    paths = [path for path in PARLEY.rglob("*.py") if "catalogue" not in path.parts]
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text())}
+    assert [name for each in CATALOGUE for name in each.INSTRUMENTS if name not in words] == []
 
 
 async def test_flushes_are_measured() -> None:

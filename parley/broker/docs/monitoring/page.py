@@ -49,6 +49,16 @@ The page on monitoring of Apache Kafka 0.9 recommends these. Each row has its co
 |---|---|---|
 """
 
+_KAFKA_REST: Final = """\
+The rest of that page:
+
+* **Garbage collection, processor, disks**: `python_gc_collections_total`, `process_cpu_seconds_total`, `process_resident_memory_bytes` of each broker;
+  a node exporter has the machine's disks.
+* **Clients** keep metrics of their own, for Kafka and for Parley alike: `producer-metrics` and others in Java, the statistics of librdkafka. Brokers show what they
+  see of them: traffic by topic, quotas by client, the lag of groups.
+* **Audit**, that every message arrives: `parley check` produces records, reads them, and reports what was lost, duplicated or reordered.
+"""
+
 KAFKA_0_9: Final = (
     (
         "Message in rate",
@@ -62,8 +72,8 @@ KAFKA_0_9: Final = (
     ),
     (
         "Request rate",
-        "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=*",
-        "sum by (api) (rate(parley_requests_total[1m]))",
+        "kafka.network:type=RequestMetrics,name=RequestsPerSec,request={Produce|FetchConsumer|FetchFollower}",
+        'sum by (api) (rate(parley_requests_total{api=~"Produce|FetchConsumer|FetchFollower"}[1m]))',
     ),
     (
         "Byte out rate",
@@ -71,7 +81,12 @@ KAFKA_0_9: Final = (
         "sum(rate(parley_topic_out_bytes_total[1m]))",
     ),
     (
-        "Log flush rate and time",
+        "Log flush rate",
+        "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+        "rate(parley_log_flush_seconds_count[1m])",
+    ),
+    (
+        "Log flush time",
         "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
         "histogram_quantile(0.99, sum by (le) (rate(parley_log_flush_seconds_bucket[1m])))",
     ),
@@ -125,28 +140,28 @@ KAFKA_0_9: Final = (
     ),
     (
         "Request total time",
-        "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=*",
-        "histogram_quantile(0.99, sum by (api, le) (rate(parley_request_duration_seconds_bucket[1m])))",
+        "kafka.network:type=RequestMetrics,name=TotalTimeMs,request={Produce|FetchConsumer|FetchFollower}",
+        'histogram_quantile(0.99, sum by (api, le) (rate(parley_request_duration_seconds_bucket{api=~"Produce|FetchConsumer|FetchFollower"}[1m])))',
     ),
     (
         "Time the request waits in the request queue",
-        "kafka.network:type=RequestMetrics,name=QueueTimeMs,request=*",
-        "rate(parley_request_queue_seconds_total[1m]) / rate(parley_requests_total[1m])",
+        "kafka.network:type=RequestMetrics,name=QueueTimeMs,request={Produce|FetchConsumer|FetchFollower}",
+        'rate(parley_request_queue_seconds_total{api=~"Produce|FetchConsumer|FetchFollower"}[1m]) / rate(parley_requests_total[1m])',
     ),
     (
         "Time the request is processed at the leader",
-        "kafka.network:type=RequestMetrics,name=LocalTimeMs,request=*",
-        "rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])",
+        "kafka.network:type=RequestMetrics,name=LocalTimeMs,request={Produce|FetchConsumer|FetchFollower}",
+        'rate(parley_request_local_seconds_total{api=~"Produce|FetchConsumer|FetchFollower"}[1m]) / rate(parley_requests_total[1m])',
     ),
     (
         "Time the request waits for the follower",
-        "kafka.network:type=RequestMetrics,name=RemoteTimeMs,request=*",
-        "rate(parley_request_remote_seconds_total[1m]) / rate(parley_requests_total[1m])",
+        "kafka.network:type=RequestMetrics,name=RemoteTimeMs,request={Produce|FetchConsumer|FetchFollower}",
+        'rate(parley_request_remote_seconds_total{api=~"Produce|FetchConsumer|FetchFollower"}[1m]) / rate(parley_requests_total[1m])',
     ),
     (
         "Time to send the response",
-        "kafka.network:type=RequestMetrics,name=ResponseSendTimeMs,request=*",
-        "rate(parley_response_send_seconds_total[1m]) / rate(parley_requests_total[1m])",
+        "kafka.network:type=RequestMetrics,name=ResponseSendTimeMs,request={Produce|FetchConsumer|FetchFollower}",
+        'rate(parley_response_send_seconds_total{api=~"Produce|FetchConsumer|FetchFollower"}[1m]) / rate(parley_requests_total[1m])',
     ),
     (
         "Number of messages the consumer lags behind the producer",
@@ -242,4 +257,5 @@ def metrics_in(expr: str) -> set[str]:
 
 
 def _kafka_rows() -> str:
-    return "".join(f"| {what} | `{_cell(mbean)}` | `{_cell(query)}` |\n" for what, mbean, query in KAFKA_0_9)
+    rows = "".join(f"| {what} | `{_cell(mbean)}` | `{_cell(query)}` |\n" for what, mbean, query in KAFKA_0_9)
+    return f"{rows}\n{_KAFKA_REST}"

@@ -74,7 +74,9 @@ class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
 
 
 class RequestMetrics(Instruments, title="Requests", labels=("api",)):
-    """The requests of one API, and the time they spend in each stage; every request passes the stages in this order."""
+    """The requests of one API, and the time they spend in each stage; every request passes the stages in this order.
+    Fetch counts as FetchConsumer and FetchFollower.
+    """
 
     requests: int = counter("parley_requests", "Requests started.", _REQUEST.format("RequestsPerSec"))
     failures: int = counter(
@@ -109,7 +111,7 @@ class RequestMetrics(Instruments, title="Requests", labels=("api",)):
     )
     send_seconds: float = counter(
         "parley_response_send_seconds",
-        "Time from writing responses to the socket until the socket accepted them.",
+        "Time that responses waited for the client to take them. If the socket has room at once, it does not count.",
         _REQUEST.format("ResponseSendTimeMs"),
     )
     total_time: Histogram = seconds_histogram(
