@@ -82,6 +82,7 @@ COMMANDS: dict[str, Command] = {
         "restrict or open access to a cluster's tree in ZooKeeper",
         "zookeeper-security-migration",
     ),
+    "completion": Command("completion", "print the script for completion in bash, zsh and fish", ""),
     "version": Command("version", "show versions, and which modules are compiled", ""),
     "docs": Command("docs", "generate the documentation pages that are made from code", ""),
 }

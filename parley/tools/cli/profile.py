@@ -37,7 +37,7 @@ app = App(
     takes_profiles=False,
 )
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile.")]
+_Name = Annotated[str, typer.Argument(metavar="PROFILE", help="The profile.")]
 
 
 @app.command(epilog=example_text(_EXAMPLES["add"]))
@@ -92,7 +92,7 @@ def list_(output_format: OutputFormat = None) -> None:
 @app.command(epilog=example_text(_EXAMPLES["show"]))
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The profile; the one in use unless given.")
+        str | None, typer.Argument(metavar="[PROFILE]", help="The profile; the one in use unless given.")
     ] = None,
     output_format: OutputFormat = None,
 ) -> None:
@@ -111,7 +111,7 @@ def show(
 
 @app.command(epilog=example_text(_EXAMPLES["use"]))
 def use(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The profile.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[PROFILE]", help="The profile.")] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no profile from now on.")] = False,
 ) -> None:
     """Use a profile for all commands that name no --bootstrap-server."""

@@ -81,7 +81,7 @@ Examples:
 def main(words: Sequence[str]) -> int:
     """Run the command. Returns its exit code."""
     try:
-        options = _parser().parse_args(words)
+        options = parser().parse_args(words)
     except SystemExit as end:
         return FAILED if end.code else 0
     try:
@@ -138,8 +138,9 @@ def _refuse_folders_of_one(folders: Sequence[str]) -> None:
             )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the option parser of the command."""
+    made = argparse.ArgumentParser(
         prog="parley start",
         description="Start a broker. Without a properties file: a single broker on 127.0.0.1:9092 with an embedded "
         "coordination store, data in ./parley-data. Ctrl-C stops it.",
@@ -147,28 +148,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("properties", nargs="?", type=Path, help="configuration file, like Kafka's server.properties")
-    parser.add_argument(
+    made.add_argument("properties", nargs="?", type=Path, help="configuration file, like Kafka's server.properties")
+    made.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="a setting that overrides the file; repeatable (docs/configuration.md lists all settings)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--brokers",
         type=int,
         default=1,
         metavar="N",
         help="number of brokers to start, each in its own process, with the ids 1 to N; overrides apply to all",
     )
-    parser.add_argument(
+    made.add_argument(
         "--port", type=int, metavar="PORT", help="port of the first broker; the others use the next ports"
     )
-    parser.add_argument(
-        "--restart", action="store_true", help="with --brokers: restart a broker that exits unexpectedly"
-    )
-    return parser
+    made.add_argument("--restart", action="store_true", help="with --brokers: restart a broker that exits unexpectedly")
+    return made
 
 
 def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
