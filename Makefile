@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STORE ?= local
+# Test processes. Most tests wait for servers more than half of their time: five, and one with Spark, keep two cores busy.
+WORKERS ?= 5
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])" 2>/dev/null)
 
 # Hundreds of processes are started by the tests: what they import is compiled once, not by each.
@@ -60,18 +62,17 @@ peers: build  ## the real clients and servers the system tests drive (kcat, Java
 	$(BIN)/python -m tests.system.peers
 
 # Beside the checks of `lint`: archives of Java's classes, and bytecode with rewritten assertions, which otherwise each of
-# the four test processes compiles for itself. What a collection fails of, the tests report.
+# the test processes compiles for itself. What a collection fails of, the tests report.
 prepared: peers $(VENV)/.plot
 	@$(BIN)/python -m tests.support.java_archives
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
 
-# Most tests wait for servers half of their time: three at a time, and one with Spark, keep two cores busy.
 test: build $(VENV)/.plot  ## everything
 	@$(MAKE) --no-print-directory -j2 lint prepared
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"; others=$$?; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"; others=$$?; \
 	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
@@ -86,8 +87,8 @@ $(VENV)/.mutants: $(VENV)/.ready
 mutants: $(VENV)/.mutants  ## faults planted in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-test-fast: build  ## what is quick: a minute or two
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not system and not spark"
+test-fast: build  ## what is quick, with a third of the examples of `make test`: a minute or two
+	$(BIN)/python -m pytest -n 4 --dist worksteal --hypothesis-profile fast -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff check .

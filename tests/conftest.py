@@ -31,6 +31,7 @@ TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("parley", TIMELESS, max_examples=30)
 
 os.environ["PARLEY_PROFILE"] = ""  # commands use no profile of the developer
+settings.register_profile("fast", TIMELESS, max_examples=10)
 settings.register_profile("soak", TIMELESS, max_examples=120)
 settings.register_profile(
     "mutants", TIMELESS, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]
@@ -110,6 +111,16 @@ def _logs_of_this_test(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.handler.addFilter(is_of_this_test)
     yield
     caplog.handler.removeFilter(is_of_this_test)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: hardly any of the million objects that a collection of tests makes is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all of them in ``make soak``, a proportion in ``make test``."""
+"""How many examples Hypothesis tries: all of them in ``make soak``, a proportion in the other runs."""
 
 from __future__ import annotations
 
