@@ -250,7 +250,7 @@ def test_the_check_of_outputs_finds_differences() -> None:
 
 
 def test_events_that_are_explained_are_logged() -> None:
-    """Those of the level ``info``; tests/broker/docs/test_log_lines.py has the others."""
+    """Those of the level ``info``; test_log_lines.py has the others."""
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.partition("## What the log says\n")[2].partition("\n## ")[0]
     source = "".join(

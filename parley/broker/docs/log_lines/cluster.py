@@ -73,7 +73,7 @@ _STORE: Final = Section(
         Line(
             "the coordination store has moved",
             "The cluster uses another store from now on; this broker follows.",
-            "Change `coordination.url` of this broker before its next start, if you have not.",
+            "Change `coordination.url` of this broker when convenient, and keep the old store until then.",
         ),
         Line(
             "the new coordination store does not respond",

@@ -154,7 +154,7 @@ _DAMAGE: Final = Section(
         Line(
             "the oldest removed records of a log are deleted to make room for newer ones; "
             "log.cut.retention.bytes limits them",
-            "The file of records that a replica had to remove is full.",
+            "The records that this replica had to remove take more room than the limit.",
             "Look at the `*.cut` files soon with `parley log-repair`, or raise the limit.",
         ),
         Line(

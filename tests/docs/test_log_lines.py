@@ -1,14 +1,16 @@
-"""Every line that the code logs with the level warning or error has a row that explains it."""
+"""Every line that the code logs with the level warning or error has a row that explains it, and names what exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 from parley.broker.docs.log_lines.page import SECTIONS, log_lines_page
 from parley.broker.docs.log_lines.source import logged_lines
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_every_line_has_a_row_and_every_row_a_line() -> None:
@@ -29,3 +31,14 @@ def test_rows_lead_to_sections_that_exist() -> None:
         headings = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(), re.MULTILINE)
         anchors = {re.sub("[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
         assert not anchor or anchor in anchors, f"{page}#{anchor}"
+
+
+@pytest.mark.parametrize("page", ["log-lines.md", "monitoring.md", "operations.md", "procedures.md"])
+def test_commands_have_the_options_that_operators_are_told(page: str) -> None:
+    reference = (DOCS / "tools.md").read_text()
+    for words in re.findall(r"`parley ([^`]*)`", (DOCS / page).read_text()):
+        command = words.split()[0]
+        section = reference.partition(f"\n## parley {command}\n")[2].partition("\n## ")[0]
+        assert section, f"{page}: parley {command} does not exist"
+        missing = [option for option in re.findall(r"--[a-z-]+", words) if option not in section]
+        assert not missing, f"{page}: parley {words}"
