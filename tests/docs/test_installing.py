@@ -120,7 +120,13 @@ def distributions() -> Path:
 def _digest_of_sources() -> str:
     """The digest of everything outside of the tests and the pages that a build may read."""
     found = hashlib.sha256(sys.version.encode())
-    for path in sorted([*ROOT.glob("*"), *(file for name in TOP_LEVEL for file in (ROOT / name).rglob("*"))]):
+    for path in sorted(
+        [
+            *ROOT.glob("*"),
+            *(ROOT / "docs" / "man").glob("*"),
+            *(file for name in TOP_LEVEL for file in (ROOT / name).rglob("*")),
+        ]
+    ):
         if path.is_file() and path.suffix not in {".so", ".pyc"} and path.name != "_built.json":
             found.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
@@ -164,7 +170,10 @@ def _use_everything(installed: Installed, project: Path) -> None:
 def test_the_wheel_has_two_names_and_its_compiled_modules(distributions: Path, wheel: Installed) -> None:
     (file,) = distributions.glob("*.whl")
     names = zipfile.ZipFile(file).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == TOP_LEVEL == wheel.names()
+    packages = {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name}
+    assert packages == TOP_LEVEL == wheel.names()
+    manual = {Path(name).name for name in names if ".data/data/share/man/man1/" in name}
+    assert manual == {page.name for page in (ROOT / "docs" / "man").glob("*.1")}
     assert "parley/py.typed" in names
     compiled = wheel.run(ROOT.parent, "-c", "import parley.compiled as c; print(*sorted(set(c.status().values())))")
     assert compiled.split() == ["compiled"]

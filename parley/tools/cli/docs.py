@@ -18,7 +18,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED, CommandError, run
 
 app = App(
-    "Generate the documentation pages that are made from code: configuration, metrics and tools.",
+    "Generate the documentation pages that are made from code: configuration, metrics, tools and manual pages.",
     examples=[
         ("parley docs", "write the pages below docs/"),
         ("parley docs --check", "only list the pages that are out of date; exit with 1 if there are any"),
@@ -59,6 +59,7 @@ a key that ends with `?` may be missing, and `|` separates alternative types.
 def pages() -> dict[str, str]:
     """The text of every page, by its path below the repository's root."""
     from parley.broker.docs.pages import PAGES
+    from parley.tools.cli.manual import manual_pages
     from parley.tools.doctor.page import doctor_page
     from parley.tools.security_check.page import security_checks_page
 
@@ -70,6 +71,7 @@ def pages() -> dict[str, str]:
         CHECKS_PAGE: security_checks_page(),
         DOCTOR_PAGE: doctor_page(),
         OPENAPI_FILE: openapi_file(),
+        **manual_pages(),
     }
 
 
@@ -179,6 +181,7 @@ def docs(
             for _, line in zip(range(_DIFFERENCE_LINES), difference, strict=False):
                 print(line, file=sys.stderr)
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             print(f"wrote {name}")
     if check and stale:
