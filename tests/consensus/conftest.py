@@ -1,4 +1,7 @@
-"""Clients of one store: the embedded one, the one in memory and, marked ``system``, each of the real ones."""
+"""Clients of one store: the embedded one, the one in memory and, marked ``system``, each of the real ones.
+
+``make test`` has etcd of the real ones, and the conformance kit on all of them; ``make soak`` has the others.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from tests.support.stores.running import STORES, below
 
 Connect = Callable[[], Awaitable[Backend]]
 
-_REAL = [pytest.param(scheme, marks=pytest.mark.system) for scheme in STORES]
+_REAL = [
+    pytest.param(scheme, marks=[pytest.mark.system] if scheme == "etcd" else [pytest.mark.system, pytest.mark.soak])
+    for scheme in STORES
+]
 
 
 @pytest.fixture(scope="session")

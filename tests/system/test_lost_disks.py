@@ -75,7 +75,7 @@ def everything_is_there(cluster: ClusterOfProcesses, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [emptied, flipped, *(pytest.param(each, marks=pytest.mark.soak) for each in (None, cut, removed))]
+    "damage", [emptied, *(pytest.param(each, marks=pytest.mark.soak) for each in (None, cut, flipped, removed))]
 )
 def test_all_are_killed_and_a_damaged_one_starts_first(
     cluster: ClusterOfProcesses, damage: Callable[[BrokerProcess], None] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import subprocess
@@ -55,16 +56,17 @@ def longest_pause(trial: Trial) -> float:
 
 
 @pytest.fixture(scope="module")
-def stores() -> Iterator[dict[str, str]]:
-    """The addresses of a running server of each kind."""
+def store() -> Iterator[Callable[[str], str]]:
+    """The address of a server of a kind, which is started when it is first used."""
     with ExitStack() as running:
-        yield {name: running.enter_context(start()) for name, start in STORES.items()}
+        yield functools.cache(lambda kind: running.enter_context(STORES[kind]()))
 
 
+@pytest.mark.soak
 def test_a_cluster_goes_through_every_store(
-    stores: dict[str, str], tmp_path: Path, new_name: Callable[..., str]
+    store: Callable[[str], str], tmp_path: Path, new_name: Callable[..., str]
 ) -> None:
-    way = [stores["zookeeper"], stores["etcd"], stores["consul"], f"local://{tmp_path}/store", stores["zookeeper"]]
+    way = [store("zookeeper"), store("etcd"), store("consul"), f"local://{tmp_path}/store", store("zookeeper")]
     cluster = ClusterOfProcesses(tmp_path, overrides={**SETTINGS, "coordination.url": way[0]})
     with cluster.running(), watched(*cluster.brokers.values()):
         with losing_nothing(cluster, new_name(), client=IMPATIENT) as trial:
@@ -80,7 +82,7 @@ def test_a_cluster_goes_through_every_store(
 
 @pytest.mark.parametrize("away", ["frozen", pytest.param("stopped", marks=pytest.mark.soak)])
 def test_a_broker_that_was_away_follows(
-    stores: dict[str, str], tmp_path: Path, new_name: Callable[..., str], away: str
+    store: Callable[[str], str], tmp_path: Path, new_name: Callable[..., str], away: str
 ) -> None:
     cluster = ClusterOfProcesses(tmp_path, overrides=SETTINGS)
     with cluster.running(), watched(*cluster.brokers.values()):
@@ -94,7 +96,7 @@ def test_a_broker_that_was_away_follows(
                 broker.kill()
             trial.wait_for_acknowledged(60)
             others = ",".join(each.bootstrap_servers for each in cluster.brokers.values() if each is not broker)
-            url = f"{stores['etcd']}/{away}"
+            url = f"{store('etcd')}/{away}"
             moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", others)
             assert moved.returncode == 0, moved.stdout + moved.stderr
             trial.wait_for_acknowledged(60)

@@ -1,8 +1,9 @@
 """The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
 
 ``make test`` tries a quarter of the model's examples on the embedded stores and a tenth on servers, lists a quarter of
-the keys, and kills 25 candidates, on the embedded stores only. The third party's store passes the first check of each
-kind. ``make soak`` runs everything on every store.
+the keys, and kills 25 candidates, on the embedded stores only. ZooKeeper and Consul pass what takes long in ``make
+soak`` only, but for the model and what needs their servers; etcd and the embedded stores always do. The third party's
+store passes the first check of each kind. ``make soak`` runs everything on every store.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ _MODEL = "[model-agreement]"
 _PAGING = "[kv-paging]"
 _EMBEDDED = ("TestLocal", "TestMemory")
 _THIRD_PARTY = "TestPostgresql"
+_COSTLY = {
+    f"test_property[{name}]"
+    for name in (
+        "election-stale-leader-fenced",
+        "history-linearizable",
+        "kv-concurrent-increments",
+        "kv-paging",
+        "session-leaks-nothing",
+        "session-many",
+        "session-stopped-process",
+        "store-wall-clock",
+        "watch-many",
+        "watch-order",
+        "watch-slow-consumer",
+    )
+}
+"""Checks that take a second of CPU time or more, or ten of waiting, on a server."""
+_COSTLY_IN_SOAK = ("TestConsul", "TestZookeeper")
 _FIRST_OF_KIND = {
     f"test_property[{each.name}]" for each in {c.name.partition("-")[0]: c for c in reversed(all_checks())}.values()
 }
@@ -41,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.name.endswith(_KILLS) and store not in _EMBEDDED:
             item.add_marker(pytest.mark.soak)
         if store == _THIRD_PARTY and item.name not in _FIRST_OF_KIND:
+            item.add_marker(pytest.mark.soak)
+        if store in _COSTLY_IN_SOAK and item.name in _COSTLY:
             item.add_marker(pytest.mark.soak)
 
 

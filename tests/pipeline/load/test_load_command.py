@@ -16,7 +16,7 @@ from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, produce, rows
 from tests.support.java_archives import small_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 RECORDS = 5000
 PER_FILE = 250

@@ -14,7 +14,7 @@ from parley.tools.cli.json_shapes import SHAPES, differences
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
 from tests.pipeline.standalone_spark import SETTINGS, standalone_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
