@@ -30,6 +30,8 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from tests.support.stores.running import STORES, below
 
+pytestmark = pytest.mark.slow
+
 _names = count()
 SETTINGS = {"coordination.session.timeout.ms": "20000", "replica.lag.time.max.ms": "2000"}
 PATIENCE_S = 60
@@ -179,6 +181,7 @@ class Topic:
         return [value for value in self.acknowledged if value not in found]
 
 
+@pytest.mark.slow
 async def test_epochs_and_ids_go_on_above_all_that_the_brokers_have_seen(url: str, store: Backend) -> None:
     async with Cluster(SETTINGS, brokers=3, coordination_url=url) as cluster:
         given = [await producer_id(cluster, broker_id) for broker_id in (1, 2, 3)]
@@ -201,6 +204,7 @@ async def test_epochs_and_ids_go_on_above_all_that_the_brokers_have_seen(url: st
         assert min(again) >= max(given) // BLOCK * BLOCK + BLOCK, "above every block that was taken before"
 
 
+@pytest.mark.slow
 async def test_a_controller_that_missed_the_latest_terms_takes_an_epoch_above_them(url: str, store: Backend) -> None:
     """The first broker that starts was down since before the backup. It takes office, and learns of the terms later."""
     async with Cluster(SETTINGS, brokers=3, coordination_url=url) as cluster:
@@ -278,6 +282,7 @@ async def test_backups_of_every_age_are_restored_on_every_store(tmp_path: Path, 
             await restore_every_backup_of_a_day(store, below(server, "restored"), tmp_path, is_marked=False)
 
 
+@pytest.mark.slow
 async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backend, tmp_path: Path) -> None:
     """As when a snapshot is restored in Consul: all sessions are over, and each process joins again."""
     rng = Random(3)
@@ -300,6 +305,7 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
     assert [b"value-2" in records for records in strays] == [True] * 3, "the store does not know them: they are kept"
 
 
+@pytest.mark.slow
 async def test_a_replica_that_left_the_isr_after_the_backup_is_not_elected(
     url: str, store: Backend, tmp_path: Path
 ) -> None:

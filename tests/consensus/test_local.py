@@ -344,6 +344,7 @@ async def test_opening_and_closing_leaks_nothing(directory: Path) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 async def test_sessions_opened_and_closed_leave_nothing(directory: Path, backend: LocalBackend) -> None:
     for _ in range(1000):
         await (await backend.open_session(60_000)).close()

@@ -66,6 +66,7 @@ def test_status_tells_a_store_that_was_merely_opened_from_one_in_charge(parley: 
     assert "State:        in charge\n" in parley("coordination", "status", left).out
 
 
+@pytest.mark.slow
 def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert parley("topics", "--create", "--topic", "moved", *at).code == 0
@@ -112,6 +113,7 @@ async def _put(url: str, values: dict[str, bytes]) -> None:
             await KeyValue(backend).put(key, value)
 
 
+@pytest.mark.slow
 def test_a_dump_is_restored_and_a_cluster_goes_on_with_it(parley: Parley, tmp_path: Path) -> None:
     lost, other = f"local://{tmp_path}/coordination", f"local://{tmp_path}/restored"
     dumped = tmp_path / "store.json"
@@ -191,6 +193,7 @@ def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("GOOD_P99_S", "BAD_P99_S", "SLOW_NOTICE_S"):  # how quick the disk is says nothing of the command
         monkeypatch.setattr(f"parley.tools.coordination.store_fitness.{limit}", 60.0)

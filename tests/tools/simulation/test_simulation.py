@@ -45,6 +45,7 @@ def test_waiting_for_ever_is_an_error() -> None:
         run(SimulatedLoop(), asyncio.Event().wait())
 
 
+@pytest.mark.slow
 def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
     async def live(world: World) -> list[float]:
         machine = world.add_machine(1)
@@ -67,6 +68,7 @@ def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
     assert not world.failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the_store_was_restored(last: int) -> None:
     """A consumer that has seen them refuses metadata with lower ones (KIP-320). All processes were killed since, and
