@@ -25,7 +25,7 @@ from parley.tools.doctor.gathering_clients import GROUPS_MAX, Groups, hanging_tr
 from parley.tools.doctor.gathering_http import NoPage
 from parley.tools.doctor.gathering_metrics import metrics_at
 from parley.tools.doctor.gathering_moves import moves_of
-from parley.tools.doctor.gathering_store import store_of
+from parley.tools.doctor.gathering_store import STORE_S, store_of
 from parley.tools.doctor.steps import LIMIT_S, STEP_S, Steps, in_background
 from parley.tools.security_check.cluster_subjects import certificate_expiry
 
@@ -89,7 +89,7 @@ class Gathering:
         found = await self._with_clients(found)
         store = None
         if asked.store is not None:
-            store = await self._steps.step(Part.STORE, "coordination.url", store_of(asked.store, STEP_S), 2 * STEP_S)
+            store = await self._steps.step(Part.STORE, "coordination.url", store_of(asked.store, STORE_S), 2 * STORE_S)
         if asked.store is None and is_parley:
             self._steps.note(
                 Part.STORE, "name a broker's properties file with --config to examine it", has_failed=False

@@ -27,12 +27,11 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process
 from parley.tools.doctor.gathering_folders import damage_in, folder_at
 from parley.tools.doctor.gathering_processes import listening_on
-from parley.tools.doctor.gathering_store import store_of
+from parley.tools.doctor.gathering_store import STORE_S, store_of
 from parley.tools.doctor.steps import LIMIT_S, Steps, in_background
 
 T = TypeVar("T")
 
-STORE_S: Final = 20.0
 DISK_S: Final = 60.0
 
 

@@ -20,6 +20,8 @@ from parley.tools.coordination.status import status_of
 from parley.tools.doctor.facts import Store
 from parley.tools.doctor.gathering_http import NoPage, clock_ahead, fetched, unverified_tls
 
+STORE_S: Final = 20.0
+"""A store that is so slow, all requests together, counts as one that does not respond."""
 _READS: Final = 5
 _HTTP_PORTS: Final = {"etcd": 2379, "consul": 8500}
 """The stores whose servers show their time in HTTP, and their usual ports."""

@@ -166,21 +166,26 @@ def test_groups(cluster: Cluster, doctor: Doctor) -> None:
     assert "__consumer_offsets has 1 replica of 3" in texts(found, "internal-topic-few-replicas")
 
 
-def test_a_hanging_transaction(cluster: Cluster, doctor: Doctor) -> None:
-    create_with(cluster.bootstrap_servers, "hung", [2, 1, 3])
+def leave_open(servers: str, topic: str) -> None:
+    """Write a record of a transaction of which no coordinator knows."""
     batch = build([Record(0, 1000, None, b"lost", ())], producer_id=UNKNOWN_PRODUCER, producer_epoch=3,
                   base_sequence=0, transactional=True)  # fmt: skip
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
-    topics = [ProduceRequest.TopicProduceData(name="hung", partition_data=[data])]
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
 
     async def leave() -> None:
-        async with Client(cluster.bootstrap_servers) as client:
-            node = await client.leader("hung", 0)
+        async with Client(servers) as client:
+            node = await client.leader(topic, 0)
             request = ProduceRequest(transactional_id="none", acks=-1, timeout_ms=30_000, topic_data=topics)
             answer = await client.send(request, node=node, version=9)
             assert answer.responses[0].partition_responses[0].error_code == 0
 
     asyncio.run(leave())
+
+
+def test_a_hanging_transaction(cluster: Cluster, doctor: Doctor) -> None:
+    create_with(cluster.bootstrap_servers, "hung", [2, 1, 3])
+    leave_open(cluster.bootstrap_servers, "hung")
     (one,) = doctor("--bootstrap-server", cluster.bootstrap_servers)["hanging-transaction"]
     assert "a transaction hangs in hung-0" in one["text"]
     assert one["since"] is not None
