@@ -77,6 +77,7 @@ def test_names_come_from_the_cluster(broker: Broker, topic: str) -> None:
     assert _values("topics", *at, "--describe", "--topic", topic[:-1]).count(topic) == 1
     assert _values("topics", *at, "--describe", f"--topic={topic}") == [f"--topic={topic}"]
     assert _values("topics", *at, "--create", "--topic", topic[:-1]) == []  # a new name
+    assert topic in _values("tail", *at, "other", "")
     assert _values("topics", "--bootstrap-server", "127.0.0.1:1", "--describe", "--topic", "") == []
 
 

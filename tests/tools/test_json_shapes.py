@@ -39,11 +39,12 @@ ELSEWHERE = (
     "doctor",
 )
 """Commands whose output is checked by their own tests."""
-BY_LINE = ("consume", "dump-log")
+BY_LINE = ("consume", "dump-log", "tail")
 WORDS = {
     "topics --list": (),
     "topics --describe": ("--topic", "{topic}"),
     "consume": ("--topic", "{topic}", "--from-beginning", "--max-messages", "2"),
+    "tail": ("{topic}", "--no-follow"),
     "groups --list": (),
     "groups --describe": ("--group", "of-{topic}", "--group", "nobody"),
     "groups --reset-offsets": ("--group", "of-{topic}", "--topic", "{topic}", "--to-earliest", "--dry-run"),

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Command] = {
     "consume": Command(
         "consume", "print the records of a topic", "kafka-console-consumer, kafka-console-share-consumer"
     ),
+    "tail": Command("tail", "show the last records of topics, and each new one, for people to read", ""),
     "groups": Command("groups", "list, describe, reset and delete consumer groups", "kafka-consumer-groups"),
     "streams-groups": Command(
         "streams_groups", "list, describe, reset and delete streams groups", "kafka-streams-groups"

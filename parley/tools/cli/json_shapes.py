@@ -30,6 +30,14 @@ _PLAN: Final = {
     "partitions": [{**_PARTITION, "replicas": ["integer"], "log_dirs": ["string"]}],
 }
 
+_RECORD: Final = {
+    **_PARTITION,
+    "offset": "integer",
+    "timestamp": "integer",
+    "key": "string|number|boolean|null",
+    "value": "string|number|boolean|null",
+    "headers": [{"key": "string", "value": "string|number|boolean|null"}],
+}
 _DIAGNOSIS: Final = {
     "subject": "string",
     "exitCode": "integer",
@@ -70,17 +78,8 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
             }
         ],
     ),
-    "consume": (
-        "one object per line; key and value have the types of their deserializers, text by default",
-        {
-            **_PARTITION,
-            "offset": "integer",
-            "timestamp": "integer",
-            "key": "string|number|boolean|null",
-            "value": "string|number|boolean|null",
-            "headers": [{"key": "string", "value": "string|number|boolean|null"}],
-        },
-    ),
+    "consume": ("one object per line; key and value have the types of their deserializers, text by default", _RECORD),
+    "tail": ("one object per line", _RECORD),
     "groups --list": ("", [{"group": "string", "type": "string", "state": "string"}]),
     "groups --describe": (
         "members, offsets and state together; a group that does not exist has only a name and an error",

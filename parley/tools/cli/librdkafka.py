@@ -49,7 +49,7 @@ _GROUP_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --group GROUP`. Name "
     "the group with --group: otherwise `parley consume` makes up one. With --partition it needs none."
 )
-_TOPIC_RIGHT: Final = (
+TOPIC_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --topic TOPIC`."
 )
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
@@ -67,7 +67,7 @@ def reason_of(error: Any) -> str:
         case "GROUP_AUTHORIZATION_FAILED":
             return f"{text} The user lacks the right Read on the group. {_GROUP_RIGHT}"
         case "TOPIC_AUTHORIZATION_FAILED":
-            return f"{text} The user lacks the right Read on the topic. {_TOPIC_RIGHT}"
+            return f"{text} The user lacks the right Read on the topic. {TOPIC_RIGHT}"
         case "GROUP_ID_NOT_FOUND":  # Kafka's error for a share group
             return f"{text} The id belongs to a group of another type. {_OTHER_ID}"
     return text

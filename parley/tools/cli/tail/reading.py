@@ -1,0 +1,210 @@
+"""Find where to begin in each partition, then read with librdkafka, without a group.
+
+The last records of all partitions are collected until each partition has reached the end that it had at the start, and
+shown by time. From then on records are shown as they arrive. Partitions that are added later are read, too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.tools.cli.cluster_client import TopicPartition, check, on_cluster
+from parley.tools.cli.consume.formatting import Formatter, json_formatter
+from parley.tools.cli.consume.reading import MISSING
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.librdkafka import TOPIC_RIGHT, Connection, connect, reason_of, translated
+from parley.tools.cli.tail import EARLIEST
+from parley.tools.cli.tail.lines import line
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+_REFRESH_S: Final = 5.0
+"""How often new partitions are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to show: the topics, the number of records to begin with, or the time (ms, ``EARLIEST``) to begin at."""
+
+    topics: tuple[str, ...]
+    last: int
+    since: int | None
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where to begin in a partition, and the end that it had then."""
+
+    begin: int
+    end: int
+
+
+def show(wanted: Wanted, bootstrap: str, properties: Mapping[str, str], *, as_json: bool) -> None:
+    """Print the records until Ctrl-C, or, without ``follow``, until the ends. Raises ``CommandError``."""
+    from confluent_kafka import Consumer
+
+    spans = on_cluster(bootstrap, _for_requests(properties), lambda client: positions(client, wanted))
+    settings = {
+        "client.id": "parley-tail",
+        **translated(properties),
+        "bootstrap.servers": bootstrap,
+        "group.id": "parley-tail",  # librdkafka requires a name; without subscriptions and commits it is not used
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": "false",
+    }
+    consumer, connection = connect(Consumer, settings, verbose=False)
+    connection.reached = True
+    shown: Formatter = (
+        json_formatter({}) if as_json else lambda message: line(message, with_topic=len(wanted.topics) > 1)
+    )
+    try:
+        _Tail(consumer, connection, shown, spans).run(wanted)
+    finally:
+        consumer.close()
+
+
+def _for_requests(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that the requests for offsets use; librdkafka's client warns about the others."""
+    from parley.protocol.security.client_security import is_security_key
+
+    return {name: value for name, value in properties.items() if is_security_key(name)}
+
+
+async def positions(client: Client, wanted: Wanted) -> dict[TopicPartition, Span]:
+    """Look up where to begin in each partition. Raises ``CommandError`` for a topic that cannot be read."""
+    from parley.tools.cli.topic_offsets import LATEST, list_offsets
+
+    partitions = await _partitions(client, wanted.topics)
+
+    async def offsets(timestamp: int) -> dict[TopicPartition, int]:
+        found = await list_offsets(client, partitions, timestamp)
+        for (topic, index), one in found.items():
+            check(one.error, doing=f"Partition {index} of the topic '{topic}'")
+        return {place: one.offset for place, one in found.items()}
+
+    ends, starts = await offsets(LATEST), await offsets(EARLIEST)
+    if wanted.since is None:
+        return {one: Span(max(starts[one], ends[one] - wanted.last), ends[one]) for one in partitions}
+    if wanted.since == EARLIEST:
+        return {one: Span(starts[one], ends[one]) for one in partitions}
+    since = await offsets(wanted.since)  # -1: all records are older than the time
+    return {one: Span(ends[one] if since[one] < 0 else since[one], ends[one]) for one in partitions}
+
+
+async def _partitions(client: Client, topics: Sequence[str]) -> list[TopicPartition]:
+    from parley.protocol.errors import ErrorCode
+
+    found = []
+    for topic in (await client.metadata(topics)).topics:
+        name = topic.name or ""
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise CommandError(MISSING.format(topic=name))
+        if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise CommandError(f"The user lacks the right Describe or Read on the topic '{name}'. {TOPIC_RIGHT}")
+        check(topic.error_code, doing=f"The topic '{name}' cannot be read")
+        found += [(name, one.partition_index) for one in topic.partitions]
+    return found
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Reads partitions that it assigns itself."""
+
+    consumer: Any
+    connection: Connection
+    shown: Formatter
+    spans: dict[TopicPartition, Span]
+    ahead: set[TopicPartition] = field(default_factory=set)
+    """The partitions that have not reached the end that they had at the start."""
+
+    def run(self, wanted: Wanted) -> None:
+        from confluent_kafka import TopicPartition as Position
+
+        self.ahead = {one for one, span in self.spans.items() if span.begin < span.end}
+        self.consumer.assign([Position(*one, span.begin) for one, span in self.spans.items()])
+        if wanted.since is None:
+            self._show_last(wanted.last)
+        else:
+            self._show_while(lambda: bool(self.ahead))
+        if wanted.follow:
+            self._follow(wanted.topics)
+
+    def _show_last(self, count: int) -> None:
+        """Print the newest ``count`` records of all partitions together, sorted by time."""
+        newest: list[tuple[int, TopicPartition, int, Any]] = []
+        later: list[Any] = []
+        while self.ahead:
+            message = self._next(1.0)
+            if message is None:
+                continue
+            place = (message.topic(), message.partition())
+            if message.offset() >= self.spans[place].end:  # it has arrived meanwhile
+                later.append(message)
+            else:
+                entry = (message.timestamp()[1], place, message.offset(), message)
+                (heapq.heappush if len(newest) < count else heapq.heappushpop)(newest, entry)
+        self._print([entry[-1] for entry in sorted(newest, key=lambda entry: entry[:3])])
+        self._print(later)
+
+    def _show_while(self, goes_on: Callable[[], bool]) -> None:
+        while goes_on():
+            if (message := self._next(1.0)) is not None:
+                self._print([message])
+
+    def _follow(self, topics: Sequence[str]) -> None:
+        refresh = time.monotonic() + _REFRESH_S
+
+        def until_refresh() -> bool:
+            return time.monotonic() < refresh
+
+        while True:
+            self._show_while(until_refresh)
+            self._add_new_partitions(topics)
+            refresh = time.monotonic() + _REFRESH_S
+
+    def _add_new_partitions(self, topics: Sequence[str]) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, KafkaException
+        from confluent_kafka import TopicPartition as Position
+
+        new = []
+        for topic in topics:
+            try:
+                metadata = self.consumer.list_topics(topic, timeout=1.0)
+            except KafkaException:  # no broker responds; the client warns, and reconnects
+                return
+            new += [(topic, index) for index in metadata.topics[topic].partitions if (topic, index) not in self.spans]
+        if new:
+            self.spans.update(dict.fromkeys(new, Span(0, 0)))
+            self.consumer.incremental_assign([Position(*one, OFFSET_BEGINNING) for one in new])
+
+    def _next(self, timeout_s: float) -> Any:
+        """Get the next record, or None. Notes the partitions that have reached their ends."""
+        message = self.consumer.poll(timeout_s)
+        if message is None:
+            return None
+        place = (message.topic(), message.partition())
+        error = message.error()
+        if error is None:
+            self.connection.on_response()
+            if message.offset() >= self.spans[place].end - 1:
+                self.ahead.discard(place)
+            return message
+        if error.name() == "_PARTITION_EOF":
+            self.ahead.discard(place)
+        elif not error.retriable():
+            raise CommandError(reason_of(error))
+        return None
+
+    def _print(self, messages: Sequence[Any]) -> None:
+        for message in messages:
+            sys.stdout.buffer.write(self.shown(message))
+        sys.stdout.buffer.flush()
