@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from parley.protocol.client import Client
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.invocation import CommandError
-from parley.tools.doctor.facts import Cluster, Machine
+from parley.tools.doctor.facts import Cluster, Machine, Missing, Part
 from parley.tools.doctor.findings import Diagnosis, diagnose, plural
 from parley.tools.doctor.gathering_cluster import Gathering, Request, refused_certificates
 from parley.tools.doctor.gathering_machine import machine_of
@@ -45,8 +46,12 @@ def diagnosed(found: Cluster) -> Diagnosis:
         f"Cluster {found.cluster_id} ({kind}): {plural(len(found.running), 'broker')}, {plural(topics, 'topic')}, "
         f"{plural(len(found.partitions), 'partition')}"
     )
-    checks = CHECKS if found.is_parley else [each for each in CHECKS if not each.of_parley]
-    return diagnose(checks, found, subject)
+    if found.is_parley:
+        return diagnose(CHECKS, found, subject)
+    left_out = ", ".join(each.name for each in CHECKS if each.of_parley and each.in_cluster)
+    of_parley = Missing(Part.BROKERS, f"checks that only Parley's brokers allow: {left_out}", has_failed=False)
+    checks = [each for each in CHECKS if not each.of_parley]
+    return diagnose(checks, replace(found, missing=(*found.missing, of_parley)), subject)
 
 
 def examine_file(path: Path, progress: Callable[[str], None], limit_s: float) -> Diagnosis:
