@@ -11,7 +11,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench dist docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -95,6 +95,9 @@ lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+console:  ## build the page of the console anew (needs Node)
+	cd console && npm ci && npm run build
 
 bench: peers  ## cost beside Apache Kafka, with the same client in the same run
 	$(BIN)/python -m bench

@@ -54,6 +54,7 @@ TYPED_ELSEWHERE = {
     "pip install": "test_installing.py",
     "parley acls": "../tools/test_acls.py",
     "parley configs": "../tools/test_scram_users.py",
+    "parley console": "../tools/console/test_in_a_browser.py",
     "parley delegation-tokens": "../tools/test_delegation_tokens.py",
     "parley registry": "../pipeline/registry/test_topic.py",
     "parley connect": "../pipeline/connect/test_page.py",

@@ -38,6 +38,7 @@ PROGRAMS: Final = {
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
     "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
+    "chromium": "chromium",
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "/usr/lib/postgresql/*/bin/postgres": "postgresql",

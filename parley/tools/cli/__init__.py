@@ -60,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "features": Command("features", "show and change the levels of the cluster's features", "kafka-features"),
     "log-dirs": Command("log_dirs", "show the brokers' log directories and the partitions in them", "kafka-log-dirs"),
     "metadata": Command("metadata", "show the controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
+    "console": Command("console", "show a cluster in a browser, and change it", ""),
     "coordination": Command("coordination", "check, show, back up and migrate the coordination store", ""),
     "dump-log": Command("dump_log", "print and check segment, index and checkpoint files", "kafka-dump-log"),
     "log-repair": Command("log_repair", "show the committed records that replicas had to remove", ""),

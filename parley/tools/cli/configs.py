@@ -152,6 +152,14 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 async def change(client: Client, entity: Entity, set_: dict[str, str], removed: Sequence[str]) -> None:
+    """Set and remove settings as ``apply``, and print that, with the cluster's warnings."""
+    await apply(client, entity, set_, removed)
+    print(f"Completed updating {_target(entity)}.")
+    for warning in await warnings_about(client, entity, list(set_)):
+        print(f"Warning: {warning}", file=sys.stderr)
+
+
+async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed: Sequence[str]) -> None:
     """Set and remove settings of one entity, all or none. Raises ``CommandError`` if the cluster refuses."""
     from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
@@ -167,9 +175,6 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
     answer = await client.send(Request(resources=[resource]), node=node)
     for result in answer.responses:
         check(result.error_code, result.error_message, doing=f"The settings of {entity} were not changed")
-    print(f"Completed updating {_target(entity)}.")
-    for warning in await warnings_about(client, entity, list(set_)):
-        print(f"Warning: {warning}", file=sys.stderr)
 
 
 async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
@@ -235,7 +240,9 @@ def _name(topic: Any) -> str:
     return topic.name or ""
 
 
-async def describe(client: Client, entity: Entity, *, all_settings: bool) -> list[Any]:
+async def describe(
+    client: Client, entity: Entity, *, all_settings: bool, with_documentation: bool = False
+) -> list[Any]:
     """Describe one entity: its own settings, or all. Raises ``CommandError`` if it does not exist."""
     from parley.protocol.errors import ErrorCode
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
@@ -244,7 +251,9 @@ async def describe(client: Client, entity: Entity, *, all_settings: bool) -> lis
     resource = Request.DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name or "", configuration_keys=None
     )
-    answer = await client.send(Request(resources=[resource], include_synonyms=True), node=entity.node)
+    answer = await client.send(
+        Request(resources=[resource], include_synonyms=True, include_documentation=with_documentation), node=entity.node
+    )
     (result,) = answer.results
     if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise CommandError(
@@ -265,7 +274,7 @@ def heading(entity: Entity, *, all_settings: bool) -> str:
 
 def line(config: Any) -> str:
     """Format a setting as kafka-configs does: its value, and all sources of its value by precedence."""
-    synonyms = ", ".join(f"{_source(one.source)}:{one.name}={_value(one)}" for one in config.synonyms)
+    synonyms = ", ".join(f"{source_name(one.source)}:{one.name}={_value(one)}" for one in config.synonyms)
     sensitive = "true" if config.is_sensitive else "false"
     return f"  {config.name}={_value(config)} sensitive={sensitive} synonyms={{{synonyms}}}"
 
@@ -274,7 +283,8 @@ def _value(config: Any) -> str:
     return "null" if config.value is None else str(config.value)
 
 
-def _source(number: int) -> str:
+def source_name(number: int) -> str:
+    """Kafka's name of the source of a value."""
     return _SOURCES.get(number, "UNKNOWN")
 
 
@@ -289,8 +299,8 @@ def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
                 "value": one.value,
                 "readOnly": one.read_only,
                 "sensitive": one.is_sensitive,
-                "source": _source(one.config_source),
-                "synonyms": [{"name": s.name, "value": s.value, "source": _source(s.source)} for s in one.synonyms],
+                "source": source_name(one.config_source),
+                "synonyms": [{"name": s.name, "value": s.value, "source": source_name(s.source)} for s in one.synonyms],
             }
             for one in configs
         ],

@@ -52,7 +52,7 @@ def describe(
     bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None, output_format: OutputFormat = None
 ) -> None:
     """Show the features."""
-    rows = on_cluster(bootstrap_server, command_config, _described)
+    rows = on_cluster(bootstrap_server, command_config, described)
     if output_format:
         print_data(rows, output_format)
         return
@@ -63,7 +63,8 @@ def describe(
         )
 
 
-async def _described(client: Client) -> list[dict[str, Any]]:
+async def described(client: Client) -> list[dict[str, Any]]:
+    """The features as JSON data: their supported and their finalized levels."""
     from parley.protocol.messages.api_versions import ApiVersionsRequest
 
     request = ApiVersionsRequest(client_software_name="parley-cli", client_software_version="1")

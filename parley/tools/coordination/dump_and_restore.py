@@ -55,7 +55,7 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
         elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
         raise NotDumped(f"the store is {record.state.value}, its content is out of date{elsewhere}")
     entries = {
-        key: _readable(unwrap(Entry(key, value, Revision(None))).value)
+        key: readable(unwrap(Entry(key, value, Revision(None))).value)
         for key, value in (await content(backend)).items()
     }
     return {
@@ -64,11 +64,12 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
         "term": record.term,
         "past": list(record.past),
         "begun": record.begun,
-        "entries": entries if show_secrets else {key: _masked(key, value) for key, value in entries.items()},
+        "entries": entries if show_secrets else {key: masked(key, value) for key, value in entries.items()},
     }
 
 
-def _readable(value: bytes) -> Any:
+def readable(value: bytes) -> Any:
+    """The JSON that a value is, or an object with its base64."""
     try:
         return json.loads(value)
     except ValueError:
@@ -81,7 +82,8 @@ def _stored(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _masked(key: str, value: Any) -> Any:
+def masked(key: str, value: Any) -> Any:
+    """A value without its secrets."""
     if key.startswith((DATA + SCRAM, DATA + SECRETS)):
         return dict.fromkeys(value, MASK) if isinstance(value, dict) else {_RAW: MASK}
     if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):

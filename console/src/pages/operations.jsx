@@ -1,0 +1,77 @@
+import { useState } from "preact/hooks";
+import { part, query, useData } from "../api.js";
+import { bytes, count, duration } from "../format.js";
+import { Badge, Loading, Pages, Problem, Search, Table, Title, useSettled } from "../parts.jsx";
+import { Settings } from "./settings.jsx";
+
+export function Work() {
+  const work = useData("work", 2000);
+  const data = work.data;
+  return (
+    <>
+      <Title>Work in progress</Title>
+      <Loading of={work} />
+      {work.error && data && <Problem error={work.error} />}
+      {data && <>
+        <h2>Replicas on the move</h2>
+        <Table label="Replicas on the move" head={["Partition", "Joins", "Leaves", { number: "Done" }, "Progress"]} empty="No partition is being moved.">
+          {data.items.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.adding.join(", ") || "–"}</td><td>{one.removing.join(", ") || "–"}</td><td class="number">{bytes(one.done)} of {bytes(one.size)}</td><td><progress max={Math.max(one.size, 1)} value={one.done} aria-label={`${one.topic}-${one.partition}`} /></td></tr>)}
+        </Table>
+        <Pages data={data} onPage={() => {}} />
+        <h2>Between log directories</h2>
+        <Table label="Between log directories" head={["Partition", "Broker", "To", { number: "Done" }, { number: "Records left" }]} empty="No log moves to another directory.">
+          {data.directories.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.broker}</td><td class="mono">{one.to}</td><td class="number">{bytes(one.done)}</td><td class="number">{count(one.lag)}</td></tr>)}
+        </Table>
+      </>}
+    </>
+  );
+}
+
+export function Transactions() {
+  const [search, setSearch] = useState("");
+  const [open, setOpen] = useState(true);
+  const [page, setPage] = useState(0);
+  const found = useData(`transactions${query({ search: useSettled(search), open: open && 1, page })}`, 4000);
+  return (
+    <>
+      <Title>Transactions</Title>
+      <div class="tools"><Search label="Search transactional ids" value={search} onInput={(text) => { setSearch(text); setPage(0); }} /><label><input type="checkbox" checked={open} onChange={() => setOpen(!open)} /> only open ones</label></div>
+      <Loading of={found} />
+      {found.data && <Table label="Transactions" head={["Transactional id", "State", { number: "Producer" }, { number: "Coordinator" }, "Open for", "Partitions"]} empty={open ? "No transaction is open." : "There are none."}>
+        {found.data.items.map((one) => <tr><td>{one.id}</td><td><Badge kind={one.late ? "bad" : one.state === "Ongoing" ? "warning" : ""}>{one.late ? `${one.state}: hanging` : one.state}</Badge></td><td class="number">{one.producerId}</td><td class="number">{one.coordinator}</td><td>{duration(one.ageMs)}</td><td>{(one.partitions || []).slice(0, 10).map((each) => <div>{each.topic}-{each.partition}</div>)}</td></tr>)}
+      </Table>}
+      {found.data?.items.some((one) => one.late) && <p>A hanging transaction keeps read-committed consumers waiting. To end it: <span class="mono">parley transactions force-terminate --transactional-id ID</span></p>}
+      <Pages data={found.data} onPage={setPage} />
+    </>
+  );
+}
+
+export function Features() {
+  const found = useData("features");
+  return (
+    <>
+      <Title>Features</Title>
+      <Loading of={found} />
+      {found.data && <Table label="Features" head={["Feature", { number: "Level" }, { number: "Least supported" }, { number: "Most supported" }]}>
+        {found.data.features.map((one) => <tr><td class="mono">{one.feature}</td><td class="number">{one.level}</td><td class="number">{one.supportedMin}</td><td class="number">{one.supportedMax}</td></tr>)}
+      </Table>}
+    </>
+  );
+}
+
+export function Disks() {
+  const found = useData("log-dirs", 10000);
+  return (
+    <>
+      <Title>Log directories</Title>
+      <Loading of={found} />
+      {found.data && <Table label="Log directories" head={["Broker", "Directory", { number: "Partitions" }, { number: "Used" }, { number: "Free" }, "Volume", "Largest"]}>
+        {found.data.items.map((one) => <tr><td>{one.broker}</td><td class="mono">{one.path} {one.error ? <Badge kind="bad">offline</Badge> : null}</td><td class="number">{count(one.partitions)}</td><td class="number">{bytes(one.used)}</td><td class="number">{bytes(one.free)}</td><td>{one.size ? <meter min="0" max={one.size} low={one.size * 0.8} high={one.size * 0.9} optimum="0" value={one.size - one.free} aria-label={`Volume of ${one.path} on broker ${one.broker}`} /> : "–"}</td><td>{one.largest.slice(0, 3).map((each) => <div><a href={`#/topic/${part(each.topic)}`}>{each.topic}</a>-{each.partition} <span class="quiet">{bytes(each.bytes)}</span></div>)}</td></tr>)}
+      </Table>}
+    </>
+  );
+}
+
+export function Broker({ name }) {
+  return <><Title>Broker {name}</Title><Settings kind="broker" name={name} /></>;
+}

@@ -1,0 +1,181 @@
+"""Users, ACLs and quotas, and the question "why may X do Y?"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from parley.broker.security.acls.bindings import (
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+    check_binding,
+)
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.tools.cli import acls, client_quotas, scram_users
+from parley.tools.console.answers import ApiRequest, matching, page, text_of
+from parley.tools.console.cluster_view import ClusterView
+
+_IMPLIED = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+"""The operations that imply another one."""
+
+
+async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """The users with SCRAM credentials."""
+    found = [
+        {"user": user, "mechanisms": sorted(mechanisms)}
+        for user, mechanisms in (await scram_users.describe(view.client, None)).items()
+    ]
+    return page(request, matching(request, found, lambda one: str(one["user"])), lambda one: one)
+
+
+async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Set the password of a user: user, mechanism, password; or remove it with ``remove``."""
+    body = await request.object()
+    user, mechanism = text_of(body, "user"), text_of(body, "mechanism", "SCRAM-SHA-512")
+    if mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        raise HTTPException(400, "mechanism must be SCRAM-SHA-256 or SCRAM-SHA-512")
+    is_removal = body.get("remove") is True
+    added = {} if is_removal else {mechanism: f"password={text_of(body, 'password')}"}
+    wanted = scram_users.alterations(user, added, [mechanism] if is_removal else [])
+    await scram_users.alter(view.client, wanted)
+    return {"user": user}
+
+
+async def list_acls(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """A page of the ACLs. Query: search."""
+    found = matching(request, await acls.select(view.client, AclFilter()), str)
+    return page(request, sorted(found, key=str), _acl_data)
+
+
+def _acl_data(one: AclBinding) -> dict[str, Any]:
+    return {
+        "resourceType": one.pattern.type.name,
+        "patternType": one.pattern.pattern_type.name,
+        "name": one.pattern.name,
+        "principal": one.principal,
+        "host": one.host,
+        "operation": one.operation.name,
+        "permission": one.permission.name,
+    }
+
+
+async def add_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Add an ACL."""
+    binding = _binding(await request.object())
+    check_binding(binding)
+    await acls.create(view.client, [binding])
+    return _acl_data(binding)
+
+
+async def remove_acl(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Remove an ACL."""
+    one = _binding(await request.object())
+    exact = AclFilter(
+        one.pattern.type, one.pattern.pattern_type, one.pattern.name, one.principal, one.host, one.operation,
+        one.permission,
+    )  # fmt: skip
+    await acls.delete(view.client, [exact])
+    return _acl_data(one)
+
+
+def _binding(body: dict[str, Any]) -> AclBinding:
+    try:
+        return AclBinding(
+            ResourcePattern(
+                ResourceType[text_of(body, "resourceType")],
+                PatternType[text_of(body, "patternType", "LITERAL")],
+                text_of(body, "name"),
+            ),
+            text_of(body, "principal"),
+            text_of(body, "host", "*"),
+            Operation[text_of(body, "operation")],
+            PermissionType[text_of(body, "permission", "ALLOW")],
+        )
+    except KeyError as error:
+        raise HTTPException(400, f"{error} is not known") from None
+
+
+async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Which ACLs decide an operation. Query: principal, operation, resourceType, name."""
+    query = request.query_params
+    try:
+        operation, kind = Operation[query.get("operation", "")], ResourceType[query.get("resourceType", "")]
+    except KeyError as error:
+        raise HTTPException(400, f"{error} is not known") from None
+    principal, name = query.get("principal", ""), query.get("name", "")
+    found = await acls.select(view.client, AclFilter(kind, PatternType.MATCH, name))
+    decided = decide([one for one in found if one.principal in (principal, "User:*")], operation)
+    verb = "may" if decided[0] else "may not"
+    return {
+        "allowed": decided[0],
+        "sentence": f"{principal} {verb} {operation.name} {kind.name} {name}: {decided[1]}",
+        "acls": [_acl_data(one) for one in decided[2]],
+    }
+
+
+def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str, list[AclBinding]]:
+    """Decide as Kafka's authorizer: a denial wins, then an allowance, then the refusal by default.
+
+    Returns the decision, the reason, and the ACLs behind it. Super users and hosts are the broker's to judge.
+    """
+    denied = [
+        one for one in applying if one.permission is PermissionType.DENY and one.operation in (operation, Operation.ALL)
+    ]
+    if denied:
+        return False, "it is denied, and a denial wins over everything that is allowed.", denied
+    sufficient = {operation, Operation.ALL, *_IMPLIED.get(operation, ())}
+    allowed = [one for one in applying if one.permission is PermissionType.ALLOW and one.operation in sufficient]
+    if allowed:
+        implied = all(one.operation not in (operation, Operation.ALL) for one in allowed)
+        reason = f"{allowed[0].operation.name} implies it." if implied else "it is allowed."
+        if all(one.host != WILDCARD for one in allowed):
+            reason = f"{reason[:-1]}, from some hosts only."
+        return True, reason, allowed
+    return (
+        False,
+        "no ACL allows it. Only a super user may (super.users), or everybody if there are no ACLs of "
+        "the resource and allow.everyone.if.no.acl.found is set.",
+        [],
+    )
+
+
+async def quotas(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """The quotas of users, client ids and addresses."""
+    entities: list[tuple[Any, Mapping[str, float]]] = []
+    for kinds in (("user",), ("client-id",), ("user", "client-id"), ("ip",)):
+        for wanted in _kinds_with_defaults(kinds):
+            entities += (await client_quotas.describe(view.client, wanted)).items()
+    items = [
+        {"entity": [{"type": kind, "name": name} for kind, name in parts], "quotas": dict(values)}
+        for parts, values in dict(entities).items()
+    ]
+    return page(request, matching(request, items, str), lambda one: one)
+
+
+def _kinds_with_defaults(kinds: tuple[str, ...]) -> list[tuple[tuple[str, str | None], ...]]:
+    return [tuple((kind, None) for kind in kinds)]
+
+
+async def set_quota(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Set or remove (null) quotas of an entity: entity is a list of {type, name}; name "" is the default."""
+    body = await request.object()
+    entity, wanted = body.get("entity"), body.get("quotas")
+    if not isinstance(entity, list) or not isinstance(wanted, dict) or not entity:
+        raise HTTPException(400, "entity must be a list of {type, name}, and quotas an object of numbers")
+    parts = tuple((text_of(one, "type"), text_of(one, "name")) for one in entity if isinstance(one, dict))
+    if not all(
+        each is None or (isinstance(each, int | float) and not isinstance(each, bool)) for each in wanted.values()
+    ):
+        raise HTTPException(400, "a quota is a number, or null to remove it")
+    await client_quotas.alter(view.client, parts, wanted)
+    return {"entity": entity}

@@ -1,0 +1,107 @@
+"""Requests and answers of the console's API: parameters, pages, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from parley.consensus.errors import CoordinationError
+from parley.pipeline.service.requests import BodyRequest
+from parley.protocol.client import NotAuthenticated
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.tools.cli.invocation import CommandError
+
+T = TypeVar("T")
+PAGE_MAX: Final = 200
+_PAGE: Final = 50
+
+
+class ApiRequest(BodyRequest):
+    """A request whose body is at most a mebibyte of JSON."""
+
+    bytes_max = 1024 * 1024
+
+    async def object(self) -> dict[str, Any]:
+        """The body, which must be an object. Raises HTTPException (400)."""
+        found = await self.json()
+        if not isinstance(found, dict):
+            raise HTTPException(400, "The body of the request must be a JSON object")
+        return found
+
+
+def number(request: Request, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
+    """An integer of the query, within its range. Raises HTTPException (400)."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        return min(max(int(text), least), most)
+    except ValueError:
+        raise HTTPException(400, f"{name} must be a number, not {text!r}") from None
+
+
+def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
+    """A string of a body. Raises HTTPException (400) if it is missing."""
+    found = body.get(name, default)
+    if not isinstance(found, str):
+        raise HTTPException(400, f"{name} must be a text")
+    return found
+
+
+def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> int:
+    """An integer of a body. Raises HTTPException (400) if it is missing."""
+    found = body.get(name, default)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise HTTPException(400, f"{name} must be a whole number")
+    return found
+
+
+def page(request: Request, items: Sequence[T], render: Callable[[T], Any]) -> dict[str, Any]:
+    """The page of a list that the query asks for."""
+    size = number(request, "size", _PAGE, 1, PAGE_MAX)
+    last = max((len(items) - 1) // size, 0)
+    at = number(request, "page", 0, 0, last)
+    return {
+        "total": len(items),
+        "page": at,
+        "pages": last + 1,
+        "items": [render(one) for one in items[at * size : (at + 1) * size]],
+    }
+
+
+def matching(request: Request, items: Iterable[T], name: Callable[[T], str]) -> list[T]:
+    """The items whose name contains the query's ``search``, in any case."""
+    wanted = request.query_params.get("search", "").lower()
+    return [one for one in items if wanted in name(one).lower()] if wanted else list(items)
+
+
+def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The status and the body of an answer to a request that failed."""
+    match error:
+        case HTTPException():
+            return error.status_code, {"error": error.detail}
+        case NotAuthenticated():
+            return 401, {"error": "The cluster refused the login.", "code": error.code.name}
+        case KafkaError():
+            return _status_of(error.code.name, error.code), {"error": error.message, "code": error.code.name}
+        case CommandError():
+            text = str(error)
+            code = text.rpartition("(")[2].removesuffix(")").removesuffix(").")
+            return (403 if "AUTHORIZATION_FAILED" in text else 400), {"error": text, "code": code}
+        case CoordinationError() | TimeoutError():
+            return 503, {"error": f"The coordination store does not respond: {error or type(error).__name__}"}
+        case ValueError():
+            return 400, {"error": str(error)}
+        case _:
+            raise error
+
+
+def _status_of(name: str, code: ErrorCode) -> int:
+    if "AUTHORIZATION_FAILED" in name:
+        return 403
+    if code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT):
+        return 503
+    return 404 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else 409

@@ -1,0 +1,144 @@
+"""What the console knows of a cluster on behalf of one user: a client, and what was read a moment ago.
+
+Several pages ask for the same things at the same time. Each is read once and kept for a moment: for ``FRESH_S``, or for
+ten times the time that reading took, so that a very large cluster is not read all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
+from parley.protocol.messages.metadata import MetadataResponse
+from parley.tools.cli import log_dirs
+from parley.tools.cli.cluster import describe as describe_cluster
+from parley.tools.cli.groups.listing import ListedGroup, list_groups
+from parley.tools.cli.reassign.requests import ongoing
+from parley.tools.cli.reassign.throttles import Ongoing
+from parley.tools.cli.topic_offsets import LATEST, list_offsets_of
+from parley.tools.console.history import History
+from parley.tools.console.settings import ConsoleSettings
+
+T = TypeVar("T")
+FRESH_S: Final = 2.0
+_TIMES_ITS_COST: Final = 10
+_TIMEOUT_S: Final = 15.0
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: Any = None
+    until: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ClusterView:
+    """A cluster as one user sees it. ``close`` ends its connections."""
+
+    def __init__(self, settings: ConsoleSettings, user: str = "", password: str = "") -> None:
+        """Raises ValueError if the settings of security are wrong."""
+        self.user = user
+        self._settings = settings
+        self._security = settings.security(user, password)
+        self.client = self.new_client()
+        self.history = History()
+        self.down_since: dict[int, int] = {}
+        """When this console first missed a broker that holds replicas, in ms since 1970."""
+        self._kept: dict[str, _Kept] = {}
+
+    def new_client(self) -> Client:
+        """A client with the rights of the user, for requests that wait at a broker."""
+        return Client(self._settings.bootstrap, client_id="parley-console", security=self._security, timeout=_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+    async def metadata(self) -> MetadataResponse:
+        """The brokers, topics and partitions."""
+        return await self.kept("metadata", self.client.metadata)
+
+    async def cluster(self) -> Any:
+        """The brokers with their racks, also those that are registered and do not run, if the cluster tells."""
+
+        async def read() -> Any:
+            try:
+                return await describe_cluster(self.client, fenced=True)
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                    raise
+                return await describe_cluster(self.client, fenced=False)
+
+        return await self.kept("cluster", read)
+
+    async def end_offsets(self) -> dict[TopicPartition, int]:
+        """The end of every partition that has a leader."""
+
+        async def read() -> dict[TopicPartition, int]:
+            led: dict[int, list[TopicPartition]] = {}
+            for topic in (await self.metadata()).topics:
+                for one in topic.partitions:
+                    if one.leader_id >= 0:
+                        led.setdefault(one.leader_id, []).append((topic.name or "", one.partition_index))
+            found = await list_offsets_of(self.client, led, LATEST)
+            return {where: one.offset for where, one in found.items() if not one.error}
+
+        return await self.kept("ends", read)
+
+    async def groups(self) -> list[ListedGroup]:
+        """All groups, sorted by name."""
+        return await self.kept("groups", lambda: list_groups(self.client))
+
+    async def reassignments(self) -> dict[TopicPartition, Ongoing]:
+        """The moves of partitions in progress; none if the user may not know."""
+
+        async def read() -> dict[TopicPartition, Ongoing]:
+            return await ongoing(self.client)
+
+        return await self.kept("reassignments", read)
+
+    async def directories(self) -> dict[int, Sequence[Any]]:
+        """The log directories of each running broker."""
+
+        async def read() -> dict[int, Sequence[Any]]:
+            _, found = await log_dirs.directories(self.client, [], [])
+            return dict(found)
+
+        return await self.kept("directories", read)
+
+    async def store_move(self) -> Any | None:
+        """The state of the latest move to another coordination store; None if the cluster is not Parley."""
+
+        async def read() -> Any | None:
+            try:
+                return await self.client.send(MigrateCoordinationRequest(action=STATUS))
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                    raise
+                return None
+
+        return await self.kept("store_move", read)
+
+    async def kept(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
+        """What ``read`` returned a moment ago, or returns now."""
+        kept = self._kept.setdefault(name, _Kept())
+        async with kept.lock:
+            begun = SYSTEM_CLOCK.monotonic()
+            if begun >= kept.until:
+                kept.value = await read()
+                now = SYSTEM_CLOCK.monotonic()
+                kept.until = now + max(FRESH_S, _TIMES_ITS_COST * (now - begun))
+            return cast("T", kept.value)
+
+    def forget(self) -> None:
+        """Read everything again when it is needed next, after a change."""
+        for kept in self._kept.values():
+            kept.until = 0.0

@@ -1,0 +1,53 @@
+"""Settings of topics, brokers and groups, each with its default and its documentation."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from parley.tools.cli import configs
+from parley.tools.console.answers import ApiRequest
+from parley.tools.console.cluster_view import ClusterView
+
+KINDS: Final = ("topic", "broker", "group")
+_DEFAULT: Final = 5
+
+
+async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """All settings of a topic, a broker or a group."""
+    found = await configs.describe(view.client, _entity(request), all_settings=True, with_documentation=True)
+    return {
+        "settings": [
+            {
+                "name": one.name,
+                "value": None if one.is_sensitive else one.value,
+                "sensitive": one.is_sensitive,
+                "readOnly": one.read_only,
+                "own": one.config_source in (1, 2),
+                "default": next((each.value for each in one.synonyms if each.source == _DEFAULT), None),
+                "source": configs.source_name(one.config_source),
+                "documentation": one.documentation or "",
+            }
+            for one in found
+        ]
+    }
+
+
+async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Set and remove settings: ``set`` is an object of texts, ``remove`` a list of names."""
+    body = await request.object()
+    wanted, removed = body.get("set", {}), body.get("remove", [])
+    if not isinstance(wanted, dict) or not all(isinstance(each, str) for each in [*wanted.values(), *removed]):
+        raise HTTPException(400, "set must be an object of texts, and remove a list of names")
+    entity = _entity(request)
+    await configs.apply(view.client, entity, wanted, removed)
+    view.forget()
+    return {"warnings": await configs.warnings_about(view.client, entity, list(wanted))}
+
+
+def _entity(request: ApiRequest) -> configs.Entity:
+    kind = request.path_params["kind"]
+    if kind not in KINDS:
+        raise HTTPException(404, f"there are settings of {', '.join(KINDS)}")
+    return configs.Entity(kind, request.path_params["name"])

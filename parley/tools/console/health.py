@@ -1,0 +1,152 @@
+"""The health of a cluster in sentences, each with what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+GOOD, WARNING, BAD = "good", "warning", "bad"
+_IMBALANCE: Final = 0.1
+_FREE_MIN: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence about the cluster, and what to do about it."""
+
+    level: str
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition, as far as its health is concerned."""
+
+    topic: str
+    index: int
+    leader: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+
+
+def findings(
+    partitions: Iterable[PartitionState],
+    *,
+    alive: frozenset[int],
+    down_since: Mapping[int, int],
+    controller: int,
+    moves: int = 0,
+    disks: Sequence[tuple[int, str, int, int]] = (),
+) -> list[Finding]:
+    """What is wrong with the cluster, worst first, or that all is well.
+
+    ``disks`` are the broker, path, size and free bytes of each volume; ``down_since`` is in ms since 1970.
+    """
+    listed = list(partitions)
+    found = [*_of_controller(controller), *_of_brokers(listed, alive, down_since), *_of_leaders(listed)]
+    if moves:
+        found.append(Finding(GOOD, f"{_count(moves, 'partition')} {_are(moves)} being moved.", "See Work in progress."))
+    for broker, path, size, free in disks:
+        if size > 0 and free / size < _FREE_MIN:
+            found.append(
+                Finding(
+                    WARNING if free else BAD,
+                    f"The volume of {path} on broker {broker} has {100 * free / size:.0f} % left.",
+                    "Shorten the retention of large topics, or move replicas: parley balance --plan.",
+                )
+            )
+    lagging = [one for one in listed if one.leader >= 0 and _behind(one) and set(one.replicas) <= alive]
+    if lagging:
+        found.append(
+            Finding(
+                WARNING,
+                f"{_count(len(lagging), 'partition')} {_have(len(lagging))} followers that do not keep up, although "
+                "all their brokers run.",
+                "Look at the disks and the network of these brokers. They may only be catching up after a restart.",
+            )
+        )
+    if not any(one.level in (WARNING, BAD) for one in found):
+        found.insert(0, Finding(GOOD, "All brokers run, and every partition has all its replicas in sync."))
+    order = (BAD, WARNING, GOOD)
+    return sorted(found, key=lambda one: order.index(one.level))
+
+
+def _of_controller(controller: int) -> Iterable[Finding]:
+    if controller < 0:
+        yield Finding(
+            BAD,
+            "The cluster has no controller: topics cannot be changed, and no leader can be elected.",
+            "Is the coordination store reachable from the brokers? See Coordination.",
+        )
+
+
+def _of_brokers(
+    partitions: Sequence[PartitionState], alive: frozenset[int], down_since: Mapping[int, int]
+) -> Iterable[Finding]:
+    lost: Counter[int] = Counter()
+    single: Counter[int] = Counter()
+    for one in partitions:
+        for broker in set(one.replicas) - alive:
+            lost[broker] += 1
+            single[broker] += len(one.isr) == 1
+    for broker in sorted(lost):
+        since = down_since.get(broker)
+        when = "" if since is None else f" since {datetime.fromtimestamp(since / 1000, UTC):%H:%M:%S} UTC"
+        text = (
+            f"Broker {broker} is down{when}: {_count(lost[broker], 'partition')} {_have(lost[broker])} lost a replica"
+        )
+        if single[broker]:
+            text += f", and {single[broker]} of them {_have(single[broker])} one replica left"
+        yield Finding(
+            BAD if single[broker] else WARNING,
+            f"{text}.",
+            f"Start broker {broker} again. If it does not return, give its replicas to other brokers: "
+            f"parley balance --empty-broker {broker} --plan.",
+        )
+
+
+def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
+    offline = [one for one in partitions if one.leader < 0]
+    if offline:
+        names = ", ".join(f"{one.topic}-{one.index}" for one in offline[:3])
+        more = f" and {len(offline) - 3} more" if len(offline) > 3 else ""
+        yield Finding(
+            BAD,
+            f"{_count(len(offline), 'partition')} {_have(len(offline))} no leader: {names}{more}. "
+            "Clients can neither read nor write them.",
+            "Start a broker that holds an in-sync replica. If all are lost: parley elect-leaders "
+            "--election-type unclean, which loses records.",
+        )
+    moved = [one for one in partitions if one.leader >= 0 and one.replicas and one.leader != one.replicas[0]]
+    if partitions and len(moved) / len(partitions) > _IMBALANCE:
+        yield Finding(
+            WARNING,
+            f"{_count(len(moved), 'partition')} {_are(len(moved))} not led by the preferred broker.",
+            "This rights itself within some minutes of a restart. To do it now: "
+            "parley elect-leaders --election-type preferred --all-topic-partitions.",
+        )
+
+
+def _behind(one: PartitionState) -> bool:
+    return len(one.isr) < len(one.replicas)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def as_data(found: Iterable[Finding]) -> list[dict[str, Any]]:
+    """The findings as JSON data."""
+    return [{"level": one.level, "text": one.text, "advice": one.advice} for one in found]

@@ -1,0 +1,286 @@
+"""Records: browsing from an offset or a time, the live tail, and producing one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import HEADER_SIZE, read_header
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.records.record import Record
+from parley.tools.cli.cluster_client import described
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
+from parley.tools.console.answers import ApiRequest, integer_of, number
+from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.record_filter import RecordFilter
+
+LIMIT_MAX: Final = 500
+SCANNED_MAX: Final = 100_000
+SCAN_S: Final = 5.0
+_FETCH_BYTES: Final = 1024 * 1024
+_SHOWN_BYTES: Final = 16 * 1024
+"""The bytes of a key or a value that are sent to the browser."""
+_BY_NAME_VERSION_MAX: Final = 12
+_TAIL_WAIT_MS: Final = 500
+_TAIL_AT_ONCE: Final = 200
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a search has come: the next offset of each partition, and its end."""
+
+    at: dict[int, int]
+    ends: dict[int, int]
+    scanned: int = 0
+
+
+async def browse(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
+    name = request.path_params["name"]
+    limit = number(request, "limit", 50, 1, LIMIT_MAX)
+    wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
+    scan = await _begin(view.client, name, request, limit)
+    found: list[dict[str, Any]] = []
+    deadline = SYSTEM_CLOCK.monotonic() + SCAN_S
+    while scan.scanned < SCANNED_MAX and SYSTEM_CLOCK.monotonic() < deadline and len(found) < limit:
+        open_ = {index: at for index, at in scan.at.items() if at < scan.ends[index]}
+        if not open_:
+            break
+        for index, one in await _fetch(view.client, name, open_, scan):
+            if one.offset < scan.ends[index] and len(found) < limit:
+                scan.at[index] = max(scan.at[index], one.offset + 1)
+                data = _data(index, one)
+                if wanted is None or wanted.passes(_names(index, one, data)):
+                    found.append(data)
+        await asyncio.sleep(0)
+    found.sort(key=lambda one: (one["timestamp"], one["partition"], one["offset"]))
+    if request.query_params.get("from", "latest") == "latest":
+        found.reverse()
+    return {
+        "records": found,
+        "scanned": scan.scanned,
+        "complete": all(at >= scan.ends[index] for index, at in scan.at.items()),
+        "next": scan.at,
+    }
+
+
+async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> _Scan:
+    """Find where to begin in each partition. Raises HTTPException (400) and KafkaError."""
+    described_topic = (await client.metadata([name])).topics[0]
+    if described_topic.error_code:
+        raise KafkaError(ErrorCode(described_topic.error_code), described(described_topic.error_code))
+    chosen = number(request, "partition", -1, -1)
+    led: dict[int, list[tuple[str, int]]] = {}
+    for one in described_topic.partitions:
+        if one.leader_id >= 0 and chosen in (-1, one.partition_index):
+            led.setdefault(one.leader_id, []).append((name, one.partition_index))
+    ends = {where[1]: one.offset for where, one in (await list_offsets_of(client, led, LATEST)).items()}
+    first = {where[1]: one.offset for where, one in (await list_offsets_of(client, led, EARLIEST)).items()}
+    match request.query_params.get("from", "latest"):
+        case "earliest":
+            at = dict(first)
+        case "latest":
+            share = max(limit // max(len(ends), 1), 1) if not request.query_params.get("filter") else 5000
+            at = {index: max(end - share, first[index]) for index, end in ends.items()}
+        case "offset":
+            offset = number(request, "value", 0)
+            at = {index: min(max(offset, first[index]), end) for index, end in ends.items()}
+        case "time":
+            timed = await list_offsets_of(client, led, number(request, "value", 0))
+            at = {where[1]: one.offset if one.offset >= 0 else ends[where[1]] for where, one in timed.items()}
+        case other:
+            raise HTTPException(400, f"from must be earliest, latest, offset or time, not {other!r}")
+    return _Scan(at, ends)
+
+
+async def _fetch(
+    client: Client, name: str, at: Mapping[int, int], scan: _Scan, wait_ms: int = 0
+) -> list[tuple[int, Record]]:
+    """The next records of the partitions, some of each."""
+    by_node: dict[int, dict[int, int]] = {}
+    for index, offset in at.items():
+        by_node.setdefault(await client.leader(name, index), {})[index] = offset
+    answers = await asyncio.gather(*(_fetch_from(client, node, name, each, wait_ms) for node, each in by_node.items()))
+    found: list[tuple[int, Record]] = []
+    for answer in answers:
+        for part in answer.responses[0].partitions if answer.responses else ():
+            if part.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                await client.metadata([name])
+                continue
+            if part.error_code:
+                raise KafkaError(ErrorCode(part.error_code), described(part.error_code))
+            begin = scan.at[part.partition_index]
+            for one in _records(part.records or b"", begin, scan, part.partition_index):
+                scan.scanned += 1
+                found.append((part.partition_index, one))
+    return found
+
+
+async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int], wait_ms: int) -> Any:
+    version = min(await client.version_for(FetchRequest, node=node), _BY_NAME_VERSION_MAX)
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1 if wait_ms else 0,
+        max_bytes=_FETCH_BYTES,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=name,
+                partitions=[
+                    FetchRequest.FetchPartition(
+                        partition=index, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES // len(at) + 1
+                    )
+                    for index, offset in at.items()
+                ],
+            )
+        ],
+    )
+    return await client.send(request, node=node, version=version)
+
+
+def _records(data: Any, begin: int, scan: _Scan, index: int) -> Iterator[Record]:
+    """The records of whole batches, from an offset on; batches of control records only advance."""
+    pos = 0
+    while pos + HEADER_SIZE <= len(data):
+        header = read_header(data, pos)
+        if pos + header.size_bytes > len(data):
+            return
+        if header.is_control:
+            scan.at[index] = max(scan.at[index], header.base_offset + header.last_offset_delta + 1)
+        else:
+            try:
+                yield from (one for one in records(data, pos) if one.offset >= begin)
+            except (CorruptRecord, InvalidRecord) as error:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"partition {index}: {error}") from None
+        pos += header.size_bytes
+
+
+def _data(partition: int, one: Record) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": one.offset,
+        "timestamp": one.timestamp,
+        "key": _shown(one.key),
+        "value": _shown(one.value),
+        "headers": [{"name": name, "value": _shown(value)} for name, value in one.headers],
+    }
+
+
+def _shown(data: bytes | None) -> dict[str, Any]:
+    """Bytes as a browser can show them: JSON, text, or base64 of what is neither; cut off if they are many."""
+    if data is None:
+        return {"kind": "null", "bytes": 0}
+    cut = bytes(data[:_SHOWN_BYTES])
+    is_cut = len(data) > len(cut)
+    try:
+        text = cut.decode("utf-8", "ignore" if is_cut else "strict")
+    except UnicodeDecodeError:
+        text = "\0"
+    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
+        found: dict[str, Any] = {"kind": "binary", "base64": base64.b64encode(cut).decode()}
+        if len(data) > 5 and data[0] == 0:
+            found["schemaId"] = int.from_bytes(data[1:5], "big")
+    else:
+        found = {"kind": "json" if not is_cut and _is_json(text) else "text", "text": text}
+    return {**found, "bytes": len(data), **({"cut": True} if is_cut else {})}
+
+
+def _is_json(text: str) -> bool:
+    if text[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _names(partition: int, one: Record, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a filter's expression can name."""
+    return {
+        "key": _plain(data["key"]),
+        "value": _plain(data["value"]),
+        "text": data["value"].get("text"),
+        "offset": one.offset,
+        "partition": partition,
+        "timestamp": one.timestamp,
+        "headers": {each["name"]: _plain(each["value"]) for each in data["headers"]},
+    }
+
+
+def _plain(shown: Mapping[str, Any]) -> Any:
+    text = shown.get("text")
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+async def tail(view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
+    """New records as they are produced. Query: partition, filter."""
+    name = request.path_params["name"]
+    wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
+    client = view.new_client()
+    try:
+        scan = await _begin(client, name, request, 0)
+        scan.at = dict(scan.ends)
+        yield {"records": [], "skipped": 0}
+        while True:
+            fetched = await _fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
+            found = []
+            for index, one in fetched:
+                scan.at[index] = max(scan.at[index], one.offset + 1)
+                data = _data(index, one)
+                if wanted is None or wanted.passes(_names(index, one, data)):
+                    found.append(data)
+            yield {"records": found[-_TAIL_AT_ONCE:], "skipped": max(len(found) - _TAIL_AT_ONCE, 0)}
+    finally:
+        await client.close()
+
+
+async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Produce one record: partition, key and value (text or null), headers (an object of texts)."""
+    name, body = request.path_params["name"], await request.object()
+    headers = body.get("headers", {})
+    if not isinstance(headers, dict):
+        raise HTTPException(400, "headers must be an object of texts")
+    one = Record(
+        0,
+        SYSTEM_CLOCK.wall_ms(),
+        _bytes(body.get("key"), "key"),
+        _bytes(body.get("value"), "value"),
+        tuple((key, _bytes(value, key)) for key, value in headers.items()),
+    )
+    partition = integer_of(body, "partition", 0)
+    node = await view.client.leader(name, partition, fresh=True)
+    version = min(await view.client.version_for(ProduceRequest, node=node), _BY_NAME_VERSION_MAX)
+    data = ProduceRequest.TopicProduceData(
+        name=name, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(build([one])))]
+    )
+    answer = await view.client.send(
+        ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), node=node, version=version
+    )
+    result = answer.responses[0].partition_responses[0]
+    if result.error_code:
+        raise KafkaError(ErrorCode(result.error_code), result.error_message or described(result.error_code))
+    view.forget()
+    return {"partition": partition, "offset": result.base_offset}
+
+
+def _bytes(value: Any, name: str) -> bytes | None:
+    if value is not None and not isinstance(value, str):
+        raise HTTPException(400, f"{name} must be a text or null")
+    return None if value is None else value.encode()

@@ -1,0 +1,120 @@
+"""What a cluster is doing and made of: work in progress, transactions, features, log directories."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.protocol.errors import KafkaError
+from parley.tools.cli import features as feature_levels
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.transactions.states import describe_transaction, list_transactions
+from parley.tools.console.answers import ApiRequest, matching, page
+from parley.tools.console.cluster_view import ClusterView
+
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_HANGING_TIMES: Final = 2
+
+
+async def transactions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """A page of the transactional ids; open ones with their age and partitions. Query: search, open, page, size."""
+    found = matching(
+        request,
+        await view.kept("transactions", lambda: list_transactions(view.client)),
+        lambda one: one.transactional_id,
+    )
+    if request.query_params.get("open"):
+        found = [one for one in found if one.state in _OPEN]
+    found.sort(key=lambda one: (one.state not in _OPEN, one.transactional_id))
+    answer = page(request, found, lambda one: one)
+    answer["items"] = list(await asyncio.gather(*(_transaction(view, one) for one in answer["items"])))
+    return answer
+
+
+async def _transaction(view: ClusterView, one: Any) -> dict[str, Any]:
+    data = {
+        "id": one.transactional_id, "state": one.state, "producerId": one.producer_id, "coordinator": one.coordinator,
+    }  # fmt: skip
+    if one.state not in _OPEN:
+        return data
+    detail = await describe_transaction(view.client, one.transactional_id)
+    if detail is None or detail.started_at_ms < 0:
+        return data
+    age_ms = max(SYSTEM_CLOCK.wall_ms() - detail.started_at_ms, 0)
+    return {
+        **data,
+        "ageMs": age_ms,
+        "timeoutMs": detail.timeout_ms,
+        "late": age_ms > _HANGING_TIMES * detail.timeout_ms,
+        "partitions": [{"topic": topic, "partition": index} for topic, index in detail.partitions],
+    }
+
+
+async def features(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """The features of the cluster and their levels."""
+    return {"features": await feature_levels.described(view.client)}
+
+
+async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """The log directories of each broker, with the largest partitions in them."""
+    found = await view.directories()
+    items = [
+        {
+            "broker": broker,
+            "path": each.log_dir,
+            "error": each.error_code,
+            "size": each.total_bytes if each.total_bytes >= 0 else None,
+            "free": each.usable_bytes if each.usable_bytes >= 0 else None,
+            "used": sum(one.partition_size for topic in each.topics for one in topic.partitions),
+            "partitions": sum(len(topic.partitions) for topic in each.topics),
+            "largest": sorted(
+                (
+                    {"topic": topic.name, "partition": one.partition_index, "bytes": one.partition_size}
+                    for topic in each.topics
+                    for one in topic.partitions
+                ),
+                key=lambda one: -one["bytes"],
+            )[:10],
+        }
+        for broker, directories in sorted(found.items())
+        for each in directories
+    ]
+    return page(request, items, lambda one: one)
+
+
+async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Moves of partitions and of log directories in progress, with the bytes that are left."""
+    moving = await view.reassignments()
+    sizes: dict[tuple[str, int, int], int] = {}
+    between: list[dict[str, Any]] = []
+    for broker, directories in (await _directories(view)).items():
+        for each in directories:
+            for topic in each.topics:
+                for one in topic.partitions:
+                    if one.is_future_key:
+                        between.append(
+                            {"topic": topic.name, "partition": one.partition_index, "broker": broker,
+                             "to": each.log_dir, "done": one.partition_size, "lag": one.offset_lag}
+                        )  # fmt: skip
+                    else:
+                        sizes[topic.name, one.partition_index, broker] = one.partition_size
+    items = [
+        {
+            "topic": topic,
+            "partition": index,
+            "adding": list(one.adding),
+            "removing": list(one.removing),
+            "done": sum(sizes.get((topic, index, broker), 0) for broker in one.adding),
+            "size": len(one.adding) * max((sizes.get((topic, index, broker), 0) for broker in one.replicas), default=0),
+        }
+        for (topic, index), one in sorted(moving.items())
+    ]
+    return {**page(request, items, lambda one: one), "directories": between[:200]}
+
+
+async def _directories(view: ClusterView) -> dict[int, Any]:
+    try:
+        return dict(await view.directories())
+    except (KafkaError, CommandError):
+        return {}

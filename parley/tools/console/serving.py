@@ -1,0 +1,34 @@
+"""Serves the console until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+
+from parley.pipeline.service.server import Listener, RestServer
+from parley.tools.console.app import Console
+from parley.tools.console.settings import ConsoleSettings
+
+_IF_TAKEN = "Is another console running? Give this one another address: --listen http://127.0.0.1:8085."
+
+
+async def run_console(
+    settings: ConsoleSettings,
+    listeners: Sequence[Listener],
+    tls: ssl.SSLContext | None,
+    stopping: asyncio.Event,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve until ``stopping`` is set; calls ``ready`` with the URL. Raises ServiceError if an address is in use."""
+    console = Console(settings)
+    try:
+        async with RestServer(listeners, tls, if_taken=_IF_TAKEN) as server:
+            server.serve(console.app)
+            first = server.addresses[0]
+            host = first.host if first.host not in ("", "0.0.0.0", "::") else "localhost"
+            ready(f"{first.protocol}://{f'[{host}]' if ':' in host else host}:{first.port}")
+            await stopping.wait()
+            await console.close()
+    finally:
+        await console.close()

@@ -1,0 +1,117 @@
+"""Who uses the console: sessions by cookie, each with a view of the cluster and a CSRF token.
+
+Without a login all sessions share one view. A session ends when it has not been used for ``IDLE_S``. Logins that fail
+are delayed, one after the other for each user, so that guessing passwords takes time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.sampling import sample_forever
+from parley.tools.console.settings import ConsoleSettings
+
+COOKIE: Final = "parley_console"
+IDLE_S: Final = 1800.0
+SESSIONS_MAX: Final = 200
+STREAMS_MAX: Final = 8
+"""Live streams of one session: each may hold connections to brokers."""
+_REFUSAL_DELAY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Session:
+    """One browser. ``view`` is None before the login."""
+
+    id: str
+    csrf: str
+    view: ClusterView | None = None
+    used_at: float = 0.0
+    streams: int = 0
+    sampler: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Sessions:
+    """The sessions of a console."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._sessions: dict[str, Session] = {}
+        self._shared: ClusterView | None = None
+        self._sampler: asyncio.Task[None] | None = None
+        self._logging_in = asyncio.Semaphore(4)
+
+    def find(self, cookie: str | None) -> Session | None:
+        """The session of a cookie; None if there is none or it has expired."""
+        session = self._sessions.get(cookie or "")
+        if session is not None:
+            session.used_at = SYSTEM_CLOCK.monotonic()
+        return session
+
+    async def begin(self) -> Session:
+        """Begin a session, logged in only if the cluster needs no login. The oldest one makes room for it."""
+        await self._expire()
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), used_at=SYSTEM_CLOCK.monotonic())
+        if not self._settings.needs_login:
+            session.view = self._shared_view()
+        while len(self._sessions) >= SESSIONS_MAX:
+            await self.end(min(self._sessions.values(), key=lambda one: one.used_at))
+        self._sessions[session.id] = session
+        return session
+
+    async def log_in(self, session: Session, user: str, password: str) -> Session:
+        """Log in and return a new session. Raises KafkaError if the cluster refuses the login or does not respond."""
+        async with self._logging_in:
+            view = ClusterView(self._settings, user, password)
+            try:
+                await view.client.metadata([])
+            except BaseException as error:
+                await view.close()
+                if isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                    await asyncio.sleep(_REFUSAL_DELAY_S)
+                raise
+        await self.end(session)  # another identity has another cookie
+        new = await self.begin()
+        new.view = view
+        new.sampler = asyncio.create_task(sample_forever(view))
+        return new
+
+    async def end(self, session: Session) -> None:
+        """Forget a session and close the connections of its user."""
+        self._sessions.pop(session.id, None)
+        await _cancel(session.sampler)
+        if session.view is not None and session.view is not self._shared:
+            await session.view.close()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        for session in list(self._sessions.values()):
+            await self.end(session)
+        await _cancel(self._sampler)
+        if self._shared is not None:
+            await self._shared.close()
+
+    def _shared_view(self) -> ClusterView:
+        if self._shared is None:
+            self._shared = ClusterView(self._settings)
+            self._sampler = asyncio.create_task(sample_forever(self._shared))
+        return self._shared
+
+    async def _expire(self) -> None:
+        oldest = SYSTEM_CLOCK.monotonic() - IDLE_S
+        for session in [one for one in self._sessions.values() if one.used_at < oldest and not one.streams]:
+            await self.end(session)
+
+
+async def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,53 @@
+"""How a console is run: its cluster, its address, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, client_security
+
+if TYPE_CHECKING:
+    from parley.consensus.registry import BackendFactory
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""The mechanisms with a user name and a password, which a person can type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """The settings of a console. ``properties`` are those of a client, without credentials."""
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    read_only: bool = False
+    hosts: frozenset[str] = frozenset()
+    """Names of this console in browsers' addresses, beside localhost and IP addresses."""
+    store: tuple[str, BackendFactory] | None = None
+    """The coordination store, if the console is to show it."""
+
+    @property
+    def needs_login(self) -> bool:
+        """True if the listener demands a login."""
+        return self.properties.get("security.protocol", "PLAINTEXT").startswith("SASL_")
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism of logins."""
+        return self.properties.get("sasl.mechanism", "SCRAM-SHA-512")
+
+    def security(self, user: str = "", password: str = "") -> ClientSecurity:
+        """How the connections of a user are secured. Raises ValueError if the settings are wrong."""
+        if not self.needs_login:
+            return client_security(self.properties) if self.properties else PLAINTEXT
+        module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
+        jaas = (
+            f"org.apache.kafka.common.security.{module} required username={_quoted(user)} password={_quoted(password)};"
+        )
+        return client_security({**self.properties, "sasl.mechanism": self.mechanism, "sasl.jaas.config": jaas})
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

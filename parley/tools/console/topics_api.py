@@ -1,0 +1,182 @@
+"""Topics: lists, partitions and where their replicas lie, and changes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.tools.cli import delete_records
+from parley.tools.cli.cluster_client import described
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
+from parley.tools.cli.topics import changing, describing
+from parley.tools.console.answers import ApiRequest, integer_of, matching, page, text_of
+from parley.tools.console.cluster_view import ClusterView
+
+_SORTS = ("name", "partitions", "records")
+
+
+async def topics(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """A page of the topics. Query: search, internal, troubled, sort, page, size."""
+    found = matching(request, (await view.metadata()).topics, lambda topic: topic.name or "")
+    if not request.query_params.get("internal"):
+        found = [topic for topic in found if not topic.is_internal]
+    if request.query_params.get("troubled"):
+        found = [topic for topic in found if _troubles(topic)]
+    ends = await _optional_ends(view)
+    records = (
+        {
+            id(topic): sum(ends.get((topic.name or "", one.partition_index), 0) for one in topic.partitions)
+            for topic in found
+        }
+        if ends
+        else {}
+    )
+    sort = request.query_params.get("sort", "name")
+    if sort not in _SORTS:
+        raise HTTPException(400, f"sort must be one of {', '.join(_SORTS)}")
+    found.sort(key=lambda topic: topic.name or "")
+    if sort == "partitions":
+        found.sort(key=lambda topic: -len(topic.partitions))
+    elif sort == "records":
+        found.sort(key=lambda topic: -records.get(id(topic), 0))
+
+    def render(topic: Any) -> dict[str, Any]:
+        return {
+            "name": topic.name,
+            "internal": topic.is_internal,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
+            "underReplicated": sum(len(one.isr_nodes) < len(one.replica_nodes) for one in topic.partitions),
+            "offline": sum(one.leader_id < 0 for one in topic.partitions),
+            "ends": records.get(id(topic)),
+        }
+
+    return page(request, found, render)
+
+
+def _troubles(topic: Any) -> bool:
+    return any(len(one.isr_nodes) < len(one.replica_nodes) or one.leader_id < 0 for one in topic.partitions)
+
+
+async def _optional_ends(view: ClusterView) -> dict[tuple[str, int], int]:
+    try:
+        return dict(await view.end_offsets())
+    except (KafkaError, CommandError):
+        return {}
+
+
+async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """A topic with its partitions: leader, replicas, ISR, offsets, and sizes as far as the user may know them."""
+    name = request.path_params["name"]
+    answer = await view.client.metadata([name])
+    found = answer.topics[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code), described(found.error_code))
+    led: dict[int, list[tuple[str, int]]] = {}
+    for one in found.partitions:
+        if one.leader_id >= 0:
+            led.setdefault(one.leader_id, []).append((name, one.partition_index))
+    first = await list_offsets_of(view.client, led, EARLIEST)
+    last = await list_offsets_of(view.client, led, LATEST)
+    sizes = await _sizes(view, name)
+    moving = await _moves(view)
+
+    def offset(offsets: Any, index: int) -> int | None:
+        got = offsets.get((name, index))
+        return got.offset if got is not None and not got.error else None
+
+    return {
+        "name": name,
+        "id": describing.id_text(found.topic_id),
+        "internal": found.is_internal,
+        "brokers": sorted(
+            {one.node_id for one in answer.brokers} | {b for one in found.partitions for b in one.replica_nodes}
+        ),
+        "alive": sorted(one.node_id for one in answer.brokers),
+        "partitions": [
+            {
+                "index": one.partition_index,
+                "leader": one.leader_id,
+                "leaderEpoch": one.leader_epoch,
+                "replicas": list(one.replica_nodes),
+                "isr": list(one.isr_nodes),
+                "adding": list(moving[name, one.partition_index].adding)
+                if (name, one.partition_index) in moving
+                else [],
+                "first": offset(first, one.partition_index),
+                "end": offset(last, one.partition_index),
+                "bytes": sizes.get(one.partition_index),
+            }
+            for one in sorted(found.partitions, key=lambda one: one.partition_index)
+        ],
+    }
+
+
+async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
+    """The bytes of the largest replica of each partition."""
+    sizes: dict[int, int] = {}
+    try:
+        directories = await view.directories()
+    except (KafkaError, CommandError):
+        return sizes
+    for each in directories.values():
+        for directory in each:
+            for topic in directory.topics:
+                if topic.name == name:
+                    for one in topic.partitions:
+                        sizes[one.partition_index] = max(one.partition_size, sizes.get(one.partition_index, 0))
+    return sizes
+
+
+async def _moves(view: ClusterView) -> dict[tuple[str, int], Any]:
+    try:
+        return dict(await view.reassignments())
+    except (KafkaError, CommandError):
+        return {}
+
+
+async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Create a topic: name, partitions and replicas (-1: the cluster's default), configs."""
+    body = await request.object()
+    configs = body.get("configs", {})
+    if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
+        raise HTTPException(400, "configs must be an object of texts")
+    wanted = changing.NewTopic(
+        text_of(body, "name"), integer_of(body, "partitions", -1), integer_of(body, "replicas", -1), None, configs
+    )
+    await changing.create(view.client, wanted, if_not_exists=False, verbose=False)
+    view.forget()
+    return {"created": wanted.name}
+
+
+async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Delete a topic."""
+    name = request.path_params["name"]
+    await changing.delete(view.client, re.escape(name), if_exists=False)
+    view.forget()
+    return {"deleted": name}
+
+
+async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Add partitions: ``count`` is the new number of all."""
+    name, body = request.path_params["name"], await request.object()
+    growth = changing.Growth(integer_of(body, "count"), None)
+    await changing.alter(view.client, re.escape(name), growth, if_exists=False)
+    view.forget()
+    return {"partitions": growth.partitions}
+
+
+async def remove_records(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+    """Delete the records of a partition before an offset (-1: all)."""
+    name, body = request.path_params["name"], await request.object()
+    where = name, integer_of(body, "partition")
+    results = await delete_records.delete(view.client, {where: integer_of(body, "offset")})
+    low, code = results[where]
+    if code:
+        raise KafkaError(ErrorCode(code), described(code))
+    view.forget()
+    return {"first": low}

@@ -1,0 +1,232 @@
+"""The console in a real Chromium: what people do, by mouse and keyboard, on a desk and on a phone.
+
+With ``PARLEY_PICTURES``, the folder for the pictures of docs/console.md, the tests write them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+from parley import Cluster
+
+pytestmark = pytest.mark.system
+
+CHROMIUM = "/usr/bin/chromium"
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DESK, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=390, height=844)
+PATIENCE_MS = 30_000
+PAGES = ("overview", "topics", "groups", "coordination", "access", "transactions", "work", "disks", "features")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("console")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """Three brokers with 200 orders in a topic, and a group that has read 30 of them."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    rights = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}
+    with Cluster({"offsets.topic.num.partitions": "3", **rights}, data_dir=folder) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+        granted = [(ResourceType.TOPIC, "orders", AclOperation.READ), (ResourceType.GROUP, "billing", AclOperation.ALL)]
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        for made in admin.create_acls(
+            [AclBinding(kind, name, literal, "User:ann", "*", operation, allow) for kind, name, operation in granted]
+        ).values():
+            made.result()
+        for made in admin.create_topics([NewTopic("orders", 3, 3), NewTopic("audit", 1, 2)]).values():
+            made.result()
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+        for number in range(200):
+            order = f'{{"order": {number}, "amount": {number % 7 * 10}}}'
+            producer.produce("orders", order, key=f"customer-{number % 9}", headers={"source": b"shop"})
+        producer.flush()
+        consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "billing"})
+        consumer.commit(offsets=[TopicPartition("orders", index, 10) for index in range(3)], asynchronous=False)
+        consumer.close()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(cluster: Cluster, folder: Path) -> Iterator[str]:
+    """The address of a console in a process of its own."""
+    store = f"local://{folder / 'coordination'}"
+    servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
+    command = [sys.executable, "-m", "parley", "console", *servers, "--listen", "http://127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None, process.stdout.read()
+        yield found[0].rstrip("/")
+        process.terminate()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+
+
+@pytest.fixture
+def page(chromium: Browser, address: str) -> Iterator[Page]:
+    """A page at the overview. What the console logs as an error, or asks of another host, fails the test."""
+    context = chromium.new_context(viewport=DESK, color_scheme="light")
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    page, wrong = context.new_page(), []
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("response", lambda response: wrong.append(response.url) if response.status >= 400 else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith(address) else wrong.append(request.url))
+    page.goto(f"{address}/#/overview")
+    yield page
+    context.close()
+    assert not wrong
+
+
+def picture(page: Page, name: str) -> None:
+    """Write a picture of the page for the documentation, if asked for."""
+    if folder := os.environ.get("PARLEY_PICTURES"):
+        page.screenshot(path=Path(folder) / f"console-{name}.png")
+
+
+def test_the_overview_shows_the_cluster(page: Page) -> None:
+    health = page.get_by_label("Health").get_by_role("listitem")
+    expect(health).to_have_count(1)
+    expect(health).to_have_class("good")
+    expect(page.get_by_label("Brokers").get_by_role("row")).to_have_count(4)
+    expect(page.locator(".charts canvas")).to_have_count(4)  # with two samples
+
+
+def test_a_topic_is_created_and_written_to_and_deleted(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/topics")
+    page.get_by_role("button", name="Create a topic").click()
+    page.get_by_role("textbox", name="Name").fill("made-here")
+    page.get_by_role("spinbutton", name="Partitions").fill("2")
+    page.get_by_role("textbox", name="Settings").fill("retention.ms=60000")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name="made-here")).to_be_visible()
+    page.get_by_role("button", name="Produce").click()
+    page.get_by_role("textbox", name="Key").fill("k")
+    page.get_by_role("textbox", name="Value").fill('{"a": 1}')
+    page.get_by_role("button", name="Send").click()
+    page.goto(f"{address}/#/topic/made-here/messages")
+    page.get_by_label("From").select_option("earliest")
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_label("Records").get_by_text('{"a": 1}')).to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_label("Type the topic's name").fill("made-here")
+    page.get_by_role("button", name="Delete the topic").click()
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    expect(page.get_by_role("link", name="made-here")).to_have_count(0)
+
+
+def test_records_are_filtered_and_opened(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/topic/orders/partitions")
+    expect(page.get_by_text("leads")).to_have_count(3)
+    picture(page, "topic")
+    page.goto(f"{address}/#/topic/orders/messages")
+    page.get_by_label("From").select_option("earliest")
+    page.get_by_label("Filter").fill("value.amount > 50 and contains(key, '3')")
+    page.get_by_role("button", name="Search").click()
+    records = page.get_by_label("Records").get_by_role("row")
+    expect(page.get_by_role("status")).to_contain_text("200 read")
+    shown = [row.inner_text() for row in records.all()[1:]]
+    assert shown
+    assert all("customer-3" in row and '"amount": 60' in row for row in shown)
+    page.get_by_role("button", name=re.compile("^Record ")).first.click()
+    expect(page.get_by_text("source")).to_be_visible()
+    picture(page, "records")
+
+
+def test_a_group_shows_its_lag_and_is_reset_after_a_preview(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/groups")
+    page.get_by_role("link", name="billing").click()
+    expect(page.get_by_role("heading", name="billing")).to_be_visible()
+    expect(page.get_by_role("figure", name="Lag 170 records")).to_be_visible()
+    picture(page, "group")
+    page.get_by_role("button", name="Reset offsets").click()
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_label("New offsets").get_by_role("row")).to_have_count(4)
+    page.get_by_role("button", name="Commit these offsets").click()
+    expect(page.get_by_role("figure", name="Lag 200 records")).to_be_visible()
+
+
+def test_the_coordination_store_is_shown(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/coordination")
+    expect(page.get_by_text("local", exact=False).first).to_be_visible()
+    picture(page, "coordination")
+
+
+def test_a_broker_that_is_down_is_named_with_what_to_do(page: Page, cluster: Cluster) -> None:
+    cluster.kill(3)
+    health = page.get_by_label("Health")
+    expect(health.get_by_text("Broker 3 is down", exact=False).first).to_be_visible()
+    picture(page, "trouble")
+    cluster.restart(3)
+    expect(health.get_by_text("Broker 3 is down", exact=False)).to_have_count(0)
+
+
+def test_rights_are_explained(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/access")
+    why = page.get_by_label("Why may X do Y?")
+    why.get_by_label("May").fill("User:ann")
+    why.get_by_label("named").fill("orders")
+    why.get_by_role("button", name="Ask").click()
+    expect(why.get_by_text("yes", exact=True)).to_be_visible()
+    picture(page, "rights")
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("aud")
+    expect(page.get_by_role("link", name="orders")).to_have_count(0)
+    expect(page.get_by_role("link", name="audit")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(page: Page, address: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    for name in (*PAGES, "topic/orders", "topic/orders/messages", "topic/orders/settings", "group/billing"):
+        page.goto(f"{address}/#/{name}")
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
+        if (name, scheme) == ("overview", "dark"):
+            picture(page, "dark")
+
+
+def test_no_page_is_wider_than_a_phone(page: Page, address: str) -> None:
+    page.set_viewport_size(PHONE)
+    for name in (*PAGES, "topic/orders", "topic/orders/messages", "group/billing"):
+        page.goto(f"{address}/#/{name}")
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+    page.goto(f"{address}/#/overview")
+    picture(page, "phone")

@@ -1,0 +1,99 @@
+"""The console's decisions: health, filters, rights; and that the built page is that of the sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
+from parley.tools.console.access_api import decide
+from parley.tools.console.health import PartitionState, findings
+from parley.tools.console.record_filter import BadFilter, RecordFilter
+
+_RECORD = {
+    "key": "k1", "value": {"user": {"age": 7}, "tags": ["a", "b"]}, "text": "hello", "offset": 5, "partition": 0,
+    "timestamp": 1, "headers": {"trace": "x"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("value.user.age > 6", True),
+        ("value.user.age > 6 and key == 'k2'", False),
+        ("not (offset < 5) or partition == 3", True),
+        ("contains(text, 'ell') and startswith(key, 'k')", True),
+        ("matches(text, '^h.*o$')", True),
+        ("value['tags'][1] == 'b' and 'a' in value.tags", True),
+        ("headers.trace is not None and headers.other is None", True),
+        ("value.user.name > 3", False),
+        ("3 < offset < 6 and offset > -1", True),
+    ],
+)
+def test_filters(text: str, passes: bool) -> None:
+    assert RecordFilter(text).passes(_RECORD) is passes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "open('x')", "().__class__.__bases__()", "[x for x in value]", "lambda: 1", "value ** 9", "9 * 9", "nothing",
+     "matches(text, '(')", "matches(text, key)", "f'{value}'", "x := 1", "value[1:2]", "(" * 900, "a" * 1001],
+)  # fmt: skip
+def test_what_is_no_filter(text: str) -> None:
+    with pytest.raises(BadFilter):
+        RecordFilter(text)
+
+
+def _texts(partitions: list[PartitionState], alive: set[int], controller: int = 1) -> list[tuple[str, str]]:
+    found = findings(partitions, alive=frozenset(alive), down_since={3: 0}, controller=controller)
+    return [(one.level, one.text) for one in found]
+
+
+def test_health_of_a_good_cluster() -> None:
+    assert [level for level, _ in _texts([PartitionState("a", 0, 1, [1, 2], [1, 2])], {1, 2})] == ["good"]
+
+
+def test_a_broker_that_is_down_is_named_with_what_it_costs() -> None:
+    partitions = [PartitionState("a", 0, 1, [1, 3], [1]), PartitionState("a", 1, 1, [1, 2, 3], [1, 2])]
+    ((level, text),) = _texts(partitions, {1, 2})
+    assert level == "bad"
+    assert text == (
+        "Broker 3 is down since 00:00:00 UTC: 2 partitions have lost a replica, and 1 of them has one replica left."
+    )
+
+
+def test_leaderless_partitions_and_a_missing_controller_come_first() -> None:
+    found = _texts([PartitionState("a", 0, -1, [3], [3]), PartitionState("b", 0, 1, [1, 2], [1])], {1, 2}, -1)
+    assert [level for level, _ in found] == ["bad", "bad", "bad", "warning"]
+    assert "1 partition has no leader: a-0." in found[2][1]
+    assert "do not keep up" in found[3][1]
+
+
+def _acl(operation: Operation, permission: PermissionType = PermissionType.ALLOW, host: str = "*") -> AclBinding:
+    pattern = ResourcePattern(ResourceType.TOPIC, PatternType.LITERAL, "t")
+    return AclBinding(pattern, "User:a", host, operation, permission)
+
+
+def test_why() -> None:
+    assert not decide([], Operation.READ)[0]
+    assert decide([_acl(Operation.READ)], Operation.READ)[0]
+    assert decide([_acl(Operation.WRITE)], Operation.DESCRIBE)[:2] == (True, "WRITE implies it.")
+    allowed, _, acls = decide([_acl(Operation.ALL), _acl(Operation.READ, PermissionType.DENY)], Operation.READ)
+    assert (allowed, acls) == (False, [_acl(Operation.READ, PermissionType.DENY)])
+    assert "from some hosts only" in decide([_acl(Operation.READ, host="10.0.0.1")], Operation.READ)[1]
+
+
+def test_the_built_page_is_that_of_the_sources() -> None:
+    """After a change in ``console/``: ``make console``."""
+    built = json.loads(files("parley.tools.console").joinpath("page", "sources.json").read_text())
+    folder = Path(__file__).resolve().parents[3] / "console"
+    sources = [folder / name for name in ("index.html", "package.json", "package-lock.json", "vite.config.js")]
+    sources += [path for path in (folder / "src").rglob("*") if path.is_file()]
+    found = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources}
+    assert found == built
