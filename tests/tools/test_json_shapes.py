@@ -45,6 +45,7 @@ WORDS = {
     "topics --describe": ("--topic", "{topic}"),
     "consume": ("--topic", "{topic}", "--from-beginning", "--max-messages", "2"),
     "tail": ("{topic}", "--no-follow"),
+    "top": ("--interval", "0.1"),
     "groups --list": (),
     "groups --describe": ("--group", "of-{topic}", "--group", "nobody"),
     "groups --reset-offsets": ("--group", "of-{topic}", "--topic", "{topic}", "--to-earliest", "--dry-run"),

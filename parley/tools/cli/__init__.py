@@ -70,6 +70,7 @@ COMMANDS: dict[str, Command] = {
     "registry": Command("registry", "serve schemas of Avro, JSON Schema and Protobuf", "schema-registry-start"),
     "mirror": Command("mirror", "copy topics from one cluster to another", "connect-mirror-maker, kafka-mirror-maker"),
     "load": Command("load", "export topics to files and tables, and import them again", ""),
+    "top": Command("top", "show live what a cluster does: brokers, topics by rate, groups by lag", ""),
     "doctor": Command("doctor", "show what is wrong with a cluster or a broker, and what to do next", ""),
     "support-bundle": Command(
         "support_bundle", "collect what helps to understand a problem in one archive, without secrets", ""

@@ -80,6 +80,34 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "consume": ("one object per line; key and value have the types of their deserializers, text by default", _RECORD),
     "tail": ("one object per line", _RECORD),
+    "top": (
+        "numbers that are unknown are null; groupsLeftOut is the number of groups beyond the first 200",
+        {
+            "intervalMs": "integer",
+            "brokers": [
+                {
+                    "broker": "integer",
+                    "address": "string",
+                    "controller": "boolean",
+                    "leaders": "integer",
+                    "replicas": "integer",
+                    "bytes": "integer|null",
+                }
+            ],
+            "topics": [
+                {
+                    "topic": "string",
+                    "partitions": "integer",
+                    "recordsPerSec": "number|null",
+                    "bytes": "integer|null",
+                    "underReplicated": "integer",
+                    "withoutLeader": "integer",
+                }
+            ],
+            "groups": [{"group": "string", "state": "string", "lag": "integer|null", "recordsPerSec": "number|null"}],
+            "groupsLeftOut": "integer",
+        },
+    ),
     "groups --list": ("", [{"group": "string", "type": "string", "state": "string"}]),
     "groups --describe": (
         "members, offsets and state together; a group that does not exist has only a name and an error",

@@ -1,0 +1,159 @@
+"""One look at a cluster: leaders, end offsets, sizes, and the lag of groups, by requests that any Kafka broker serves.
+
+A broker that does not respond, or a right that the user lacks, makes the figures that come from it unknown (None); it
+does not end the command.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
+from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.groups.describing import committed_offsets
+from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.topic_offsets import list_offsets_of
+
+GROUPS_MAX: Final = 200
+"""The groups whose offsets are requested at each look, a request for each. Those with members come first."""
+_GROUP_MS: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSample:
+    """A broker that is there, with the bytes of its replicas."""
+
+    id: int
+    address: str
+    is_controller: bool
+    leaders: int
+    replicas: int
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSample:
+    """A partition; ``end`` is None if its leader did not respond."""
+
+    leader: int
+    is_under_replicated: bool
+    end: int | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSample:
+    """A group; ``lag`` is None if its offsets are unknown."""
+
+    name: str
+    state: str
+    lag: int | None
+    committed: int
+    """The sum of its committed offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one look has found. ``at`` is in seconds of a clock that never goes back."""
+
+    at: float
+    brokers: tuple[BrokerSample, ...]
+    partitions: Mapping[TopicPartition, PartitionSample]
+    groups: tuple[GroupSample, ...]
+    groups_left_out: int
+
+
+async def take(client: Client, *, internal: bool) -> Sample:
+    """Look at the cluster. Raises ``KafkaError`` if no broker responds."""
+    metadata = await client.metadata()
+    at = time.monotonic()
+    topics = [topic for topic in metadata.topics if not topic.error_code]
+    led: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for one in topic.partitions:
+            if one.leader_id >= 0:
+                led.setdefault(one.leader_id, []).append((topic.name or "", one.partition_index))
+    ends = await _ends(client, led)
+    sizes = {broker.node_id: await _sizes(client, broker.node_id) for broker in metadata.brokers}
+    partitions = {}
+    for topic in topics:
+        for one in topic.partitions:
+            place = (topic.name or "", one.partition_index)
+            size = (sizes.get(one.leader_id) or {}).get(place)
+            is_short = len(one.isr_nodes) < len(one.replica_nodes)
+            partitions[place] = PartitionSample(one.leader_id, is_short, ends.get(place), size)
+    groups, left_out = await _groups(client, ends)
+    hidden = set() if internal else {topic.name or "" for topic in topics if topic.is_internal}
+    shown = {place: one for place, one in partitions.items() if place[0] not in hidden}
+    return Sample(at, tuple(_brokers(metadata, topics, sizes)), shown, tuple(groups), left_out)
+
+
+def _brokers(metadata: Any, topics: list[Any], sizes: Mapping[int, Mapping[TopicPartition, int] | None]) -> Any:
+    for broker in sorted(metadata.brokers, key=lambda each: each.node_id):
+        node = broker.node_id
+        hosted = [one for topic in topics for one in topic.partitions if node in one.replica_nodes]
+        held = sizes[node]
+        yield BrokerSample(
+            node,
+            f"{broker.host}:{broker.port}",
+            node == metadata.controller_id,
+            sum(one.leader_id == node for one in hosted),
+            len(hosted),
+            None if held is None else sum(held.values()),
+        )
+
+
+async def _ends(client: Client, led: Mapping[int, list[TopicPartition]]) -> dict[TopicPartition, int]:
+    ends = {}
+    for node, places in led.items():
+        try:
+            found = await list_offsets_of(client, {node: places})
+        except KafkaError:
+            continue
+        ends.update({place: one.offset for place, one in found.items() if one.error is ErrorCode.NONE})
+    return ends
+
+
+async def _sizes(client: Client, node: int) -> dict[TopicPartition, int] | None:
+    """The sizes of the replicas on a broker; None if it does not respond or refuses."""
+    try:
+        answer = await client.send(DescribeLogDirsRequest(topics=None), node=node)
+    except KafkaError:
+        return None
+    if answer.error_code or any(
+        directory.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED for directory in answer.results
+    ):
+        return None
+    return {
+        (topic.name, one.partition_index): one.partition_size
+        for directory in answer.results
+        for topic in directory.topics
+        for one in topic.partitions
+        if not one.is_future_key
+    }
+
+
+async def _groups(client: Client, ends: Mapping[TopicPartition, int]) -> tuple[list[GroupSample], int]:
+    """The groups of consumers with their lag, and the number of those that were left out."""
+    try:
+        listed = await list_groups(client, types=CONSUMER_TYPES)
+    except (CommandError, KafkaError):
+        return [], 0
+    listed.sort(key=lambda group: (group.state in ("Empty", "Dead"), group.name))
+    found = []
+    for group in listed[:GROUPS_MAX]:
+        try:
+            committed = await committed_offsets(client, group.name, timeout_ms=_GROUP_MS)
+        except (CommandError, KafkaError):
+            found.append(GroupSample(group.name, group.state, None, 0))
+            continue
+        # An offset beyond the end, after an unclean election, is no lag.
+        lag = sum(max(0, ends[place] - one.offset) for place, one in committed.items() if place in ends)
+        found.append(GroupSample(group.name, group.state, lag, sum(one.offset for one in committed.values())))
+    return found, len(listed) - len(found)
