@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -66,7 +67,7 @@ SETTINGS = {
 
 def quick_rules() -> str:
     """The alerts' rules, with short waits and windows."""
-    return re.sub(r"\[(5|10|15)m\]", f"[{WINDOW}]", re.sub(r"for: \w+", "for: 0s", rules_file()))
+    return re.sub(r"\[(5m|10m|15m|1h)\]", f"[{WINDOW}]", re.sub(r"for: \w+", "for: 0s", rules_file()))
 
 
 class Prometheus:
@@ -342,11 +343,16 @@ def test_alerts_about_clients(everything: Watched) -> None:
     asking.start()
     prometheus.until_firing("ParleyAuthenticationFailures")
     asking.join()
+    scanning = threading.Thread(target=lambda: _scan(cluster.brokers[2].port, prometheus))
+    scanning.start()
+    prometheus.until_firing("ParleyProtocolErrors")
+    scanning.join()
     prometheus.until_firing("ParleyThrottling")
     _limit(everything, "producer_byte_rate=1000000000")
     prometheus.until_firing("ParleyGroupLagGrowing")
     traffic.consumes.set()
-    prometheus.until_calm("ParleyAuthenticationFailures", "ParleyThrottling", "ParleyGroupLagGrowing")
+    names = ("ParleyAuthenticationFailures", "ParleyProtocolErrors", "ParleyThrottling", "ParleyGroupLagGrowing")
+    prometheus.until_calm(*names)
 
 
 def _guess(producer: Producer, prometheus: Prometheus) -> None:
@@ -354,11 +360,21 @@ def _guess(producer: Producer, prometheus: Prometheus) -> None:
         producer.poll(0.1)
 
 
+def _scan(port: int, prometheus: Prometheus) -> None:
+    while "ParleyProtocolErrors" not in prometheus.firing():
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client.recv(1)
+
+
 def _limit(everything: Watched, quota: str) -> None:
-    words = ["--alter", "--add-config", quota, "--entity-type", "clients", "--entity-name", "shop"]
-    command = [sys.executable, "-m", "parley", "configs", *words]
-    bootstrap = ["--bootstrap-server", everything.cluster.bootstrap_servers]
-    subprocess.run([*command, *bootstrap], check=True, capture_output=True)
+    run(everything, "configs", "--alter", "--add-config", quota, "--entity-type", "clients", "--entity-name", "shop")
+
+
+def run(everything: Watched, *words: str) -> None:
+    """Type a command of ``parley``."""
+    command = [sys.executable, "-m", "parley", *words, "--bootstrap-server", everything.cluster.bootstrap_servers]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def test_alerts_about_the_store_and_the_controller(everything: Watched) -> None:
@@ -398,6 +414,24 @@ def test_alerts_about_brokers_that_are_gone(everything: Watched) -> None:
 
 
 @pytest.mark.soak
+def test_an_alert_about_an_unclean_election(everything: Watched) -> None:
+    cluster, prometheus = everything.cluster, everything.prometheus
+    topic = NewTopic("risky", 1, replica_assignment=[[2, 3]], config={"min.insync.replicas": "1"})
+    create(cluster.admin, topic)
+    cluster.brokers[3].kill()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    producer.produce("risky", b"only broker 2 has this")
+    assert producer.flush(WAIT_S) == 0
+    cluster.brokers[2].kill()
+    cluster.brokers[3].start()
+    prometheus.until_firing("ParleyOfflinePartitions")
+    run(everything, "elect-leaders", "--election-type", "unclean", "--topic", "risky", "--partition", "0")
+    prometheus.until_firing("ParleyUncleanElection")
+    cluster.heal()
+    prometheus.until_calm("ParleyUncleanElection", "ParleyOfflinePartitions")
+
+
+@pytest.mark.soak
 def test_alerts_about_a_full_disk(everything: Watched) -> None:
     cluster, prometheus, admin = everything.cluster, everything.prometheus, everything.cluster.admin
     disk = cluster.brokers[3].folder / "small"
@@ -406,7 +440,7 @@ def test_alerts_about_a_full_disk(everything: Watched) -> None:
     filler = disk / "filler"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     filler.write_bytes(bytes(max(0, free - (4 << 20))))
-    prometheus.until_firing("ParleyDiskNearlyFull")
+    prometheus.until_firing("ParleyDiskNearlyFull", "ParleyDiskFilling")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 20})
     while "ParleyLogDirectoryOffline" not in prometheus.firing():
         for number in range(100):
