@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
@@ -137,3 +138,31 @@ def test_new_records_and_new_partitions_are_followed(broker: Broker, topic: str,
     finally:
         process.kill()
         process.wait()
+
+
+def test_without_following_records_that_arrive_meanwhile_are_left_out(
+    on_broker: Parley, broker: Broker, topic: str
+) -> None:
+    """The number of records is exact although a producer goes on writing."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+    producer.produce(topic, b"first", partition=0)
+    producer.flush()
+    stopping = threading.Event()
+
+    def write() -> None:
+        while not stopping.wait(0.001):
+            producer.produce(topic, b"more", partition=0)
+            producer.poll(0)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        typed = on_broker("tail", topic, "--no-follow", "-n", "1")
+        since = on_broker("tail", topic, "--no-follow", "--from", "earliest", "--json")
+    finally:
+        stopping.set()
+        writer.join()
+        producer.flush()
+    assert len(typed.lines) == 1
+    offsets = [json.loads(each)["offset"] for each in since.lines]
+    assert offsets == list(range(len(offsets)))

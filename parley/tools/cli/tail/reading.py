@@ -127,33 +127,44 @@ class _Tail:
     """The partitions that have not reached the end that they had at the start."""
 
     def run(self, wanted: Wanted) -> None:
-        from confluent_kafka import TopicPartition as Position
-
-        self.ahead = {one for one, span in self.spans.items() if span.begin < span.end}
-        self.consumer.assign([Position(*one, span.begin) for one, span in self.spans.items()])
+        """Print the records that exist now, or all from the begin on."""
+        self.ahead = {place for place, span in self.spans.items() if span.begin < span.end}
+        self._assign({place: span.begin for place, span in self.spans.items()})
         if wanted.since is None:
             self._show_last(wanted.last)
-        else:
-            self._show_while(lambda: bool(self.ahead))
+            if wanted.follow:
+                # What arrived meanwhile was thrown away: a busy partition must not fill the memory.
+                self._assign({place: span.end for place, span in self.spans.items()})
+        elif not wanted.follow:
+            self._show_to_the_ends()
         if wanted.follow:
             self._follow(wanted.topics)
+
+    def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        from confluent_kafka import TopicPartition as Position
+
+        self.consumer.assign([Position(*place, offset) for place, offset in offsets.items()])
 
     def _show_last(self, count: int) -> None:
         """Print the newest ``count`` records of all partitions together, sorted by time."""
         newest: list[tuple[int, TopicPartition, int, Any]] = []
-        later: list[Any] = []
         while self.ahead:
             message = self._next(1.0)
-            if message is None:
+            if message is None or self._is_later(message):
                 continue
-            place = (message.topic(), message.partition())
-            if message.offset() >= self.spans[place].end:  # it has arrived meanwhile
-                later.append(message)
-            else:
-                entry = (message.timestamp()[1], place, message.offset(), message)
-                (heapq.heappush if len(newest) < count else heapq.heappushpop)(newest, entry)
+            entry = (message.timestamp()[1], (message.topic(), message.partition()), message.offset(), message)
+            (heapq.heappush if len(newest) < count else heapq.heappushpop)(newest, entry)
         self._print([entry[-1] for entry in sorted(newest, key=lambda entry: entry[:3])])
-        self._print(later)
+
+    def _show_to_the_ends(self) -> None:
+        while self.ahead:
+            message = self._next(1.0)
+            if message is not None and not self._is_later(message):
+                self._print([message])
+
+    def _is_later(self, message: Any) -> bool:
+        """True if the record was written after the ends were looked up."""
+        return bool(message.offset() >= self.spans[message.topic(), message.partition()].end)
 
     def _show_while(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
