@@ -73,7 +73,7 @@ class ProducersApi:
     async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
-        """Return the producers known to each requested partition that this broker leads."""
+        """Return the producers in this broker's replica of each requested partition, led or followed (KIP-664)."""
         named = once(((t.name, t.partition_indexes) for t in request.topics), int)
         return DescribeProducersResponse(
             topics=[
@@ -88,9 +88,7 @@ class ProducersApi:
         try:
             if not is_legal_topic_name(topic):
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-            partition = self._partitions.find(topic, index)
-            partition.check_leader()
-            frozen = partition.log.producers.frozen()
+            frozen = self._partitions.find(topic, index).log.producers.frozen()
         except KafkaError as error:
             return DescribeProducersResponse.PartitionResponse(
                 partition_index=index, error_code=error.code, error_message=error.message or None, active_producers=[]

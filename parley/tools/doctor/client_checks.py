@@ -22,7 +22,7 @@ def stuck_groups(cluster: Cluster) -> Iterator[Seen]:
         if waiting and all(last.committed.get(where) == first.committed.get(where) for where in waiting):
             yield Seen(
                 f"group {group.name} has {plural(last.members, 'member')} and committed nothing in "
-                f"{cluster.interval_s:.0f} s, while {plural(_total(last), 'record')} wait",
+                f"{cluster.interval_s:.0f} s, while it has a lag of {plural(_total(last), 'record')}",
                 [f"{topic}-{index}: lag {last.lags.get((topic, index), 0):,}" for topic, index in waiting[:5]],
             )
 

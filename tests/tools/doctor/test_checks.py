@@ -179,7 +179,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "features-not-finalized": [
         (cluster(brokers=[replace(each, finalized={"f": 1}) for each in BROKERS]), "features are not at the level")
     ],
-    "group-stuck": [(group(sample(5, 9), sample(5, 9)), "has 1 member and committed nothing in 10 s, while 4 records")],
+    "group-stuck": [(group(sample(5, 9), sample(5, 9)), "nothing in 10 s, while it has a lag of 4 records")],
     "group-lag-growing": [
         (group(sample(5, 9), sample(6, 20)), "grows: 4 records, and 14 after 10 s; it has 1 member"),
         (group(sample(5, 9, members=0, state="Empty"), sample(5, 20, members=0, state="Empty")), "it has no members"),

@@ -183,13 +183,17 @@ def leave_open(servers: str, topic: str) -> None:
     asyncio.run(leave())
 
 
-def test_a_hanging_transaction(cluster: Cluster, doctor: Doctor) -> None:
+def test_a_hanging_transaction(cluster: Cluster, doctor: Doctor, parley: Parley) -> None:
     create_with(cluster.bootstrap_servers, "hung", [2, 1, 3])
     leave_open(cluster.bootstrap_servers, "hung")
     (one,) = doctor("--bootstrap-server", cluster.bootstrap_servers)["hanging-transaction"]
     assert "a transaction hangs in hung-0" in one["text"]
     assert one["since"] is not None
     assert one["next"][1] == "parley transactions abort --topic hung --partition 0 --start-offset 0"
+    for broker in "123":  # a follower knows of it, too
+        words = ("--broker-id", broker, "--max-transaction-timeout", "0", "--bootstrap-server")
+        typed = parley("transactions", "find-hanging", *words, cluster.bootstrap_servers)
+        assert "hung" in typed.out, typed.err
 
 
 def test_a_reassignment_that_stands_still(cluster: Cluster, doctor: Doctor, parley: Parley) -> None:

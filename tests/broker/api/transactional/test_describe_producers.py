@@ -14,6 +14,7 @@ async def test_producers_are_described_with_their_transactions(tmp_path: Path) -
     bench = Bench(tmp_path)
     await bench.create("t")
     await bench.create("followed", replicas=(BROKER, OTHER), leader=OTHER)
+    await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     bench.write("t")
     bench.write_in_transaction("t", 1, epoch=3, count=2)
     bench.write_in_transaction("t", 2, epoch=0)
@@ -21,10 +22,10 @@ async def test_producers_are_described_with_their_transactions(tmp_path: Path) -
     api = ProducersApi(bench.partitions, None, None)  # type: ignore[arg-type]  # this request needs no other part
     asked = [
         DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0])
-        for name in ("t", "followed", "unknown", "no/name")
+        for name in ("t", "followed", "elsewhere", "unknown", "no/name")
     ]
     response = await api.describe_producers(context(0, api_key=61), DescribeProducersRequest(topics=asked))
-    here, followed, unknown, illegal = (topic.partitions[0] for topic in response.topics)
+    here, followed, elsewhere, unknown, illegal = (topic.partitions[0] for topic in response.topics)
     described = {
         each.producer_id: (
             each.producer_epoch,
@@ -36,7 +37,8 @@ async def test_producers_are_described_with_their_transactions(tmp_path: Path) -
         for each in here.active_producers
     }
     assert described == {1: (3, 1, NOW_MS + 1, -1, 1), 2: (0, 0, NOW_MS, 0, -1)}
-    assert followed.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (followed.error_code, followed.active_producers) == (ErrorCode.NONE, [])
+    assert elsewhere.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     await bench.tasks.close()
