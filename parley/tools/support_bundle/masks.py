@@ -24,7 +24,7 @@ _LOOKS: Final = (
     (re.compile(r"-----BEGIN ([A-Z0-9 ]{0,30}PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL), MASK),
     (re.compile(r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?\w+\s+)[^\s'\",]+"), rf"\1{MASK}"),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{16,}"), rf"\1{MASK}"),
-    (re.compile(r"\beyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]*"), MASK),
+    (re.compile(r"(?<![\w-])eyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]*"), MASK),
     (re.compile(r"(?i)(://[^\s:/?#@]{0,256}:)[^\s/?#@]{1,1024}@"), rf"\1{MASK}@"),
     (re.compile(rf"(?i)(user_[\w.-]{{1,256}}\s*=\s*){_QUOTED}"), rf"\1\2{MASK}\2"),
     (re.compile(rf"(?i)({_NAME}\\?['\"]?\s*[=:]\s*){_QUOTED}"), rf"\1\2{MASK}\2"),
