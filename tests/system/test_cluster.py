@@ -232,10 +232,8 @@ def test_one_may_come_long_after_the_other(
         running.wait_for_acknowledged(60)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "hurts", [(kill_leader,), pytest.param((kill_controller, stop_leader), marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("hurts", [(kill_leader,), (kill_controller, stop_leader)])
 def test_clocks_may_differ_by_minutes(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], hurts: tuple[Hurt, ...]
 ) -> None:

@@ -22,7 +22,7 @@ from parley.tools.simulation.faults import Fault, Kind
 from parley.tools.simulation.scenario import Settings, simulate
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.world import World
-from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt, power_cuts, restored_store, runs_in_soak
+from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt, kills, power_cuts, restored_store, runs_in_soak
 
 SHORT = Settings(seconds=10.0)
 ALONE = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
@@ -207,6 +207,17 @@ def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int
     frozen = Fault(7.601, Kind.STOP, second, second, 30.0, 0.0)
     outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen], transactions=False))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.slow
+def test_clocks_may_differ_by_minutes() -> None:
+    """While leaders and coordinators move. ``make soak`` does this with processes (tests/system/test_cluster.py)."""
+    skews = [Fault(1.0, Kind.SKEW, broker, broker, 0.0, by_s) for broker, by_s in ((1, -420.0), (3, 600.0))]
+    settings = Settings(seconds=14.0, faults=[*skews, *kills(1)], transactions=False, groups=True)
+    outcome = simulate(2, settings)
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.records_acknowledged
+    assert outcome.generations
 
 
 @pytest.mark.slow
