@@ -84,7 +84,8 @@ class StoreWindow:
 
     async def tree(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """The keys below a prefix, one level of them. Query: prefix, after."""
-        await _state_of_move(view)  # the right to it is the right to see the store
+        if await _state_of_move(view) is None:  # the right to it is the right to see the store
+            raise HTTPException(404, "The brokers are not Parley's: they have no coordination store.")
         backend = await self.opened()
         prefix = request.query_params.get("prefix", "")
         after: str | None = request.query_params.get("after") or None

@@ -32,6 +32,10 @@ SCAN_S: Final = 5.0
 _FETCH_BYTES: Final = 1024 * 1024
 _SHOWN_BYTES: Final = 16 * 1024
 """The bytes of a key or a value that are sent to the browser."""
+_LEADER_S: Final = 5.0
+_LEADER_POLL_S: Final = 0.1
+_NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Produced again for ``_LEADER_S``: Apache Kafka's brokers learn of a new topic after the client does."""
 _BY_NAME_VERSION_MAX: Final = 12
 _TAIL_WAIT_MS: Final = 500
 _TAIL_AT_ONCE: Final = 200
@@ -265,19 +269,28 @@ async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         tuple((key, _bytes(value, key)) for key, value in headers.items()),
     )
     partition = integer_of(body, "partition", 0)
+    begun = SYSTEM_CLOCK.monotonic()
+    while True:
+        result = await _produced(view, name, partition, bytes(build([one])))
+        code = ErrorCode(result.error_code)
+        if code not in _NOT_WRITTEN or SYSTEM_CLOCK.monotonic() - begun > _LEADER_S:
+            break
+        await asyncio.sleep(_LEADER_POLL_S)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code, result.error_message or described(code))
+    view.forget()
+    return {"partition": partition, "offset": result.base_offset}
+
+
+async def _produced(view: ClusterView, name: str, partition: int, records: bytes) -> Any:
     node = await view.client.leader(name, partition, fresh=True)
     version = min(await view.client.version_for(ProduceRequest, node=node), _BY_NAME_VERSION_MAX)
     data = ProduceRequest.TopicProduceData(
-        name=name, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(build([one])))]
+        name=name, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=records)]
     )
-    answer = await view.client.send(
-        ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), node=node, version=version
-    )
-    result = answer.responses[0].partition_responses[0]
-    if result.error_code:
-        raise KafkaError(ErrorCode(result.error_code), result.error_message or described(result.error_code))
-    view.forget()
-    return {"partition": partition, "offset": result.base_offset}
+    asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+    answer = await view.client.send(asked, node=node, version=version)
+    return answer.responses[0].partition_responses[0]
 
 
 def _bytes(value: Any, name: str) -> bytes | None:

@@ -1,7 +1,7 @@
 """Who uses the console: sessions by cookie, each with a view of the cluster and a CSRF token.
 
-Without a login all sessions share one view. A session ends when it has not been used for ``IDLE_S``. Logins that fail
-are delayed, one after the other for each user, so that guessing passwords takes time.
+Without a login all sessions share one view. A session ends when it has not been used for ``IDLE_S`` and has no live
+stream. A few logins are tried at a time, and each that fails is delayed, so that guessing passwords takes time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 200
 STREAMS_MAX: Final = 8
 """Live streams of one session: each may hold connections to brokers."""
+_LOGINS_AT_ONCE: Final = 4
 _REFUSAL_DELAY_S: Final = 0.5
 
 
@@ -46,13 +47,14 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._shared: ClusterView | None = None
         self._sampler: asyncio.Task[None] | None = None
-        self._logging_in = asyncio.Semaphore(4)
+        self._logging_in = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     def find(self, cookie: str | None) -> Session | None:
         """The session of a cookie; None if there is none or it has expired."""
         session = self._sessions.get(cookie or "")
-        if session is not None:
-            session.used_at = SYSTEM_CLOCK.monotonic()
+        if session is None or _is_expired(session):
+            return None
+        session.used_at = SYSTEM_CLOCK.monotonic()
         return session
 
     async def begin(self) -> Session:
@@ -105,9 +107,12 @@ class Sessions:
         return self._shared
 
     async def _expire(self) -> None:
-        oldest = SYSTEM_CLOCK.monotonic() - IDLE_S
-        for session in [one for one in self._sessions.values() if one.used_at < oldest and not one.streams]:
+        for session in [one for one in self._sessions.values() if _is_expired(one)]:
             await self.end(session)
+
+
+def _is_expired(session: Session) -> bool:
+    return not session.streams and session.used_at < SYSTEM_CLOCK.monotonic() - IDLE_S
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

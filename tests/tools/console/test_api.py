@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from parley import Broker
+from parley.tools.cli.store_client import store_address
 from parley.tools.console.app import Console
 from parley.tools.console.overview_api import live
 from parley.tools.console.settings import ConsoleSettings
@@ -285,3 +287,21 @@ async def test_users_have_their_own_rights(broker_with_users: Broker) -> None:
         assert (await browser.get("overview"))["brokers"][0]["alive"]
         assert (await browser.change("POST", "logout"))["loginRequired"]
         assert (await browser.client.get("/api/overview")).status_code == 401
+
+
+async def test_an_idle_session_ends(stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with browsing(ConsoleSettings(stored_broker[0].bootstrap_servers)) as browser:
+        monkeypatch.setattr("parley.tools.console.sessions.IDLE_S", -1.0)
+        assert (await browser.client.get("/api/overview")).status_code == 401
+
+
+async def test_a_move_to_another_store(tmp_path: Path) -> None:
+    here, there = f"local://{tmp_path / 'here'}", f"local://{tmp_path / 'there'}"
+    with Broker({"coordination.url": here}) as broker:
+        async with browsing(ConsoleSettings(broker.bootstrap_servers, store=store_address(here, None))) as browser:
+            await browser.change("POST", "coordination/move", {"url": there})
+            move = (await browser.get("coordination"))["move"]
+            while move["state"] not in ("done", "failed", "aborted"):
+                await asyncio.sleep(0.1)
+                move = (await browser.get("coordination"))["move"]
+            assert (move["state"], move["store"]) == ("done", there), move
