@@ -504,3 +504,4 @@ def test_a_user_without_rights_learns_nothing(parley: Parley, secured: tuple[Bro
     refused = parley("security", "check", *at)
     assert (refused.code, refused.out) == (1, "")
     assert "CLUSTER_AUTHORIZATION_FAILED" in refused.err
+    assert "`parley acls --add --allow-principal User:NAME --operation OPERATION --cluster`" in refused.err

@@ -35,6 +35,13 @@ _CLOSED = (
 )
 """What the message of an error contains if a broker accepted a connection, and closed it."""
 _USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")
+_RIGHTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "--topic TOPIC",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "--group GROUP",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "--cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "--transactional-id ID",
+}
+"""The resource of the right that a user lacks, as an option of ``parley acls``."""
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -92,10 +99,13 @@ def _explained(error: KafkaError, bootstrap: str) -> str:
             f"security.protocol and its settings in --command-config. ({_reason_of_closing(error.message)})"
         )
     if error.code in _NOT_REACHED:
-        return f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. ({error.message})"
+        return (
+            f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. "
+            f"--bootstrap-server or --profile names another. ({error.message.removeprefix('no broker responds: ')})"
+        )
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
         return sentence(f"the broker is too old for this request: {error.message}")
-    return described(error.code, error.message)
+    return described(error.code, error.message) + _next_step(error.code)
 
 
 def _reason_of_closing(message: str) -> str:
@@ -141,7 +151,19 @@ def described(code: int, message: str | None = None) -> str:
 def check(code: int, message: str | None = None, *, doing: str = "") -> None:
     """Raise ``CommandError`` if the code is not NONE. ``doing`` is put in front of the message."""
     if code != ErrorCode.NONE:
-        raise CommandError(f"{doing}: {described(code, message)}" if doing else described(code, message))
+        text = described(code, message) + _next_step(code)
+        raise CommandError(f"{doing}: {text}" if doing else text)
+
+
+def _next_step(code: int) -> str:
+    """Return what to do about an error that an administrator can end, or an empty text."""
+    resource = _RIGHTS.get(ErrorCode(code))
+    return (
+        f". An administrator grants the right: `parley acls --add --allow-principal User:NAME --operation OPERATION "
+        f"{resource}`; docs/authorization.md lists the operation for each request."
+        if resource
+        else ""
+    )
 
 
 async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
