@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from parley import Broker
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.tail import EARLIEST, parse_from
+from parley.tools.cli.tail import parse_from
 from parley.tools.cli.tail.lines import line, printable
+from parley.tools.cli.topic_offsets import EARLIEST
 from tests.tools.conftest import Parley
 
 Put = Callable[..., None]

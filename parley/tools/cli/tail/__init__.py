@@ -36,11 +36,12 @@ LAST_MAX: Final = 10_000
 """The last records are sorted in memory."""
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-EARLIEST: Final = -2
 
 
 def parse_from(text: str, now_ms: int) -> int:
     """Parse ``--from``: ms since 1970, or ``EARLIEST``. Raises ``CommandError`` for an unknown form."""
+    from parley.tools.cli.topic_offsets import EARLIEST
+
     if text == "earliest":
         return EARLIEST
     if found := _DURATION.fullmatch(text):

@@ -18,8 +18,8 @@ from parley.tools.cli.consume.formatting import Formatter, json_formatter
 from parley.tools.cli.consume.reading import MISSING
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import TOPIC_RIGHT, Connection, connect, reason_of, translated
-from parley.tools.cli.tail import EARLIEST
 from parley.tools.cli.tail.lines import line
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -81,8 +81,6 @@ def _for_requests(properties: Mapping[str, str]) -> dict[str, str]:
 
 async def positions(client: Client, wanted: Wanted) -> dict[TopicPartition, Span]:
     """Look up where to begin in each partition. Raises ``CommandError`` for a topic that cannot be read."""
-    from parley.tools.cli.topic_offsets import LATEST, list_offsets
-
     partitions = await _partitions(client, wanted.topics)
 
     async def offsets(timestamp: int) -> dict[TopicPartition, int]:
