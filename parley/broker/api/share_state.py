@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
-from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSET, StateBatch
+from parley.broker.coordinators.share_state.persister import StateBatch
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
@@ -80,7 +80,7 @@ class ShareStateApi:
             )
 
         topic = ReadShareGroupStateResponse.ReadStateResult
-        failed = partial(make, state_epoch=0, start_offset=UNINITIALIZED_OFFSET, state_batches=[])
+        failed = partial(make, state_epoch=0, start_offset=0, state_batches=[])  # 0, as Kafka
         return ReadShareGroupStateResponse(results=await _each(request, found, topic, failed))
 
     async def write(
@@ -143,7 +143,7 @@ class ShareStateApi:
             )
 
         topic = ReadShareGroupStateSummaryResponse.ReadStateSummaryResult
-        failed = partial(make, state_epoch=0, leader_epoch=0, start_offset=UNINITIALIZED_OFFSET)
+        failed = partial(make, state_epoch=0, leader_epoch=0, start_offset=0)  # 0, as Kafka
         return ReadShareGroupStateSummaryResponse(results=await _each(request, found, topic, failed))
 
 

@@ -129,6 +129,11 @@ RULES = (
         lambda c: c.group_share_heartbeat_interval_ms < c.group_share_session_timeout_ms,
         "less than group.share.session.timeout.ms",
     ),
+    Rule(
+        "group.share.max.share.sessions",
+        lambda c: c.group_share_max_share_sessions >= c.group_share_max_size,
+        "at least group.share.max.size",
+    ),
     *_between_bounds("group.streams.session.timeout.ms"),
     *_between_bounds("group.streams.heartbeat.interval.ms"),
     *_between_bounds("group.streams.assignment.interval.ms"),

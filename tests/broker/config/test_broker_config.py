@@ -186,6 +186,7 @@ def test_all_bad_values_are_reported_at_once() -> None:
             },
             "sasl.mechanism.inter.broker.protocol",
         ),
+        ({"group.share.max.share.sessions": "199"}, "group.share.max.share.sessions"),
         ({"metrics.listener": "9100"}, "metrics.listener"),
         ({"max.connections.per.ip.overrides": "host"}, "max.connections.per.ip.overrides"),
         ({"listener.name.plaintext.max.connections": "-3"}, "listener.name.plaintext.max.connections"),

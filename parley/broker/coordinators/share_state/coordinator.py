@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -56,8 +56,8 @@ class ShareCoordinator:
     """The share partitions that this broker coordinates.
 
     Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
-    does. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, a negative number INVALID_REQUEST, and state
-    that does not fit in a record UNKNOWN_SERVER_ERROR.
+    does. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, from ``read`` and ``write`` only if it has
+    state. A negative number gets INVALID_REQUEST, and state that does not fit in a record UNKNOWN_SERVER_ERROR.
     """
 
     def __init__(self, runtime: CoordinatorRuntime[ShareStateShard], image: Callable[[], MetadataImage]) -> None:
@@ -70,7 +70,7 @@ class ShareCoordinator:
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         """Return the state, and fence earlier leaders of the partition."""
-        return await self._submit(key, partial(decisions.read, key, leader_epoch))
+        return await self._submit_led(key, partial(decisions.read, key, leader_epoch))
 
     async def write(
         self,
@@ -82,7 +82,7 @@ class ShareCoordinator:
         batches: Sequence[StateBatch],
     ) -> None:
         """Store a change."""
-        await self._submit(
+        await self._submit_led(
             key,
             partial(
                 decisions.write, key, leader_epoch, state_epoch, start_offset, delivery_complete_count, tuple(batches)
@@ -97,13 +97,31 @@ class ShareCoordinator:
         """Return the state without its batches."""
         return await self._submit(key, partial(decisions.summarize, key))
 
-    async def _submit(self, key: SharePartitionKey, decide: Callable[[ShareStateShard, int], Decision[T]]) -> T:
-        self.runtime.state_of(key.text)  # raises NOT_COORDINATOR before anything else is said of the share partition
-        if key.partition < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
+    def _check_exists(self, key: SharePartitionKey) -> None:
         name = self._image().topic_names.get(key.topic_id, "")
         if self._image().partition(name, key.partition) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _submit_led(
+        self, key: SharePartitionKey, decide: Callable[[ShareStateShard, int], Decision[T]]
+    ) -> Awaitable[T]:
+        """Submit a leader's event. As in Kafka, the state is checked first, and then whether the topic exists."""
+
+        def decided(shard: ShareStateShard, now_ms: int) -> Decision[T]:
+            decision = decide(shard, now_ms)
+            self._check_exists(key)
+            return decision
+
+        return self._submit(key, decided, exists=False)
+
+    async def _submit(
+        self, key: SharePartitionKey, decide: Callable[[ShareStateShard, int], Decision[T]], *, exists: bool = True
+    ) -> T:
+        self.runtime.state_of(key.text)  # raises NOT_COORDINATOR before anything else is said of the share partition
+        if key.partition < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
+        if exists:
+            self._check_exists(key)
         try:
             return await self.runtime.submit(key.text, decide)
         except KafkaError as error:
