@@ -187,6 +187,34 @@ def test_the_health_of_a_broker(tmp_path: Path) -> None:
     assert subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode != 0
 
 
+class ProtectedBroker(BrokerProcess):
+    """A broker as the compose files and the unit run it: no capability, and only its folder is writable."""
+
+    def command(self) -> list[str]:
+        steps = (
+            'mount --bind "$0" "$0" && mount -o remount,bind,ro / && '
+            'exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
+        )
+        return ["unshare", "--mount", "sh", "-c", steps, str(self.folder), *super().command()]
+
+
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+def test_a_broker_needs_no_privilege_and_writes_only_to_its_folder(tmp_path: Path) -> None:
+    for store in KINDS:
+        for name in BROKERS:
+            service = compose(store)["services"][name]
+            assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+            assert service["security_opt"] == ["no-new-privileges:true"]
+    broker = ProtectedBroker(tmp_path, {"coordination.url": f"local://{tmp_path}/coordination"})
+    broker.start()
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+    assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
+    assert re.search(r" / / ro\b", Path(f"/proc/{broker.pid}/mountinfo").read_text())
+    assert broker.stop() == 0, broker.log()
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("store", KINDS)
 def test_the_health_of_a_store(store: str, tmp_path: Path) -> None:
