@@ -1,9 +1,9 @@
 """Resources named in a request: handle repetitions, and serve many resources in slices.
 
-A name costs a client a few bytes, but the response about it may have thousands. So a request that reads gets one result
-for a resource that it names several times, as in Kafka. A request that changes something is rejected for such a
-resource, since it is unclear which entry was meant. A response about many resources is built in slices; between them
-the event loop serves other requests.
+A name costs a client a few bytes, but the response about it may have thousands. So a request that reads gets one
+result for a resource that it names several times, as in Kafka; ShareGroupDescribe, too, for which Kafka has a result
+each. A request that changes something is rejected for such a resource, since it is unclear which entry was meant. A
+response about many resources is built in slices; between them the event loop serves other requests.
 """
 
 from __future__ import annotations
