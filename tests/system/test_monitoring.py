@@ -317,6 +317,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         traffic.start()
         targets = [broker.overrides["metrics.listener"] for broker in cluster.brokers.values()]
         prometheus = stack.enter_context(Prometheus(folder / "prometheus", targets).running())
+        sound = (
+            f"count_over_time(parley_store_session_expirations_total[{WINDOW}]) >= 2"  # an increase needs two samples
+        )
+        until(lambda: len(prometheus.query(sound)) == len(targets), lambda: "a broker was not scraped twice")
         yield Watched(cluster, prometheus, traffic, pid_of_store(folder / "store"))
 
 
