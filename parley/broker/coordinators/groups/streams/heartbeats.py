@@ -28,6 +28,7 @@ from parley.broker.coordinators.groups.streams.reconciliation import reconciled
 from parley.broker.coordinators.groups.streams.streams_group import (
     MemberDetails,
     MemberState,
+    Progress,
     StreamsGroup,
     StreamsMember,
 )
@@ -79,7 +80,7 @@ def in_all_steps(
     _note_stale(member, change)
     configured = change.configure(topology)
     if configured.is_ready:
-        _check_tasks(request, configured)
+        _check_tasks(request, configured, before.progress)
     change.begin_epoch_if_changed(topology.epoch if configured.is_ready else NOT_VALIDATED)
     change.delay_first_assignment()
     change.update_target(change.settings.of_assignor())
@@ -319,9 +320,13 @@ def _note_stale(member: StreamsMember, change: StreamsGroupChange) -> None:
         change.statuses.append(Status(StatusCode.STALE_TOPOLOGY, text))
 
 
-def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured) -> None:
-    """Raise INVALID_REQUEST if a member says that it has tasks that do not exist."""
+def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured, progress: Progress) -> None:
+    """Raise INVALID_REQUEST if a member says that it has tasks that do not exist, and that it was not given either.
+
+    A task that it was given may have ceased to exist: its topic was made again, with fewer partitions.
+    """
     subtopologies = configured.subtopologies or {}
+    given = {each for held in (progress.assigned, progress.revoking) for tasks in held for each in ids_of(tasks)}
     for said in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
         for each in said or ():
             known = subtopologies.get(each.subtopology_id)
@@ -329,7 +334,7 @@ def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured) 
                 text = f"Subtopology {each.subtopology_id} does not exist in the topology."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, text)
             for partition in each.partitions:
-                if not 0 <= partition < known.tasks:
+                if not 0 <= partition < known.tasks and (each.subtopology_id, partition) not in given:
                     text = (
                         f"Task {partition} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
                         f"subtopology: {known.tasks}"

@@ -144,6 +144,14 @@ def test_foreign_epochs_are_fenced_except_that_of_a_lost_response() -> None:
     assert code_of(lambda: group.owning("m", 3, {"9": [0]})) is ErrorCode.INVALID_REQUEST
 
 
+def test_a_member_may_still_have_a_task_whose_topic_was_made_again_with_fewer_partitions() -> None:
+    group = plain()
+    group.join("m")
+    group.change_topics(a=2, store=2)
+    assert said(group.owning("m", 2, {"0": [0, 1, 2, 3]}).active_tasks) == {"0": [0, 1]}
+    assert code_of(lambda: group.owning("m", 2, {"0": [4]})) is ErrorCode.INVALID_REQUEST
+
+
 def test_a_member_whose_response_was_lost_gets_its_tasks_again() -> None:
     group = plain()
     group.join("m")
