@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("parley", TIMELESS, max_examples=30)
 
 os.environ["PARLEY_PROFILE"] = ""  # commands use no profile of the developer
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; its commands would ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fast", TIMELESS, max_examples=10)
 settings.register_profile("soak", TIMELESS, max_examples=120)
 settings.register_profile(

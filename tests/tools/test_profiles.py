@@ -82,12 +82,12 @@ def test_which_profile_is_chosen(parley: Parley, folder: Path, monkeypatch: pyte
     assert "127.0.0.1:2" in found
     assert "The profile b was used" in found
     assert "127.0.0.1:3" in parley("topics", "--list", "--profile", "c").err
-    assert "profile" not in parley("topics", "--list", "--bootstrap-server", "127.0.0.1:4").err
+    assert "The profile" not in parley("topics", "--list", "--bootstrap-server", "127.0.0.1:4").err
     both = parley("topics", "--list", "--bootstrap-server", "127.0.0.1:4", "--profile", "c").err
     assert "127.0.0.1:4" in both
     assert "The profile c was used" in both
     monkeypatch.setenv("PARLEY_PROFILE", "")
-    assert "profile" not in parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1").err
+    assert "The profile" not in parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1").err
     assert profiles.current_name() == ""
 
 

@@ -251,7 +251,7 @@ class Connection:
         done, _ = await asyncio.wait([ended], timeout=_STOP_S)
         if not done:
             self.drop()
-            _log.warning("ZooKeeper did not confirm the end of the session, which will expire")
+            _log.warning("the store did not confirm the end of the session, which will expire")
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
         """Call a function on the loop, from any thread."""

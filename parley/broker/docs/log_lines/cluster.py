@@ -66,7 +66,7 @@ _STORE: Final = Section(
             "Resume or end that process.",
         ),
         Line(
-            "ZooKeeper did not confirm the end of the session, which will expire",
+            "the store did not confirm the end of the session, which will expire",
             "The store did not respond while the broker stopped.",
             "Nothing; the broker can start again when its session has expired.",
         ),
