@@ -131,7 +131,10 @@ def test_directories_are_exchanged(tmp_path: Path, new_name: Callable[..., str])
             cluster.start_all(order=(1, 2, 3))
             cluster.wait_until_in_sync()
             running.wait_for_acknowledged(60)
-        assert not any(LOSS in broker.log() for broker in cluster.brokers.values())
+        # The log of a partition that was never written has no file. After a kill it may be made in the other directory,
+        # which cannot be told from a loss: the offsets topic is such a one.
+        lines = [line for broker in cluster.brokers.values() for line in broker.log().splitlines() if LOSS in line]
+        assert not [line for line in lines if "topic=__consumer_offsets" not in line]
 
 
 def exchange(one: Path, other: Path) -> None:
