@@ -92,6 +92,7 @@ function App() {
       } else if (event.key === "g") going = event.timeStamp;
     };
     window.addEventListener("hashchange", moved);
+    setAt(place()); // the address may have changed before the listener was there
     window.addEventListener("keydown", pressed);
     window.addEventListener("logged-out", load);
     return () => { window.removeEventListener("hashchange", moved); window.removeEventListener("keydown", pressed); window.removeEventListener("logged-out", load); };
