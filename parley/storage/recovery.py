@@ -191,6 +191,8 @@ class _Loader:
         self.missing: list[DamagedRange] = []
         """The ranges between segments whose batches are not in any file."""
         self.log_end = known.log_start_offset
+        self._last_batch: BatchHeader | None = None
+        """The last batch of the last segment, once ``_check_tail`` has found it."""
         self.first: int | None = None
         """The base offset of the first segment that was found."""
         self._scans: dict[int, Scan] = {}
@@ -254,7 +256,7 @@ class _Loader:
         for number, segment in reversed([*enumerate(segments)]):
             base, end = segment.base_offset, segment.end_offset
             if base not in self.scanned and segment.size:
-                if self._knows_last_epoch(segment):
+                if self._knows_epoch(self._last_batch if following == UNSEALED else _last_batch(segment)):
                     return
                 _log.warning("scanning %r: %s lacks the leader epoch of its last batch", segment, self._epochs.path)
                 segment.release()
@@ -262,16 +264,12 @@ class _Loader:
                 segments[number].end_offset = end
             following = base
 
-    def _knows_last_epoch(self, segment: Segment) -> bool:
-        """True if the leader epoch of the last batch is known. Only that batch need be read: epochs never fall."""
-        try:
-            headers = [header for _, header in segment.batches(segment.offset_index.last.position)]
-        except CorruptRecord:
+    def _knows_epoch(self, last: BatchHeader | None) -> bool:
+        """True if the leader epoch of a segment's last batch is known. Then all of its epochs are: they never fall."""
+        if last is None:
             return False
-        if not headers:  # the index is wrong
-            return False
-        known = self._epochs.epoch_at(headers[-1].base_offset)
-        return headers[-1].partition_leader_epoch <= (NO_EPOCH if known is None else known)
+        known = self._epochs.epoch_at(last.base_offset)
+        return last.partition_leader_epoch <= (NO_EPOCH if known is None else known)
 
     def _in_doubt(self, end_offset: int) -> bool:
         """True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
@@ -374,7 +372,7 @@ class _Loader:
                     position == last.position > 0 and header.last_offset > last.offset
                 ):
                     raise CorruptRecord(f"offset {header.base_offset} is out of place")
-                end, expected = position + header.size_bytes, header.next_offset
+                end, expected, self._last_batch = position + header.size_bytes, header.next_offset, header
             if end != segment.size:
                 raise CorruptRecord(f"no batch ends at byte {segment.size}")
         except CorruptRecord as error:
@@ -493,6 +491,17 @@ class _Loader:
         if header.producer_id >= 0:
             seen_ms = min(header.max_timestamp, self._now_ms)
             note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
+
+
+def _last_batch(segment: Segment) -> BatchHeader | None:
+    """The last batch of a segment; None if its index or its batches are damaged. Raises ``OSError``."""
+    last = None
+    try:
+        for _, header in segment.batches(segment.offset_index.last.position):
+            last = header
+    except CorruptRecord:
+        return None
+    return last
 
 
 def _bases(directory: Path) -> list[int]:

@@ -99,13 +99,11 @@ class FetchApi:
         session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION, owner=context.principal)
         fetch = WaitingFetch(self._parts, params, session)
         targets = targets_of(request) if session is None else session.to_look_at()
+        wait_s = request.max_wait_ms / 1000
         if len(targets) > LOOKED_AT_IN_A_TURN:
-            return _look_in_turns(fetch, targets, request.max_wait_ms / 1000)
+            return _look_in_turns(fetch, targets, wait_s)
         fetch.look_at(targets)
-        if fetch.is_ready:
-            return fetch.respond()
-        fetch.wait(request.max_wait_ms / 1000)
-        return fetch
+        return _respond_or_wait(fetch, wait_s)
 
     def _limit_bytes(self, context: RequestContext, request: FetchRequest) -> None:
         """Fetch no more than what the client's quota ever allows at once."""
@@ -123,6 +121,15 @@ class FetchApi:
                 )
 
 
+def _respond_or_wait(
+    fetch: WaitingFetch, wait_s: float
+) -> FetchResponse | WaitingFetch | Coroutine[Any, Any, FetchResponse]:
+    if fetch.is_ready:
+        return fetch.respond()
+    fetch.wait(wait_s)
+    return fetch
+
+
 async def _look_in_turns(
     fetch: WaitingFetch, targets: list[FetchTarget], wait_s: float
 ) -> FetchResponse | Delayed[FetchResponse]:
@@ -131,8 +138,5 @@ async def _look_in_turns(
         fetch.look_at(targets[start : start + LOOKED_AT_IN_A_TURN])
         await next_turn()
     fetch.look_at_what_was_missed()
-    if fetch.is_ready:
-        response = fetch.respond()
-        return await response if asyncio.iscoroutine(response) else response
-    fetch.wait(wait_s)
-    return fetch
+    response = _respond_or_wait(fetch, wait_s)
+    return await response if asyncio.iscoroutine(response) else response

@@ -32,7 +32,15 @@ from parley.broker.coordinators.groups.streams.streams_group import (
     StreamsGroup,
     StreamsMember,
 )
-from parley.broker.coordinators.groups.streams.tasks import CurrentTasks, TargetTasks, Tasks, grouped, ids_of, is_within
+from parley.broker.coordinators.groups.streams.tasks import (
+    CurrentTasks,
+    TargetTasks,
+    TaskId,
+    Tasks,
+    grouped,
+    ids_of,
+    is_within,
+)
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Topology, topology_of
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -326,7 +334,6 @@ def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured, 
     A task that it was given may have ceased to exist: its topic was made again, with fewer partitions.
     """
     subtopologies = configured.subtopologies or {}
-    given = {each for held in (progress.assigned, progress.revoking) for tasks in held for each in ids_of(tasks)}
     for said in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
         for each in said or ():
             known = subtopologies.get(each.subtopology_id)
@@ -334,12 +341,16 @@ def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured, 
                 text = f"Subtopology {each.subtopology_id} does not exist in the topology."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, text)
             for partition in each.partitions:
-                if not 0 <= partition < known.tasks and (each.subtopology_id, partition) not in given:
+                if not 0 <= partition < known.tasks and not _was_given(progress, (each.subtopology_id, partition)):
                     text = (
                         f"Task {partition} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
                         f"subtopology: {known.tasks}"
                     )
                     raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _was_given(progress: Progress, task: TaskId) -> bool:
+    return any(task in ids_of(tasks) for held in (progress.assigned, progress.revoking) for tasks in held)
 
 
 # --- Tasks ---
