@@ -209,6 +209,16 @@ async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dic
     return grouped
 
 
+def led_by(topics: Iterable[Any]) -> dict[int, list[TopicPartition]]:
+    """Group the partitions of a Metadata response's topics by leader. Partitions without a leader are left out."""
+    grouped: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.leader_id >= 0:
+                grouped.setdefault(partition.leader_id, []).append((topic.name or "", partition.partition_index))
+    return grouped
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Group the partitions by topic: the partition numbers of each, sorted."""
     grouped: dict[str, list[int]] = {}

@@ -10,8 +10,10 @@ from starlette.requests import Request
 
 from parley.consensus.errors import CoordinationError
 from parley.pipeline.service.requests import BodyRequest
-from parley.protocol.client import NotAuthenticated
+from parley.protocol.client import Client, NotAuthenticated
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.metadata import MetadataResponse
+from parley.tools.cli.cluster_client import described
 from parley.tools.cli.invocation import CommandError
 
 T = TypeVar("T")
@@ -76,6 +78,19 @@ def matching(request: Request, items: Iterable[T], name: Callable[[T], str]) -> 
     """The items whose name contains the query's ``search``, in any case."""
     wanted = request.query_params.get("search", "").lower()
     return [one for one in items if wanted in name(one).lower()] if wanted else list(items)
+
+
+def refuse(code: int, message: str | None = None) -> None:
+    """Raise the KafkaError of a response's error code, unless that is NONE."""
+    if code:
+        raise KafkaError(ErrorCode(code), message or described(code))
+
+
+async def described_topic(client: Client, name: str) -> MetadataResponse:
+    """The Metadata response about one topic. Raises KafkaError if the topic cannot be described."""
+    answer = await client.metadata([name])
+    refuse(answer.topics[0].error_code)
+    return answer
 
 
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:

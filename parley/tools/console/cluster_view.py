@@ -18,7 +18,9 @@ from parley.protocol.messages.coordination import STATUS, MigrateCoordinationReq
 from parley.protocol.messages.metadata import MetadataResponse
 from parley.tools.cli import log_dirs
 from parley.tools.cli.cluster import describe as describe_cluster
+from parley.tools.cli.cluster_client import TopicPartition, led_by
 from parley.tools.cli.groups.listing import ListedGroup, list_groups
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.requests import ongoing
 from parley.tools.cli.reassign.throttles import Ongoing
 from parley.tools.cli.topic_offsets import LATEST, list_offsets_of
@@ -30,7 +32,13 @@ FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
 _TIMEOUT_S: Final = 15.0
 
-TopicPartition = tuple[str, int]
+
+async def optional(reading: Awaitable[T], default: T) -> T:
+    """What a page can do without: ``default`` if the user may not know it, or if brokers do not respond."""
+    try:
+        return await reading
+    except (KafkaError, CommandError):
+        return default
 
 
 @dataclass(slots=True)
@@ -83,12 +91,7 @@ class ClusterView:
         """The end of every partition that has a leader."""
 
         async def read() -> dict[TopicPartition, int]:
-            led: dict[int, list[TopicPartition]] = {}
-            for topic in (await self.metadata()).topics:
-                for one in topic.partitions:
-                    if one.leader_id >= 0:
-                        led.setdefault(one.leader_id, []).append((topic.name or "", one.partition_index))
-            found = await list_offsets_of(self.client, led, LATEST)
+            found = await list_offsets_of(self.client, led_by((await self.metadata()).topics), LATEST)
             return {where: one.offset for where, one in found.items() if not one.error}
 
         return await self.kept("ends", read)

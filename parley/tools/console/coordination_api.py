@@ -1,7 +1,7 @@
 """The coordination store: which one is in charge, its sessions, epochs and keys, and a live move to another store.
 
 The state of a move comes from the controller. The rest comes from the store itself, if the console was given its
-address; whoever may see it must be allowed to ask for the state of a move (Alter on the cluster). Secrets are masked.
+address. A user sees it only with the right to ask for the state of a move (Alter on the cluster). Secrets are masked.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.tools.cli.cluster_client import TIMEOUT_MS, described
+from parley.tools.cli.cluster_client import TIMEOUT_MS
 from parley.tools.cli.groups import every_type, reset, tables
 from parley.tools.cli.groups.deleting import delete_groups
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.share_groups import tables as share_tables
 from parley.tools.cli.streams_groups import tables as streams_tables
-from parley.tools.console.answers import ApiRequest, integer_of, matching, page, text_of
+from parley.tools.console.answers import ApiRequest, integer_of, matching, page, refuse, text_of
 from parley.tools.console.cluster_view import ClusterView
 
 _TARGETS = ("to_earliest", "to_latest", "to_offset", "shift_by", "to_datetime")
@@ -75,7 +74,6 @@ async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Delete a group."""
     name = request.path_params["name"]
     code = (await delete_groups(view.client, [name], timeout_ms=TIMEOUT_MS))[name]
-    if code:
-        raise KafkaError(ErrorCode(code), described(code))
+    refuse(code)
     view.forget()
     return {"deleted": name}

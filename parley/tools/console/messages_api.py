@@ -20,9 +20,9 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import HEADER_SIZE, read_header
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
-from parley.tools.cli.cluster_client import described
+from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
-from parley.tools.console.answers import ApiRequest, integer_of, number
+from parley.tools.console.answers import ApiRequest, described_topic, integer_of, number, refuse
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.record_filter import RecordFilter
 
@@ -82,14 +82,10 @@ async def browse(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> _Scan:
     """Find where to begin in each partition. Raises HTTPException (400) and KafkaError."""
-    described_topic = (await client.metadata([name])).topics[0]
-    if described_topic.error_code:
-        raise KafkaError(ErrorCode(described_topic.error_code), described(described_topic.error_code))
+    led = led_by((await described_topic(client, name)).topics)
     chosen = number(request, "partition", -1, -1)
-    led: dict[int, list[tuple[str, int]]] = {}
-    for one in described_topic.partitions:
-        if one.leader_id >= 0 and chosen in (-1, one.partition_index):
-            led.setdefault(one.leader_id, []).append((name, one.partition_index))
+    if chosen >= 0:
+        led = {node: [(name, chosen)] for node, partitions in led.items() if (name, chosen) in partitions}
     ends = {where[1]: one.offset for where, one in (await list_offsets_of(client, led, LATEST)).items()}
     first = {where[1]: one.offset for where, one in (await list_offsets_of(client, led, EARLIEST)).items()}
     match request.query_params.get("from", "latest"):
@@ -123,8 +119,7 @@ async def _fetch(
             if part.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 await client.metadata([name])
                 continue
-            if part.error_code:
-                raise KafkaError(ErrorCode(part.error_code), described(part.error_code))
+            refuse(part.error_code)
             begin = scan.at[part.partition_index]
             for one in _records(part.records or b"", begin, scan, part.partition_index):
                 scan.scanned += 1
@@ -276,8 +271,7 @@ async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         if code not in _NOT_WRITTEN or SYSTEM_CLOCK.monotonic() - begun > _LEADER_S:
             break
         await asyncio.sleep(_LEADER_POLL_S)
-    if code is not ErrorCode.NONE:
-        raise KafkaError(code, result.error_message or described(code))
+    refuse(code, result.error_message)
     view.forget()
     return {"partition": partition, "offset": result.base_offset}
 

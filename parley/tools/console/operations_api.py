@@ -6,12 +6,10 @@ import asyncio
 from typing import Any, Final
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
-from parley.protocol.errors import KafkaError
 from parley.tools.cli import features as feature_levels
-from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.transactions.states import describe_transaction, list_transactions
 from parley.tools.console.answers import ApiRequest, matching, page
-from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.cluster_view import ClusterView, optional
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _HANGING_TIMES: Final = 2
@@ -88,7 +86,7 @@ async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     moving = await view.reassignments()
     sizes: dict[tuple[str, int, int], int] = {}
     between: list[dict[str, Any]] = []
-    for broker, directories in (await _directories(view)).items():
+    for broker, directories in (await optional(view.directories(), {})).items():
         for each in directories:
             for topic in each.topics:
                 for one in topic.partitions:
@@ -111,10 +109,3 @@ async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         for (topic, index), one in sorted(moving.items())
     ]
     return {**page(request, items, lambda one: one), "directories": between[:200]}
-
-
-async def _directories(view: ClusterView) -> dict[int, Any]:
-    try:
-        return dict(await view.directories())
-    except (KafkaError, CommandError):
-        return {}

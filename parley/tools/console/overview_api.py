@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
-from parley.protocol.errors import KafkaError
-from parley.tools.cli.invocation import CommandError
 from parley.tools.console.answers import ApiRequest
-from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.cluster_view import ClusterView, optional
 from parley.tools.console.health import PartitionState, as_data, findings
 
 
@@ -36,7 +34,7 @@ async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         alive=alive,
         down_since=view.down_since,
         controller=metadata.controller_id,
-        moves=await _optional_moves(view),
+        moves=len(await optional(view.reassignments(), {})),
         disks=[(broker, path, size, free) for broker, each in disks.items() for path, size, free, _ in each],
     )
     hosts = {one.broker_id: one for one in cluster.brokers}
@@ -74,10 +72,7 @@ def _note_absences(view: ClusterView, absent: set[int], alive: frozenset[int]) -
 
 async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, int, int]]]:
     """The path, size, free and used bytes of the log directories of each broker, as far as the user may know."""
-    try:
-        found = await view.directories()
-    except (KafkaError, CommandError):
-        return {}
+    found = await optional(view.directories(), {})
     return {
         broker: [
             (
@@ -90,13 +85,6 @@ async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, i
         ]
         for broker, directories in found.items()
     }
-
-
-async def _optional_moves(view: ClusterView) -> int:
-    try:
-        return len(await view.reassignments())
-    except (KafkaError, CommandError):
-        return 0
 
 
 async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Final
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.errors import KafkaError
+from parley.tools.cli.cluster_client import TopicPartition
 from parley.tools.cli.invocation import CommandError
-from parley.tools.console.cluster_view import ClusterView, TopicPartition
+from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.history import Sample
 
 PERIOD_S: Final = 3.0

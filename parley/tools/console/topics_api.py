@@ -7,14 +7,12 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from parley.protocol.errors import ErrorCode, KafkaError
 from parley.tools.cli import delete_records
-from parley.tools.cli.cluster_client import described
-from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.cli.topics import changing, describing
-from parley.tools.console.answers import ApiRequest, integer_of, matching, page, text_of
-from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.answers import ApiRequest, described_topic, integer_of, matching, page, refuse, text_of
+from parley.tools.console.cluster_view import ClusterView, optional
 
 _SORTS = ("name", "partitions", "records")
 
@@ -26,7 +24,7 @@ async def topics(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         found = [topic for topic in found if not topic.is_internal]
     if request.query_params.get("troubled"):
         found = [topic for topic in found if _troubles(topic)]
-    ends = await _optional_ends(view)
+    ends = await optional(view.end_offsets(), {})
     records = (
         {
             id(topic): sum(ends.get((topic.name or "", one.partition_index), 0) for one in topic.partitions)
@@ -62,28 +60,16 @@ def _troubles(topic: Any) -> bool:
     return any(len(one.isr_nodes) < len(one.replica_nodes) or one.leader_id < 0 for one in topic.partitions)
 
 
-async def _optional_ends(view: ClusterView) -> dict[tuple[str, int], int]:
-    try:
-        return dict(await view.end_offsets())
-    except (KafkaError, CommandError):
-        return {}
-
-
 async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """A topic with its partitions: leader, replicas, ISR, offsets, and sizes as far as the user may know them."""
     name = request.path_params["name"]
-    answer = await view.client.metadata([name])
+    answer = await described_topic(view.client, name)
     found = answer.topics[0]
-    if found.error_code:
-        raise KafkaError(ErrorCode(found.error_code), described(found.error_code))
-    led: dict[int, list[tuple[str, int]]] = {}
-    for one in found.partitions:
-        if one.leader_id >= 0:
-            led.setdefault(one.leader_id, []).append((name, one.partition_index))
+    led = led_by(answer.topics)
     first = await list_offsets_of(view.client, led, EARLIEST)
     last = await list_offsets_of(view.client, led, LATEST)
     sizes = await _sizes(view, name)
-    moving = await _moves(view)
+    moving = await optional(view.reassignments(), {})
 
     def offset(offsets: Any, index: int) -> int | None:
         got = offsets.get((name, index))
@@ -119,24 +105,13 @@ async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
     """The bytes of the largest replica of each partition."""
     sizes: dict[int, int] = {}
-    try:
-        directories = await view.directories()
-    except (KafkaError, CommandError):
-        return sizes
-    for each in directories.values():
+    for each in (await optional(view.directories(), {})).values():
         for directory in each:
             for topic in directory.topics:
                 if topic.name == name:
                     for one in topic.partitions:
                         sizes[one.partition_index] = max(one.partition_size, sizes.get(one.partition_index, 0))
     return sizes
-
-
-async def _moves(view: ClusterView) -> dict[tuple[str, int], Any]:
-    try:
-        return dict(await view.reassignments())
-    except (KafkaError, CommandError):
-        return {}
 
 
 async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -176,7 +151,6 @@ async def remove_records(view: ClusterView, request: ApiRequest) -> dict[str, An
     where = name, integer_of(body, "partition")
     results = await delete_records.delete(view.client, {where: integer_of(body, "offset")})
     low, code = results[where]
-    if code:
-        raise KafkaError(ErrorCode(code), described(code))
+    refuse(code)
     view.forget()
     return {"first": low}

@@ -8,11 +8,9 @@ from typing import Final
 from parley.protocol.client import Client
 from parley.protocol.messages.configs import DescribeConfigsRequest
 from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.configs import RESOURCE_TYPES, source_name
 from parley.tools.support_bundle.masks import MASK
 
-_TOPIC: Final = 2
-_OF_TOPIC: Final = 1
-"""The source of a setting that the topic itself has."""
 _AT_ONCE: Final = 500
 
 
@@ -27,7 +25,7 @@ def changed_settings(
         for begin in range(0, len(names), _AT_ONCE):
             resources = [
                 DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=_TOPIC, resource_name=name, configuration_keys=None
+                    resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=None
                 )
                 for name in names[begin : begin + _AT_ONCE]
             ]
@@ -36,7 +34,7 @@ def changed_settings(
                 own = {
                     one.name: MASK if one.is_sensitive else one.value or ""
                     for one in each.configs
-                    if one.config_source == _OF_TOPIC
+                    if source_name(one.config_source) == "DYNAMIC_TOPIC_CONFIG"
                 }
                 if own:
                     found[each.resource_name] = own

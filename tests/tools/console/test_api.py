@@ -253,7 +253,7 @@ async def test_a_read_only_console_changes_nothing(stored_broker: tuple[Broker, 
         assert (await browser.try_change("POST", "topics", {"name": "no"})).status_code == 403
         body = {"target": "to_latest", "execute": True}
         assert (await browser.try_change("POST", "groups/readers/reset", body)).status_code == 403
-        previewed = await browser.try_change("POST", "groups/nobody/reset", {"target": "to_latest"})
+        previewed = await browser.try_change("POST", "groups/absent/reset", {"target": "to_latest"})
         assert previewed.status_code != 403
 
 

@@ -51,7 +51,8 @@ _SECURITY: Final = Section(
             "authentication failed",
             "A login or a TLS handshake failed; the line has the address, the mechanism, the claimed user and "
             "the `reason`.",
-            "Give the client the right credentials. Many lines from one address: an old password, or somebody guesses.",
+            "Give the client the right credentials. Many lines from one address: an old password, or an attacker "
+            "guesses passwords.",
         ),
         Line(
             "a login cannot be evaluated",

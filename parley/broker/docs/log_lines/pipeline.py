@@ -251,7 +251,7 @@ _REGISTRY: Final = Section(
         Line(
             "authentication failed: user ... from ......",
             "A login at the REST interface failed.",
-            "Give the client the right password. Many lines: somebody guesses.",
+            "Give the client the right password. Many lines: an attacker guesses passwords.",
         ),
         Line(
             "... ... failed",

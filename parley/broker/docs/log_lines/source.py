@@ -4,7 +4,7 @@
    error, and of ``logging.LogRecord``, of the level warning.
 2. A call that passes on the event of its caller is listed in ``PASSED_ON``, with the events that reach it. Each of them
    must be a constant in the same module.
-3. ``%s`` and the like become "...", because nobody can search for them.
+3. ``%s`` and the like become "...", because the log has values in their place.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,21 +164,13 @@ class _Tail:
         """True if the record was written after the ends were looked up."""
         return bool(message.offset() >= self.spans[message.topic(), message.partition()].end)
 
-    def _show_while(self, goes_on: Callable[[], bool]) -> None:
-        while goes_on():
-            if (message := self._next(1.0)) is not None:
-                self._print([message])
-
     def _follow(self, topics: Sequence[str]) -> None:
-        refresh = time.monotonic() + _REFRESH_S
-
-        def until_refresh() -> bool:
-            return time.monotonic() < refresh
-
         while True:
-            self._show_while(until_refresh)
-            self._add_new_partitions(topics)
             refresh = time.monotonic() + _REFRESH_S
+            while time.monotonic() < refresh:
+                if (message := self._next(1.0)) is not None:
+                    self._print([message])
+            self._add_new_partitions(topics)
 
     def _add_new_partitions(self, topics: Sequence[str]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, KafkaException

@@ -7,6 +7,7 @@ does not end the command.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.cluster_client import TopicPartition, led_by
 from parley.tools.cli.groups.describing import committed_offsets
 from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups
 from parley.tools.cli.invocation import CommandError
@@ -74,12 +75,7 @@ async def take(client: Client, *, internal: bool) -> Sample:
     metadata = await client.metadata()
     at = time.monotonic()
     topics = [topic for topic in metadata.topics if not topic.error_code]
-    led: dict[int, list[TopicPartition]] = {}
-    for topic in topics:
-        for one in topic.partitions:
-            if one.leader_id >= 0:
-                led.setdefault(one.leader_id, []).append((topic.name or "", one.partition_index))
-    ends = await _ends(client, led)
+    ends = await _ends(client, led_by(topics))
     sizes = {broker.node_id: await _sizes(client, broker.node_id) for broker in metadata.brokers}
     partitions = {}
     for topic in topics:
@@ -95,16 +91,20 @@ async def take(client: Client, *, internal: bool) -> Sample:
 
 
 def _brokers(metadata: Any, topics: list[Any], sizes: Mapping[int, Mapping[TopicPartition, int] | None]) -> Any:
+    leads, hosts = Counter[int](), Counter[int]()
+    for topic in topics:
+        for one in topic.partitions:
+            leads[one.leader_id] += 1
+            hosts.update(one.replica_nodes)
     for broker in sorted(metadata.brokers, key=lambda each: each.node_id):
         node = broker.node_id
-        hosted = [one for topic in topics for one in topic.partitions if node in one.replica_nodes]
         held = sizes[node]
         yield BrokerSample(
             node,
             f"{broker.host}:{broker.port}",
             node == metadata.controller_id,
-            sum(one.leader_id == node for one in hosted),
-            len(hosted),
+            leads[node],
+            hosts[node],
             None if held is None else sum(held.values()),
         )
 
