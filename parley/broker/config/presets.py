@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_ALONE = {
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-}
+ALONE: Mapping[str, str] = MappingProxyType(
+    {
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+)
 """A broker without a file is the only one: there is no other replica, and groups need not wait for more members."""
 
 COMMAND: Mapping[str, str] = MappingProxyType(
@@ -24,16 +26,26 @@ COMMAND: Mapping[str, str] = MappingProxyType(
         "listeners": "PLAINTEXT://127.0.0.1:9092",
         "log.dirs": "./parley-data",
         "metrics.listener": "127.0.0.1:9464",
-        **_ALONE,
+        **ALONE,
     }
 )
 """``parley start``. If the port for the metrics is in use, it takes any free port."""
+
+CONTAINER: Mapping[str, str] = MappingProxyType(
+    {
+        "listeners": "PLAINTEXT://0.0.0.0:9092",
+        "advertised.listeners": "PLAINTEXT://localhost:9092",
+        "log.dirs": "/var/lib/parley/data",
+        "metrics.listener": "0.0.0.0:9464",
+    }
+)
+"""``parley start --from-environment``, with ``ALONE`` if there is no file and no store. The file overrides it."""
 
 EMBEDDED: Mapping[str, str] = MappingProxyType(
     {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "coordination.url": "memory:",
-        **_ALONE,
+        **ALONE,
     }
 )
 """``Broker()``. Without a data folder the store is in memory; with one it is the embedded store in that folder."""

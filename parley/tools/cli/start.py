@@ -3,7 +3,8 @@
 Rules:
 
 1. Without a properties file it runs a single local broker: ``parley.broker.config.presets.COMMAND``, changed by
-   ``--override``. With a file, only the file and the overrides apply, as with kafka-server-start.
+   ``--override``. With a file, only the file and the overrides apply, as with kafka-server-start. In a container,
+   variables are settings, too (``parley.tools.cli.environment``).
 2. Once the broker serves clients, a summary is printed to standard output. Exactly one of its lines ends with
    ``bootstrap.servers=host:port``. The broker's log goes to standard error.
 3. SIGTERM and SIGINT stop the broker cleanly with exit code 0. A second SIGINT kills it; the next start then recovers.
@@ -25,8 +26,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -85,6 +86,8 @@ def main(words: Sequence[str]) -> int:
     except SystemExit as end:
         return FAILED if end.code else 0
     try:
+        if options.from_environment:
+            return run(_configured_by_environment(options))
         if options.brokers != 1:
             return _run_cluster(options)
         if options.restart:
@@ -98,6 +101,28 @@ def main(words: Sequence[str]) -> int:
             print(f"Error: {line}", file=sys.stderr)
         return FAILED
     return run(config)
+
+
+def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
+    """The configuration of a broker in a container. Prints what has no effect. Raises ``CommandError``."""
+    from parley.configuration.properties import read_properties
+    from parley.configuration.providers import ConfigProviders
+    from parley.tools.cli import environment
+
+    if options.brokers != 1 or options.restart or options.port is not None:
+        raise CommandError("--from-environment starts a single broker: leave out --brokers, --restart and --port.")
+    path: Path | None = options.properties
+    if path is None and Path(environment.MOUNTED).exists():
+        path = Path(environment.MOUNTED)
+    with _explained(path):
+        in_file = None if path is None else read_properties(path)
+        given = environment.merged(os.environ, in_file, pairs(options.override, "--override"), socket.gethostname())
+        given = ConfigProviders(given).resolve(given)
+    config = _checked(given)
+    environment.refuse_unknown(os.environ, config)
+    for sentence in environment.without_effect(os.environ):
+        print(sentence, file=sys.stderr)
+    return config
 
 
 def _with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
@@ -166,6 +191,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--port", type=int, metavar="PORT", help="port of the first broker; the others use the next ports"
     )
+    made.add_argument(
+        "--from-environment",
+        action="store_true",
+        help="for containers: variables such as KAFKA_LOG_RETENTION_MS are settings, which override the file "
+        "(/etc/parley/broker.properties, if there is one; docs/deployment.md)",
+    )
     made.add_argument("--restart", action="store_true", help="with --brokers: restart a broker that exits unexpectedly")
     return made
 
@@ -178,12 +209,21 @@ def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerCo
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
     """The settings of the file (or of the preset) with the overrides applied."""
-    from parley.configuration.providers import ConfigProviders, UnresolvedValue, read_configuration
+    from parley.configuration.providers import ConfigProviders, read_configuration
 
     given = dict(pairs(overrides, "--override"))
-    try:
+    with _explained(properties):
         in_file = {} if properties is None else read_configuration(properties)
         return {**in_file, **ConfigProviders({**in_file, **given}).resolve(given)}
+
+
+@contextmanager
+def _explained(properties: Path | None) -> Iterator[None]:
+    """Turn what can go wrong with a file and its providers into ``CommandError``."""
+    from parley.configuration.providers import UnresolvedValue
+
+    try:
+        yield
     except UnresolvedValue as error:
         raise CommandError(f"{error}.") from error
     except OSError as error:

@@ -1,0 +1,164 @@
+"""``parley start --from-environment``: environment variables as a broker's configuration, as in Kafka's images.
+
+Rules:
+
+1. ``KAFKA_LOG_RETENTION_MS`` sets ``log.retention.ms``; ``PARLEY_`` is the same. ``_`` stands for a dot, ``__`` for
+   ``_``, ``___`` for ``-``. Kafka's image reads names in this way, and variables of its start scripts are no settings.
+2. ``--override`` wins over variables, variables win over the file, the file wins over what an image sets by itself.
+3. ``${pod:name}``, ``${pod:ordinal}`` and ``${pod:ordinal+N}`` in a value are taken from the host name, which a
+   StatefulSet gives its pods. ``${file:...}``, ``${dir:...}`` and ``${env:...}`` need no declaration.
+4. Two variables that contradict each other, and a variable that names no key, are errors: nobody reads the log of a
+   container that seems to work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from parley.broker.config.broker_keys import BrokerKeys
+from parley.broker.config.definition import closest
+from parley.broker.config.presets import ALONE, CONTAINER
+from parley.broker.config.retired import why_retired
+from parley.configuration.providers import is_about_providers
+from parley.tools.cli.invocation import CommandError
+
+if TYPE_CHECKING:
+    from parley.broker.config import BrokerConfig
+
+MOUNTED: Final = "/etc/parley/broker.properties"
+"""Where an image expects the configuration file, if there is one."""
+
+PREFIXES: Final = ("KAFKA_", "PARLEY_")
+
+OF_JAVA: Final = frozenset(
+    {
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_JMX_HOSTNAME",
+        "KAFKA_JMX_OPTS",
+        "KAFKA_JMX_PORT",
+        "KAFKA_JVM_PERFORMANCE_OPTS",
+        "KAFKA_LOG4J_LOGGERS",
+        "KAFKA_LOG4J_OPTS",
+        "KAFKA_LOG4J_ROOT_LOGLEVEL",
+        "KAFKA_OPTS",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_VERSION",
+    }
+)
+"""Variables of Kafka's start scripts, which are about Java."""
+OF_COMMANDS: Final = frozenset({"PARLEY_CONSUL", "PARLEY_ETCD", "PARLEY_PROFILE", "PARLEY_PURE", "PARLEY_ZOOKEEPER"})
+"""Variables of other commands and of the build."""
+
+PROVIDERS: Final[Mapping[str, str]] = {
+    "config.providers": "file,dir,env",
+    "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+    "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+}
+"""The providers of a configuration that declares none."""
+
+_SERVICE_LINK: Final = re.compile(
+    r"\w+?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=.*|\w+?_PORT=\w+://.*"
+)
+"""Kubernetes gives pods such variables for each Service: a Service ``kafka`` makes ``KAFKA_PORT=tcp://...``."""
+_OF_KEY: Final = re.compile(r"_{1,3}")
+_SIGNS: Final = {"_": ".", "__": "_", "___": "-"}
+_POD: Final = re.compile(r"\$\{pod:([^}]*)\}")
+_ORDINAL: Final = re.compile(r"-(\d+)$")
+_FROM_ORDINAL: Final = re.compile(r"ordinal(?:\+(\d+))?")
+
+
+def key_of(variable: str) -> str:
+    """Return the key that a variable sets."""
+    name = next(variable.removeprefix(prefix) for prefix in PREFIXES if variable.startswith(prefix))
+    return _OF_KEY.sub(lambda found: _SIGNS[found[0]], name.lower())
+
+
+def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings that variables make, by key. Raises CommandError if two contradict each other."""
+    found: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(PREFIXES) or variable in OF_JAVA | OF_COMMANDS:
+            continue
+        if _SERVICE_LINK.fullmatch(f"{variable}={value}"):
+            continue
+        key = key_of(variable)
+        if found.setdefault(key, value) != value:
+            raise CommandError(f"{origin[key]} and {variable} both set {key}, to different values. Remove one of them.")
+        origin.setdefault(key, variable)
+    return found
+
+
+def without_effect(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable of Java's that is set."""
+    return [f"{name} has no effect: it is about Java." for name in sorted(OF_JAVA & environment.keys())]
+
+
+def merged(
+    environment: Mapping[str, str],
+    in_file: Mapping[str, str] | None,
+    overrides: Mapping[str, str],
+    host_name: str,
+) -> dict[str, str]:
+    """The settings of a broker in a container; ``in_file`` is None without a file. Raises CommandError."""
+    given = {**(in_file or {}), **settings_in(environment), **overrides}
+    addresses = () if "listeners" not in given else ("listeners", "advertised.listeners")
+    base = {key: value for key, value in CONTAINER.items() if key not in addresses}
+    if in_file is None and not {"coordination.url", "zookeeper.connect"} & given.keys():
+        base |= ALONE
+    if "log.dir" in given:
+        base.pop("log.dirs")
+    if not any(key.startswith("config.providers") for key in given):
+        base |= PROVIDERS
+    return {key: of_pod(key, value, host_name) for key, value in {**base, **given}.items()}
+
+
+def of_pod(key: str, value: str, host_name: str) -> str:
+    """The value with what it takes from the host name. Raises CommandError if that has no ordinal, or for other names.
+
+    A host name with a domain counts up to its first dot.
+    """
+    pod = host_name.partition(".")[0]
+
+    def found(name: re.Match[str]) -> str:
+        if name[1] == "name":
+            return pod
+        wanted = _FROM_ORDINAL.fullmatch(name[1])
+        if wanted is None:
+            raise CommandError(f"{key}: {name[0]} is none of ${{pod:name}}, ${{pod:ordinal}} and ${{pod:ordinal+N}}.")
+        ordinal = _ORDINAL.search(pod)
+        if ordinal is None:
+            raise CommandError(
+                f"{key}: {name[0]} needs a host name that ends with a number, such as parley-0, and this one is {pod}. "
+                "Run the broker in a StatefulSet, or set the host name of the container."
+            )
+        return str(int(ordinal[1]) + int(wanted[1] or 0))
+
+    return _POD.sub(found, value)
+
+
+def refuse_unknown(environment: Mapping[str, str], config: BrokerConfig) -> None:
+    """Raise CommandError with a line for each variable that sets no key of ``config``."""
+    lines = []
+    for variable in sorted(environment):
+        key = key_of(variable) if variable.startswith(PREFIXES) else ""
+        if key in config.static and not _is_known(key, config):
+            meant = closest(key, BrokerKeys.KEYS)
+            hint = f" Is {variable_of(meant)} meant?" if meant else ""
+            lines.append(f"{variable} would set {key}, which is not a key of the configuration.{hint}")
+    if lines:
+        raise CommandError("\n".join(lines))
+
+
+def _is_known(key: str, config: BrokerConfig) -> bool:
+    return config.key(key) is not None or why_retired(key) is not None or is_about_providers(key)
+
+
+def variable_of(key: str) -> str:
+    """Return the variable that sets a key."""
+    signs = {sign: text for text, sign in _SIGNS.items()}
+    return "PARLEY_" + "".join(signs.get(each, each) for each in key).upper()
