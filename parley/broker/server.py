@@ -27,10 +27,10 @@ from parley.broker.runtime.threads import Threads
 from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
 from parley.broker.startup.environment import Environment
-from parley.broker.startup.exhaustion_watch import watch_for_exhaustion
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, read_credentials, register
 from parley.broker.startup.serving import Serving, accept, serve
+from parley.broker.startup.shortages import watch_for_exhaustion
 from parley.broker.startup.store import join_store
 from parley.protocol.errors import KafkaError
 

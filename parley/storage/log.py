@@ -25,7 +25,7 @@ from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.compaction.dirtiness import Dirtiness, measure
 from parley.storage.compaction.log_compaction import LogCompaction, LogToCompact
-from parley.storage.compaction.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
+from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.mending import MendedLog, Mending
@@ -407,7 +407,7 @@ class Log(ReadableLog):
                     removal_lock=self._removal_lock,
                     now_ms=now_ms,
                     writing=self._rewrites,
-                    removed_tombstones=self._removed_tombstones,
+                    tombstone_checkpoint=self._tombstone_checkpoint,
                     tombstones_kept_from=tombstones_kept_from,
                     is_closed=lambda: self._closed,
                     ended=self._compacted,
@@ -451,7 +451,7 @@ class Log(ReadableLog):
         """
         if self.tombstones_removed_up_to > self.log_end_offset:
             with suppress(KafkaError), self._removal_lock, self._disk():
-                self._forget_removed_tombstones(self.log_end_offset)
+                self._lower_tombstone_checkpoint(self.log_end_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on, as a follower does when its log diverged from the leader's.
@@ -480,12 +480,12 @@ class Log(ReadableLog):
             self._begin_files()
             self._restart_at(offset)
             self.leader_epochs.flush()
-            self._removed_tombstones.set(tombstones_removed_up_to)
+            self._tombstone_checkpoint.set(tombstones_removed_up_to)
 
     def _cut(self, offset: int) -> None:
         self._integrity.verify_around(self._segments.reader.view.from_offset(offset)[0], offset)
         self._dirty_from(offset)
-        self._forget_removed_tombstones(offset)
+        self._lower_tombstone_checkpoint(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
         self._dirty_from(end)  # below ``offset`` if a batch that reaches over it was removed
         self.log_start_offset = min(self.log_start_offset, end)
@@ -500,16 +500,16 @@ class Log(ReadableLog):
 
     def _restart_at(self, offset: int) -> None:
         self._dirty_from(offset)
-        self._forget_removed_tombstones(0)
+        self._lower_tombstone_checkpoint(0)
         self._segments.restart(offset, self.config, self._now_ms())
         self.log_start_offset = self.log_end_offset = self._high_watermark = offset
         self.leader_epochs.clear()
         self._appended_epochs.truncate_from_end(0)
         self.producers.truncate_fully(offset)
 
-    def _forget_removed_tombstones(self, offset: int) -> None:
+    def _lower_tombstone_checkpoint(self, offset: int) -> None:
         """Note that records with other tombstones will follow from ``offset`` on."""
-        self._removed_tombstones.set(min(self.tombstones_removed_up_to, offset))
+        self._tombstone_checkpoint.set(min(self.tombstones_removed_up_to, offset))
 
     def expire_producers(self, now_ms: int) -> int:
         """Remove the producers that have not written for ``producer.id.expiration.ms``, and return their number."""
@@ -583,5 +583,5 @@ class Log(ReadableLog):
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT
             self._appended_epochs.path = directory / APPENDED_EPOCHS
-            self._removed_tombstones.path = directory / REMOVED_TOMBSTONES
+            self._tombstone_checkpoint.path = directory / TOMBSTONE_CHECKPOINT
             self._segments.moved(directory)

@@ -32,7 +32,7 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
                 marker = None
                 if header.is_control:
                     marker = marker_of(header, read_batch(segment.file, position, header), 0)
-                producers.append(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
+                producers.apply(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
     except CorruptRecord as error:
         _log.error("cannot restore all producers of %r: %s", segment, error)
 

@@ -228,10 +228,10 @@ class ProducerState:
         known[:0] = earlier[len(known) - BATCHES_KEPT :]
         producer.lacks_batches = False
 
-    def append(
+    def apply(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None
     ) -> CompletedTransaction | None:
-        """Learn a batch that is in the log; call this in the order of the log, live or during recovery.
+        """Update the state with a batch that is in the log. Call this in the order of the log, live or during recovery.
 
         ``control`` is the marker in a control batch; None there means a batch that compaction emptied, which is
         ignored. Returns the transaction that the marker ended, if it was open; the caller indexes it if it was aborted.

@@ -38,7 +38,7 @@ def note(
 
     During recovery, the index may have the transaction already. Raises ``OSError`` if the index cannot be written.
     """
-    completed = producers.append(header, now_ms=now_ms, control=marker)
+    completed = producers.apply(header, now_ms=now_ms, control=marker)
     if completed is not None and completed.aborted and completed.last_offset > segment.transactions.last_offset:
         segment.transactions.append(
             AbortedTransaction(

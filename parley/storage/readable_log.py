@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage import recovery, timestamp_lookup
-from parley.storage.compaction.removed_tombstones import CHECKPOINT as REMOVED_TOMBSTONES
-from parley.storage.compaction.removed_tombstones import RemovedTombstones
+from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
+from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.log_integrity import LogIntegrity
@@ -58,7 +58,9 @@ class ReadableLog:
         self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
         """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
         then read ``damage``."""
-        self._removed_tombstones = RemovedTombstones(self.directory / REMOVED_TOMBSTONES, is_new=not loaded.is_written)
+        self._tombstone_checkpoint = TombstoneCheckpoint(
+            self.directory / TOMBSTONE_CHECKPOINT, is_new=not loaded.is_written
+        )
         self._integrity = LogIntegrity(
             f"{self.topic}-{self.partition}",
             self._lock,
@@ -97,7 +99,7 @@ class ReadableLog:
     @property
     def tombstones_removed_up_to(self) -> int:
         """The offset below which tombstones and transaction markers may be missing, and all that they delete is."""
-        return self._removed_tombstones.up_to
+        return self._tombstone_checkpoint.up_to
 
     @property
     def size_bytes(self) -> int:

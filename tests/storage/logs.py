@@ -150,7 +150,7 @@ def _check_producers(log: Log) -> None:
         fresh.load(0, 0, NOW)
     for header, data in batches_in(log):
         if header.producer_id >= 0 and not header.is_control and header.last_offset >= log.log_start_offset:
-            fresh.append(header, now_ms=NOW)
+            fresh.apply(header, now_ms=NOW)
         assert len(data) == header.size_bytes
     known = {entry.producer_id: entry for entry in log.producers.entries}
     for entry in fresh.entries:

@@ -45,10 +45,10 @@ def test_a_copy_starts_over_if_it_lacks_removed_tombstones(tmp_path: Path) -> No
     for values in ((b"a", b"b"), (b"c",), (b"d", b"e")):
         write(log, *values)
     copy_some(log, copy, 1)
-    log._removed_tombstones.set(2)
+    log._tombstone_checkpoint.set(2)
     copy_some(log, copy, 1)
     assert (copy.log_end_offset, copy.tombstones_removed_up_to) == (3, 0), "it had everything up to there"
-    log._removed_tombstones.set(4)
+    log._tombstone_checkpoint.set(4)
     copy_some(log, copy, 1)
     assert (copy.log_end_offset, copy.tombstones_removed_up_to) == (2, 4), "it has begun again"
     copy_all(log, copy)

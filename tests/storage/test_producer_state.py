@@ -41,7 +41,7 @@ def write(
     for item in batches:
         header, control = (item, None) if isinstance(item, BatchHeader) else item
         assert check(state, header, control) is None
-        completed.append(state.append(header, now_ms=NOW, control=control))
+        completed.append(state.apply(header, now_ms=NOW, control=control))
     return completed
 
 
@@ -129,15 +129,15 @@ def test_a_coordinators_commits_have_no_sequence(state: ProducerState) -> None:
     for offset in range(3):
         header = batch(offset, epoch=4, sequence=-1, records=1, transactional=True)
         assert state.check_append(header, from_client=False, now_ms=NOW) is None
-        state.append(header, now_ms=NOW)
+        state.apply(header, now_ms=NOW)
     assert state.entries[0].last_sequence == -1
     with pytest.raises(KafkaError):
         state.check_append(batch(3, epoch=3, sequence=-1, transactional=True), from_client=False, now_ms=NOW)
 
 
 def test_followers_take_what_the_leader_took(state: ProducerState) -> None:
-    state.append(batch(0, epoch=5, sequence=10), now_ms=NOW)
-    state.append(batch(1, epoch=5, sequence=20), now_ms=NOW)
+    state.apply(batch(0, epoch=5, sequence=10), now_ms=NOW)
+    state.apply(batch(1, epoch=5, sequence=20), now_ms=NOW)
     assert state.entries[0][:5] == (7, 5, 20, 1, 0)
 
 
@@ -236,7 +236,7 @@ def test_an_old_coordinator_is_fenced(state: ProducerState) -> None:
 
 def test_an_emptied_control_batch_is_ignored(state: ProducerState) -> None:
     header, _ = commit(0)
-    assert state.append(header, now_ms=NOW, control=None) is None
+    assert state.apply(header, now_ms=NOW, control=None) is None
     assert len(state) == 0
 
 
@@ -256,7 +256,7 @@ def test_it_is_forgotten_to_the_millisecond(state: ProducerState) -> None:
     with pytest.raises(KafkaError):
         state.check_append(batch(1, sequence=77), from_client=True, now_ms=NOW + DAY_MS - 1)
     assert state.check_append(batch(1, sequence=77), from_client=True, now_ms=NOW + DAY_MS) is None
-    state.append(batch(1, sequence=77), now_ms=NOW + DAY_MS)
+    state.apply(batch(1, sequence=77), now_ms=NOW + DAY_MS)
     with pytest.raises(KafkaError):
         state.check_append(batch(2, sequence=5), from_client=True, now_ms=NOW + DAY_MS)
 
@@ -295,7 +295,7 @@ def test_the_newest_snapshot_inside_the_log_is_loaded(state: ProducerState, tmp_
     assert again.load(2, 6, NOW) == 6
     assert again.snapshots == (2, 3, 4, 5, 6)
     assert again.entries == [ProducerEntry(7, 0, 5, 5, 0, NOW, -1, -1)]
-    again.append(batch(6, sequence=6), now_ms=NOW)
+    again.apply(batch(6, sequence=6), now_ms=NOW)
     again.remove_snapshots_before(5)
     assert again.snapshots == (5, 6)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{offset:020d}.snapshot" for offset in (5, 6)]
@@ -362,7 +362,7 @@ def test_open_transactions_are_in_the_snapshot(state: ProducerState, tmp_path: P
     assert again.first_unstable_offset == 2
     assert sorted(again.entries) == sorted(state.entries)
     header, marker = abort(4, producer=2)
-    assert again.append(header, now_ms=NOW, control=marker) == CompletedTransaction(2, 2, 4, 3, aborted=True)
+    assert again.apply(header, now_ms=NOW, control=marker) == CompletedTransaction(2, 2, 4, 3, aborted=True)
 
 
 def test_the_silent_are_not_loaded(state: ProducerState, tmp_path: Path) -> None:
@@ -475,8 +475,8 @@ def test_whatever_a_whole_snapshot_says_can_be_loaded(
     state = ProducerState(directory)
     assert state.load(0, 9, NOW) == 9
     header, marker = abort(9, producer=entry.producer_id)
-    state.append(header, now_ms=NOW, control=marker)
-    state.append(batch(10, producer=entry.producer_id, sequence=0, transactional=True), now_ms=NOW)
+    state.apply(header, now_ms=NOW, control=marker)
+    state.apply(batch(10, producer=entry.producer_id, sequence=0, transactional=True), now_ms=NOW)
     state.expire(NOW + 2 * DAY_MS)
 
 

@@ -107,7 +107,7 @@ class Producers(RuleBasedStateMachine):
         if outcome is not None:
             return
         open_before = {row.began for row in self.rows.values() if row.began >= 0}
-        completed = self.state.append(header, now_ms=self.now, control=control)
+        completed = self.state.apply(header, now_ms=self.now, control=control)
         if control is not None and row is not None and row.began >= 0:
             assert completed is not None
             others = open_before - {row.began}
@@ -196,7 +196,7 @@ class Producers(RuleBasedStateMachine):
     def produce_without_a_producer(self, records: int) -> None:
         header = batch(self.end, producer=-1, epoch=-1, sequence=-1, records=records)
         assert self.state.check_append(header, from_client=True, now_ms=self.now) is None
-        assert self.state.append(header, now_ms=self.now) is None
+        assert self.state.apply(header, now_ms=self.now) is None
         self.end = header.next_offset
 
     @rule(ms=st.sampled_from([1, 50, 400, EXPIRATION_MS]))
@@ -299,7 +299,7 @@ class Producers(RuleBasedStateMachine):
                 owner = self.rows.get(item.header.producer_id)
                 if item.control is not None and owner is not None and owner.began >= 0:
                     self.completed.append((owner.began, item.header.base_offset))
-                self.state.append(item.header, now_ms=item.seen_ms, control=item.control)
+                self.state.apply(item.header, now_ms=item.seen_ms, control=item.control)
                 self.learn(item)
                 self.table_end = item.header.next_offset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.controller.metadata_publisher import FollowerProgress, MetadataPublisher
+from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -46,7 +46,7 @@ class FetchMetadataApi:
         ):  # a request under another epoch does not show that this broker is alive
             publisher.note_fetch(
                 request.broker_id,
-                FollowerProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
+                MetadataProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
         wait = _Wait(self, request)
         if publisher.has_update_since(request.controller_epoch, request.version):

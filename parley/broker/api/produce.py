@@ -91,8 +91,8 @@ Waiting = dict[Partition, tuple[int, _Outcome]]
 """Partition -> the last offset that its replicas must reach, and the outcome to complete."""
 
 
-class _Append:
-    """The appends of one request: what all its partitions share, and what the response has to wait for."""
+class _Progress:
+    """The appends of one request: what all its partitions share, and what the response must wait for."""
 
     __slots__ = ("acks", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
 
@@ -257,15 +257,15 @@ class ProduceApi:
         self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
     ) -> _Pending:
         """Append the records that are ``ready``; prepare and append the others."""
-        append = _Append(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
+        progress = _Progress(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
         response = ProduceResponse(responses=[])
-        appends = self._appends(context, request, append, response)
-        if self._append_some(appends):
-            return self._appended(context, request, response, append)
-        return self._append_rest(context, request, response, append, appends)
+        steps = self._steps(context, request, progress, response)
+        if self._take_turn(steps):
+            return self._finish(context, request, response, progress)
+        return self._take_other_turns(context, request, response, progress, steps)
 
-    def _appends(
-        self, context: RequestContext, request: ProduceRequest, append: _Append, response: ProduceResponse
+    def _steps(
+        self, context: RequestContext, request: ProduceRequest, progress: _Progress, response: ProduceResponse
     ) -> Iterator[None]:
         """Append one partition's records at each step."""
         for topic in request.topic_data:
@@ -276,48 +276,48 @@ class ProduceApi:
                 )
             )
             for data in topic.partition_data:
-                outcomes.append(self._append(context, append, topic, data))
+                outcomes.append(self._append_partition(context, progress, topic, data))
                 yield
 
-    def _append_some(self, appends: Iterator[None]) -> bool:
+    def _take_turn(self, steps: Iterator[None]) -> bool:
         """Append for one turn. Returns False if there may be more."""
         turn_ends = self._monotonic() + TURN_S
-        return not any(self._monotonic() > turn_ends for _ in appends)
+        return not any(self._monotonic() > turn_ends for _ in steps)
 
-    async def _append_rest(
+    async def _take_other_turns(
         self,
         context: RequestContext,
         request: ProduceRequest,
         response: ProduceResponse,
-        append: _Append,
-        appends: Iterator[None],
+        progress: _Progress,
+        steps: Iterator[None],
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Append the rest of a request that takes several turns. The loop serves other clients between them."""
         is_done = False
         while not is_done:
             await next_turn()
-            is_done = self._append_some(appends)
-        return await _completed(self._appended(context, request, response, append))
+            is_done = self._take_turn(steps)
+        return await _completed(self._finish(context, request, response, progress))
 
-    def _appended(
-        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
+    def _finish(
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: _Progress
     ) -> _Pending:
-        if append.to_flush:
-            return self._respond_flushed(context, request, response, append)
-        return self._respond(context, request, response, append.waiting)
+        if progress.to_flush:
+            return self._respond_flushed(context, request, response, progress)
+        return self._respond(context, request, response, progress.waiting)
 
     async def _respond_flushed(
-        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: _Progress
     ) -> MaybeResponse | Delayed[ProduceResponse]:
         """Flush the logs whose ``flush.messages`` requires it, then respond."""
         loop = asyncio.get_running_loop()
-        for log, outcome in append.to_flush:
+        for log, outcome in progress.to_flush:
             try:
                 await loop.run_in_executor(self._threads.upkeep, log.flush)
             except KafkaError as error:
                 outcome.error_code, outcome.error_message = error.code, error.message or error.code.message
                 outcome.base_offset = -1
-        return self._respond(context, request, response, append.waiting)
+        return self._respond(context, request, response, progress.waiting)
 
     def _respond(
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, waiting: Waiting
@@ -333,27 +333,27 @@ class ProduceApi:
         self._name_leaders(context, response)
         return response
 
-    def _append(
-        self, context: RequestContext, append: _Append, topic: ProduceRequest.TopicProduceData, data: _Data
+    def _append_partition(
+        self, context: RequestContext, progress: _Progress, topic: ProduceRequest.TopicProduceData, data: _Data
     ) -> _Outcome:
-        """Append one partition's records, and note in ``append`` what the response has to wait for."""
+        """Append one partition's records, and note in ``progress`` what the response has to wait for."""
         partition = None
         try:
-            if append.acks not in _KNOWN_ACKS:
+            if progress.acks not in _KNOWN_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
-            prepared = append.prepared(data)
+            prepared = progress.prepared(data)
             if prepared is None:
-                prepared = prepare_records(records_of(data), rules_of(partition), append.now_ms, context.api_version)
+                prepared = prepare_records(records_of(data), rules_of(partition), progress.now_ms, context.api_version)
             header = prepared.header
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
                 self._refusals.check(topic.name or topic.topic_id, data.index, header, producers)
             is_transactional = header.is_transactional
             if is_transactional and partition.is_leader:
-                verification = append.verified.get(id(data))
-                self._transactions.check(append.transactional_id, partition, header, verification)
-            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms, header=header)
+                verification = progress.verified.get(id(data))
+                self._transactions.check(progress.transactional_id, partition, header, verification)
+            info = partition.append(prepared.batches, acks=progress.acks, now_ms=progress.now_ms, header=header)
             if is_transactional:
                 self._transactions.appended(partition, header)
             log = partition.log
@@ -373,10 +373,10 @@ class ProduceApi:
             log_start_offset=info.log_start_offset,
             record_errors=_NO_ERRORS,
         )
-        if partition.must_flush(append.now_ms):
-            append.to_flush.append((log, outcome))
-        if append.acks == ALL_REPLICAS and log.high_watermark <= info.last_offset:
-            append.waiting[partition] = (info.last_offset, outcome)
+        if partition.must_flush(progress.now_ms):
+            progress.to_flush.append((log, outcome))
+        if progress.acks == ALL_REPLICAS and log.high_watermark <= info.last_offset:
+            progress.waiting[partition] = (info.last_offset, outcome)
         return outcome
 
     def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:

@@ -19,7 +19,7 @@ from parley.broker.coordinators.groups.streams.heartbeats import JOIN, LEAVE_STA
 from parley.broker.coordinators.groups.streams.internal_topics import InternalTopics
 from parley.broker.coordinators.groups.streams.settings import StreamsSettings
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.features import serves_streams_groups
+from parley.broker.metadata.feature_support import serves_streams_groups
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, is_valid_name
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.authorization import Authorization

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import AclBucketReplaced
-from parley.broker.metadata.features import SECURITY, check_all_support
+from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.acls.bindings import AclBinding, AclFilter, PatternType, ResourcePattern, check_binding
 from parley.broker.security.acls.stored import EMPTY, AclBuckets, Bucket, bucket_of, every_acl

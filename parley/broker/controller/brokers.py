@@ -11,10 +11,10 @@ from parley.broker.controller.decision import Decision
 from parley.broker.controller.distrusted_partitions import distrust_outdated, raise_epochs
 from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.elections.leader_choice import elect_leader
-from parley.broker.controller.elections.replica_losses import Condition, ConditionOf, conditions
+from parley.broker.controller.elections.replica_conditions import Condition, ConditionOf, conditions
 from parley.broker.controller.elections.unclean_leader_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
-from parley.broker.metadata.features import check_can_read
+from parley.broker.metadata.feature_support import check_can_read
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
@@ -32,8 +32,8 @@ def register_broker(
     If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
     leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
     never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
-    (``elections/replica_losses.py``). If its logs know higher leader epochs than the store, a recovery decides about
-    these partitions (``distrusted_partitions.py``).
+    (``elections/replica_conditions.py``). If its logs know higher leader epochs than the store, a recovery decides
+    about these partitions (``distrusted_partitions.py``).
 
     A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
     higher epoch.

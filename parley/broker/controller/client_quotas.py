@@ -8,7 +8,7 @@ from typing import Final
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import ClientQuotasReplaced
-from parley.broker.metadata.features import QUOTAS, check_all_support
+from parley.broker.metadata.feature_support import QUOTAS, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.quotas.validation import check_quota, valid_entity

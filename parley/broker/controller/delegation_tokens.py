@@ -10,7 +10,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import DelegationTokenReplaced
-from parley.broker.metadata.features import SECURITY, check_all_support
+from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.delegation_tokens.token_decisions import is_expired

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import FeatureLevelsReplaced
 from parley.broker.metadata.feature_levels import LEVELS, TRANSACTION_VERSION, FeatureLevels
-from parley.broker.metadata.features import check_all_support
+from parley.broker.metadata.feature_support import check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 

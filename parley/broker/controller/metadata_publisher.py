@@ -39,7 +39,7 @@ class MetadataUpdate:
 
 
 @dataclass(slots=True)
-class FollowerProgress:
+class MetadataProgress:
     """The latest fetch of a broker: its epoch, the time (monotonic seconds), and the image that it has applied."""
 
     broker_epoch: int
@@ -53,7 +53,7 @@ class MetadataPublisher:
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the fetches that wait for a change; this object is their key."""
-        self.followers: dict[int, FollowerProgress] = {}
+        self.followers: dict[int, MetadataProgress] = {}
         self._metadata = metadata
         self._waiting = waiting
         self._steps: deque[EncodedDelta] = deque()
@@ -97,7 +97,7 @@ class MetadataPublisher:
         self._applied.set()  # a broker that has not applied it may be fenced now
         self._waiting.notify(self)
 
-    def note_fetch(self, broker_id: int, progress: FollowerProgress) -> None:
+    def note_fetch(self, broker_id: int, progress: MetadataProgress) -> None:
         """Record the latest fetch of a broker."""
         self.followers[broker_id] = progress
         self._applied.set()

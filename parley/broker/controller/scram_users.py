@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ClusterSecretSet, ScramUserReplaced
-from parley.broker.metadata.features import SECURITY, check_all_support
+from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.stored_credentials import DECOY_SECRET
 from parley.protocol.errors import ErrorCode, KafkaError

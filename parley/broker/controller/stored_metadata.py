@@ -63,7 +63,7 @@ from parley.broker.metadata.encoding import (
     token_to_json,
 )
 from parley.broker.metadata.feature_levels import DEFAULT_LEVELS, TRANSACTION_VERSION
-from parley.broker.metadata.features import QUOTAS, SECURITY, features_in_use
+from parley.broker.metadata.feature_support import QUOTAS, SECURITY, features_in_use
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.broker.quotas.entities import QuotaEntity

@@ -124,7 +124,7 @@ class InternalTopic:
     def __init__(
         self, name: str, partitions: HostedPartitions, purgatory: Purgatory, now_ms: Callable[[], int]
     ) -> None:
-        """``purgatory`` is the one that is notified when a high watermark moves."""
+        """``purgatory`` is ``Purgatories.produce``."""
         self.name = name
         self._partitions = partitions
         self._purgatory = purgatory

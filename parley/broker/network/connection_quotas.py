@@ -23,7 +23,7 @@ from heapq import nsmallest
 from typing import Protocol
 
 from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerLimits
-from parley.broker.network.throttled_sockets import ThrottledSockets
+from parley.broker.network.refused_connections import RefusedConnections
 
 EVICTED_SHARE = 50
 """One connection in this many is closed at a time, so that a flood of new ones costs one search in as many."""
@@ -129,7 +129,7 @@ class ConnectionQuotas:
         self._rates: dict[str, ConnectionRate] = {}
         self._rates_by_host = rates_by_host
         self._waiting: list[Callable[[], None]] = []
-        self._throttled = ThrottledSockets()
+        self._throttled = RefusedConnections()
 
     @property
     def limit(self) -> int:

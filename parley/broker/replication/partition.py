@@ -56,7 +56,10 @@ class Purgatories:
     """The purgatories whose responses wait for changes of partitions."""
 
     produce: Purgatory
+    """What waits until the high watermark advances: produce requests, and writes of coordinators and of transaction
+    markers, and deletions of records."""
     fetch: Purgatory
+    """Fetches that wait for more records."""
 
 
 class IsrPolicy(Protocol):
@@ -89,7 +92,7 @@ class Partition:
     """A hosted replica. Compared and hashed by identity, because it is a key of the purgatories."""
 
     __slots__ = (
-        "_awaited",
+        "_awaited_followers",
         "_deferred",
         "_is_truncating",
         "_isr_policy",
@@ -142,7 +145,7 @@ class Partition:
         """The log's end when this broker became leader under the present epoch."""
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
         self._proposed_isr: tuple[int, ...] = ()  # the ISR proposed to the controller; empty if none
-        self._awaited: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
+        self._awaited_followers: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
         self.unhealed: tuple[DamagedRange, ...] = ()
@@ -186,7 +189,7 @@ class Partition:
         self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
         if is_changed:
             self._forget_arrivals()
-        self._choose_awaited()
+        self._choose_awaited_followers()
         if leads and new_term and self._log is not None:
             self._begin_leader_epoch(self._log)
         if new_term:
@@ -393,12 +396,12 @@ class Partition:
     def propose_isr(self, isr: tuple[int, ...]) -> None:
         """Note that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
         self._proposed_isr = isr
-        self._choose_awaited()
+        self._choose_awaited_followers()
 
     def withdraw_isr(self) -> None:
         """Note that the controller has refused the proposed ISR."""
         self._proposed_isr = ()
-        self._choose_awaited()
+        self._choose_awaited_followers()
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
@@ -407,13 +410,13 @@ class Partition:
         progress = self.followers.get(replica)
         if progress is not None and progress.is_close is not is_close:
             progress.is_close = is_close
-            self._choose_awaited()
+            self._choose_awaited_followers()
             if self._log is not None and not is_close:
                 self._advance_high_watermark(0)
 
-    def _choose_awaited(self) -> None:
+    def _choose_awaited_followers(self) -> None:
         isr = self.maximal_isr
-        self._awaited = tuple(
+        self._awaited_followers = tuple(
             progress for replica, progress in self.followers.items() if replica in isr or progress.is_close
         )
 
@@ -492,7 +495,7 @@ class Partition:
         """
         log = self.log
         reached = log.log_end_offset
-        for progress in self._awaited:
+        for progress in self._awaited_followers:
             if progress.log_end_offset < reached:
                 reached = progress.log_end_offset
         if reached > log.high_watermark and self.has_enough_replicas and not self.state.elr:

@@ -19,7 +19,7 @@ from parley.broker.coordinators.producer_ids import PRODUCER_IDS, highest_produc
 from parley.broker.membership.identity import BROKER_IDS
 from parley.broker.membership.known_epochs import KnownEpochs
 from parley.broker.membership.lifecycle import BrokerLifecycle
-from parley.broker.metadata.features import SUPPORTED_FEATURES
+from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.startup.binding import Bound

@@ -60,7 +60,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
 from parley.broker.coordinators.groups.streams.internal_topics import AsClient, InternalTopics
 from parley.broker.coordinators.groups.streams.settings import streams_settings
-from parley.broker.metadata.features import serves_share_groups
+from parley.broker.metadata.feature_support import serves_share_groups
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves

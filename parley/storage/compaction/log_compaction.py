@@ -5,7 +5,7 @@ Rules (docs/storage.md, "Compaction"):
 1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
 2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the
    log's lock for renames only, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. Before tombstones are removed, the log notes up to which offset (``parley.storage.compaction.removed_tombstones``).
+3. Before tombstones are removed, the log notes up to which offset (``parley.storage.compaction.tombstone_checkpoint``).
 4. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
 """
 
@@ -24,7 +24,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import sync_directory
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, SourceSegment
 from parley.storage.compaction.dirtiness import Dirtiness
-from parley.storage.compaction.removed_tombstones import RemovedTombstones
+from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.index import CorruptIndex
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
@@ -50,7 +50,7 @@ class LogToCompact:
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
     """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR."""
-    removed_tombstones: RemovedTombstones
+    tombstone_checkpoint: TombstoneCheckpoint
     tombstones_kept_from: int
     is_closed: Callable[[], bool]
     ended: Callable[[int | None], None]
@@ -188,7 +188,7 @@ class LogCompaction:
                     path.unlink(missing_ok=True)
             with log.lock:
                 self._check(old)
-            log.removed_tombstones.set(max(log.removed_tombstones.up_to, tombstones_removed_up_to))
+            log.tombstone_checkpoint.set(max(log.tombstone_checkpoint.up_to, tombstones_removed_up_to))
             for segment in reversed(new):
                 segment.rename(SWAP)
                 sync_directory(directory)

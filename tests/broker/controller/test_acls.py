@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parley.broker.controller.acls import CHANGES_MAX, create_acls, delete_acls
 from parley.broker.controller.brokers import register_broker
-from parley.broker.metadata.features import SUPPORTED_FEATURES
+from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.security.acls.bindings import AclBinding, AclFilter, PatternType, PermissionType, ResourcePattern

@@ -9,7 +9,7 @@ import pytest
 
 from parley.broker.controller import client_quotas
 from parley.broker.controller.client_quotas import QuotaAlteration, alter_client_quotas
-from parley.broker.metadata.features import SECURITY, SUPPORTED_FEATURES, check_can_read
+from parley.broker.metadata.feature_support import SECURITY, SUPPORTED_FEATURES, check_can_read
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity

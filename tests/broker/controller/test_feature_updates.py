@@ -9,7 +9,7 @@ import pytest
 
 from parley.broker.controller.feature_updates import UPDATES_MAX, FeatureUpdate, UpgradeType, update_features
 from parley.broker.metadata.feature_levels import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
-from parley.broker.metadata.features import SUPPORTED_FEATURES, check_can_read
+from parley.broker.metadata.feature_support import SUPPORTED_FEATURES, check_can_read
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError

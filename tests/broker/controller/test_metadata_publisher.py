@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller import metadata_publisher as publisher_module
-from parley.broker.controller.metadata_publisher import FollowerProgress, MetadataPublisher
+from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
@@ -175,11 +175,11 @@ async def test_waiting_until_all_live_brokers_have_applied_the_image() -> None:
     term = Term()
     term.create(1)
     heard = term.publisher.note_fetch
-    heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=0))
+    heard(2, MetadataProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=0))
     assert not await term.publisher.until_applied(0.001)
     waiting = asyncio.ensure_future(term.publisher.until_applied(60))
     await asyncio.sleep(0)
-    heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=1))
+    heard(2, MetadataProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=1))
     assert await waiting
     # a broker that is fenced, has another epoch, or never fetched does not count
     term.create(2)
@@ -189,7 +189,7 @@ async def test_waiting_until_all_live_brokers_have_applied_the_image() -> None:
 
 async def test_the_end_of_the_term_ends_the_waiting() -> None:
     term = Term()
-    term.publisher.note_fetch(2, FollowerProgress(1, 0, EPOCH, -1))
+    term.publisher.note_fetch(2, MetadataProgress(1, 0, EPOCH, -1))
     waiting = asyncio.ensure_future(term.publisher.until_applied(60))
     await asyncio.sleep(0)
     term.publisher.close()

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.scram_users import ScramAlteration, ScramDeletion, ScramUpsertion, alter_scram_users
-from parley.broker.metadata.features import SUPPORTED_FEATURES
+from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.security.stored_credentials import DECOY_SECRET

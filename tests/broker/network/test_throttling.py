@@ -14,7 +14,7 @@ from parley.broker.network.configured_limits import UNLIMITED
 from parley.broker.network.connection import Connection
 from parley.broker.network.dispatch import Handler, MaybeResponse, RequestContext
 from parley.broker.network.listener import Listener
-from parley.broker.network.throttled_sockets import HELD_MAX, ThrottledSockets
+from parley.broker.network.refused_connections import HELD_MAX, RefusedConnections
 from parley.broker.quotas.connection_rates import ConnectionRates
 from parley.broker.quotas.rates import Windows
 from parley.protocol.codec import request_frame
@@ -272,7 +272,7 @@ async def test_a_connection_beyond_the_rate_of_its_address_is_not_served_and_clo
 
 
 async def test_a_listener_that_stops_closes_what_it_holds() -> None:
-    held = ThrottledSockets()
+    held = RefusedConnections()
     ours, theirs = socket.socketpair()
     held.hold(ours, FOREVER_S, UNLIMITED)
     held.close()
@@ -283,7 +283,7 @@ async def test_a_listener_that_stops_closes_what_it_holds() -> None:
 
 @pytest.mark.parametrize(("connections_max", "kept"), [(30, 3), (19, 1), (5, 1)])
 async def test_a_process_with_few_descriptors_holds_few_sockets(connections_max: int, kept: int) -> None:
-    held, pairs = ThrottledSockets(), [socket.socketpair() for _ in range(4)]
+    held, pairs = RefusedConnections(), [socket.socketpair() for _ in range(4)]
     for ours, _ in pairs:
         held.hold(ours, FOREVER_S, connections_max)
     assert len(held) == kept
@@ -309,8 +309,8 @@ async def test_sockets_that_are_not_served_make_room_before_clients_do() -> None
 
 async def test_the_sockets_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert HELD_MAX >= 100
-    monkeypatch.setattr("parley.broker.network.throttled_sockets.HELD_MAX", 2)
-    held, pairs = ThrottledSockets(), [socket.socketpair() for _ in range(3)]
+    monkeypatch.setattr("parley.broker.network.refused_connections.HELD_MAX", 2)
+    held, pairs = RefusedConnections(), [socket.socketpair() for _ in range(3)]
     for ours, _ in pairs:
         held.hold(ours, FOREVER_S, UNLIMITED)
     assert len(held) == 2

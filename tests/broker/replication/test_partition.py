@@ -18,7 +18,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.storage.checkpoints import INT64_MAX
-from parley.storage.compaction.removed_tombstones import CHECKPOINT, RemovedTombstones
+from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT, TombstoneCheckpoint
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.leader_epoch_cache import EpochStart
 from parley.storage.log_config import LogConfig
@@ -310,7 +310,7 @@ async def test_an_unfinished_copy_that_leads_appends_records_with_tombstones_of_
     log.truncate_fully_and_start_at(0, tombstones_removed_up_to=1000)
     bench.alter("t", leader=BROKER)
     assert log.tombstones_removed_up_to == 0
-    assert RemovedTombstones(log.directory / CHECKPOINT).up_to == 0
+    assert TombstoneCheckpoint(log.directory / CHECKPOINT).up_to == 0
 
 
 async def test_the_high_watermark_advances_when_fewer_replicas_are_required(bench: Bench) -> None:

@@ -26,7 +26,7 @@ from parley.storage.compaction.batch_retention import InconsistentTransactions, 
 from parley.storage.compaction.compactor import CompactedGroup, Uncleanable, compact
 from parley.storage.compaction.dirtiness import Dirtiness, choose
 from parley.storage.compaction.log_cleaner import Verdict, verdict
-from parley.storage.compaction.removed_tombstones import CHECKPOINT, RemovedTombstones
+from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT, TombstoneCheckpoint
 from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
 from parley.storage.log_append import AppendInfo
@@ -198,7 +198,7 @@ def test_the_offset_of_removed_tombstones_is_on_disk_before_they_are_removed(
     rename = Segment.rename
 
     def note_and_rename(segment: Segment, suffix: str) -> None:
-        stored.append(RemovedTombstones(log.directory / CHECKPOINT).up_to)
+        stored.append(TombstoneCheckpoint(log.directory / CHECKPOINT).up_to)
         rename(segment, suffix)
 
     monkeypatch.setattr(Segment, "rename", note_and_rename)
@@ -234,7 +234,7 @@ def test_a_malformed_offset_of_removed_tombstones_counts_as_none(tmp_path: Path)
     path = tmp_path / CHECKPOINT
     for data in (b"0\n1\n7 8\n", b"0\n1\nx\n", b"\xff"):
         path.write_bytes(data)
-        assert RemovedTombstones(path).up_to == 0
+        assert TombstoneCheckpoint(path).up_to == 0
 
 
 def test_a_batch_of_more_keys_than_the_table_takes_is_reported(log: Log) -> None:

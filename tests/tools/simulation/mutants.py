@@ -39,7 +39,7 @@ from parley.storage import checkpoints, durability, producer_snapshots, recovery
 from parley.storage.compaction import compactor
 from parley.storage.compaction._offset_map import OffsetMap, note_keys
 from parley.storage.compaction.compacted_batches import Batch, with_records
-from parley.storage.compaction.removed_tombstones import RemovedTombstones
+from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.damage.log_integrity import LogIntegrity
 from parley.storage.log import Log
 from parley.storage.meta_properties import DirectoryIdentity
@@ -145,7 +145,7 @@ def close_gaps(patch: pytest.MonkeyPatch) -> None:
 
 def forget_removed_tombstones(patch: pytest.MonkeyPatch) -> None:
     """A replica that was away while compaction removed tombstones keeps what they delete, as in Kafka."""
-    patch.setattr(RemovedTombstones, "set", lambda self, offset: None)
+    patch.setattr(TombstoneCheckpoint, "set", lambda self, offset: None)
 
 
 def trust_restored_store(patch: pytest.MonkeyPatch) -> None:

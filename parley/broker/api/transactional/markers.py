@@ -55,7 +55,7 @@ class TransactionMarkers:
         timeout_s: float,
         threads: Threads = LOOP_THREADS,
     ) -> None:
-        """``purgatory`` is the one that is notified when a high watermark moves. ``timeout_s`` (``request.timeout.ms``)
+        """``purgatory`` is ``Purgatories.produce``. ``timeout_s`` (``request.timeout.ms``)
         bounds the wait for the replicas."""
         self._partitions = partitions
         self._purgatory = purgatory

@@ -293,7 +293,7 @@ async def test_a_follower_learns_up_to_where_tombstones_were_removed(
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 3)
     bench.write("t", 3)
-    bench.partition("t").log._removed_tombstones.set(4)
+    bench.partition("t").log._tombstone_checkpoint.set(4)
     if not in_memory:
         nothing_is_in_memory(monkeypatch)
     for offset, removed_up_to in ((0, 4), (3, 4), (4, -1), (6, -1)):

@@ -17,7 +17,7 @@ from parley.storage.checkpoints import INT64_MAX, MalformedCheckpoint, encode, r
 CHECKPOINT: Final = "removed-tombstones-checkpoint"
 
 
-class RemovedTombstones:
+class TombstoneCheckpoint:
     """The offset of one log. Reads the checkpoint at ``path`` if it exists; otherwise no tombstone was removed."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:

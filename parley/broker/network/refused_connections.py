@@ -16,7 +16,7 @@ HELD_SHARE = 10
 """They are at most one in this many of the connections that the process's limit of file descriptors allows."""
 
 
-class ThrottledSockets:
+class RefusedConnections:
     """The sockets that the listeners of a broker hold."""
 
     def __init__(self) -> None:

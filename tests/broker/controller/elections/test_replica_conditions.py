@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
-from parley.broker.controller.elections.replica_losses import Condition, conditions
+from parley.broker.controller.elections.replica_conditions import Condition, conditions
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.protocol.errors import ErrorCode
 
