@@ -11,7 +11,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs site peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -112,6 +112,13 @@ dist: build  ## the source distribution and the wheel, checked, in dist/
 docs: build  ## the pages generated from code
 	$(BIN)/python -m parley docs
 
+$(VENV)/.site: $(VENV)/.brokers
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[site]'
+	touch $@
+
+site: $(VENV)/.site  ## the documentation as a site, in site/ (open site/index.html; SITE names another folder)
+	$(BIN)/python -m website "$(or $(SITE),site)"
+
 clean:  ## everything that was built or fetched
-	rm -rf $(VENV) .cache build dist *.egg-info parley/_built.json
+	rm -rf $(VENV) .cache build dist site *.egg-info parley/_built.json
 	find . -name '*.so' -not -path './.venv/*' -delete

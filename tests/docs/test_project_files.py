@@ -14,7 +14,7 @@ from parley.tools.simulation.faults import Kind
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-USERS_EXTRAS = PROJECT["optional-dependencies"].keys() - {"test", "lint", "fuzz", "dist", "mutants"}
+USERS_EXTRAS = PROJECT["optional-dependencies"].keys() - {"test", "lint", "fuzz", "dist", "site", "mutants"}
 
 
 def _names(requirements: list[str]) -> set[str]:

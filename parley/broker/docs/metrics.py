@@ -41,6 +41,8 @@ def _section(instruments: type[Instruments]) -> str:
         "|---|---|---|---|",
     ]
     for instrument in instruments.INSTRUMENTS.values():
-        mbean = f"`{instrument.mbean}`" if instrument.mbean else ""
-        lines.append(f"| `{instrument.exported_name}` | {instrument.kind} | {instrument.doc} | {mbean} |")
+        mbean = instrument.mbean.replace("|", r"\|")  # an unescaped bar ends the cell, even within backticks
+        lines.append(
+            f"| `{instrument.exported_name}` | {instrument.kind} | {instrument.doc} | {f'`{mbean}`' if mbean else ''} |"
+        )
     return "\n".join([*lines, ""])

@@ -38,7 +38,5 @@ def _section(section: Section, levels: dict[str, set[str]]) -> str:
 
 
 def _row(line: Line, levels: set[str]) -> str:
-    fence = "``" if "`" in line.event else "`"
-    return (
-        f"| {fence}{line.event}{fence} | {', '.join(sorted(levels, reverse=True))} | {line.meaning} | {line.action} |"
-    )
+    event = f"`` {line.event} ``" if "`" in line.event else f"`{line.event}`"
+    return f"| {event} | {', '.join(sorted(levels, reverse=True))} | {line.meaning} | {line.action} |"
