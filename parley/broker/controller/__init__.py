@@ -1,1 +1,1 @@
-"""The controller: the one writer of the cluster's metadata, and the pure decisions it carries out."""
+"""The controller: the only writer of the cluster's metadata, and the pure decisions that it carries out."""

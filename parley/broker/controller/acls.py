@@ -1,4 +1,4 @@
-"""Decisions about ACLs (KIP-140): add some, or delete those that filters select."""
+"""Decisions about ACLs (KIP-140): add ACLs, or delete the ACLs that match filters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 
 CHANGES_MAX = 10_000
-"""The most ACLs that one request adds or deletes (Kafka's bound)."""
+"""The maximum number of ACLs that one request may add or delete (Kafka's limit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class AclDeletion:
 
 
 def create_acls(image: MetadataImage, wanted: Sequence[AclBinding]) -> Decision[list[KafkaError | None]]:
-    """Add ACLs. Each has its own error, or None; one that exists already is a success.
+    """Add ACLs. The result has an error or None for each ACL. Adding an ACL that already exists succeeds.
 
-    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read ACLs, INVALID_REQUEST for more than
-    ``CHANGES_MAX``.
+    Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read ACLs, and INVALID_REQUEST for more than
+    ``CHANGES_MAX`` ACLs.
     """
     check_all_support(SECURITY, image)
     if (refusal := too_many_acls(len(wanted))) is not None:
@@ -53,16 +53,16 @@ def create_acls(image: MetadataImage, wanted: Sequence[AclBinding]) -> Decision[
 
 
 def too_many_acls(count: int) -> KafkaError | None:
-    """Return the error for a request that adds so many ACLs, None if they are not too many."""
+    """Return the error for a request that adds this many ACLs, or None if the number is allowed."""
     if count <= CHANGES_MAX:
         return None
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot add more than {CHANGES_MAX} ACLs in one request.")
 
 
 def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Decision[list[AclDeletion]]:
-    """Delete the ACLs that the filters select. An ACL that several filters select is in the outcome of each.
+    """Delete the ACLs that match the filters. An ACL that matches several filters is in the outcome of each.
 
-    Raises INVALID_REQUEST if these are more than ``CHANGES_MAX``.
+    Raises INVALID_REQUEST if more than ``CHANGES_MAX`` ACLs match.
     """
     removed: dict[int, set[AclBinding]] = {}
     outcomes = []
@@ -84,7 +84,8 @@ def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Decision[
 
 
 def candidates(acls: AclBuckets, wanted: AclFilter) -> Iterable[AclBinding]:
-    """Return the ACLs among which are those that a filter selects: few of them, if the filter is specific."""
+    """Return a set of ACLs that contains every ACL that a filter matches. The set is small if the filter is
+    specific."""
     if wanted.type is ResourceType.ANY or wanted.name is None or wanted.principal is None:
         return every_acl(acls)
     if wanted.pattern_type is PatternType.MATCH:

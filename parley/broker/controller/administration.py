@@ -1,6 +1,6 @@
-"""Topics and configuration as administrators change them: what request handlers call on the controller.
+"""Changes of topics and configuration that administrators request: request handlers call these methods.
 
-Adds to each decision what it needs besides the image: the cluster's defaults, the operator's policies, the rules of the
+Each decision gets what it needs besides the image: the cluster's defaults, the operator's policies, the validation of
 configuration, ids and random numbers.
 """
 
@@ -49,7 +49,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class Administration:
-    """Changes of topics and configuration. All methods raise NOT_CONTROLLER if this broker is not the controller."""
+    """Changes topics and configuration. All methods raise NOT_CONTROLLER if this broker is not the controller."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Administration:
         until_usable: Callable[[], Awaitable[None]],
         rules: RulesOf,
     ) -> None:
-        """``until_usable()`` waits until all live brokers know new partitions and their logs here are open."""
+        """``until_usable()`` waits until all live brokers know the new partitions, and this broker has opened their
+        logs."""
         static = config()
         self._broker_id = broker_id
         self._controller = controller
@@ -109,14 +110,15 @@ class Administration:
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """Return a random id (version 4), but none that Kafka reserves and none whose text begins with a dash."""
+        """Return a random topic id (UUID version 4). Ids that Kafka reserves, or whose text begins with a dash, are not
+        used."""
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
             if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
                 return new
 
     def _new_topic_check(self, config: BrokerConfig) -> TopicPolicy:
-        """Return the check of the topics of a request. Topics with the same entries, as most have, cost one check."""
+        """Return the validation of a request's topics. Topics with the same entries are validated once."""
         fine: set[frozenset[tuple[str, str]]] = set()
 
         def check(topic: TopicImage, configs: Mapping[str, str]) -> None:

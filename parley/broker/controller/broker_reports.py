@@ -1,6 +1,6 @@
-"""What brokers report about their logs: how far each reaches, whether it is whole, and in which directory it is.
+"""Brokers' reports about their logs: how far each log reaches, whether it is intact, and which directory holds it.
 
-The controller asks for a report with GetReplicaLogInfo (KIP-966) before it registers a broker, and when it must choose
+The controller requests a report with GetReplicaLogInfo (KIP-966) before it registers a broker, and when it must choose
 a leader among replicas that were not in sync.
 """
 
@@ -20,9 +20,10 @@ Replica = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """One log. ``leader_epoch`` is that of its last record; ``current_leader_epoch`` the highest that the broker knows.
+    """The report of one log. ``leader_epoch`` is the epoch of its last record; ``current_leader_epoch`` is the highest
+    epoch that the broker knows.
 
-    The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: a part of the log is damaged; the offsets are valid.
+    The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
     """
 
     leader_epoch: int = NO_EPOCH
@@ -35,19 +36,19 @@ class ReplicaReport:
 
     @property
     def is_conclusive(self) -> bool:
-        """True if the broker knows the state of its log. Its log directory may be offline; then it does not."""
+        """True if the broker knows the state of its log. It does not if the log directory may be offline."""
         return self.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
 
     @property
     def is_intact(self) -> bool:
-        """True if the log has everything below the high watermark that the broker has persisted."""
+        """True if the log contains everything below the high watermark that the broker has persisted."""
         return self.error is ErrorCode.NONE and self.log_end_offset >= self.high_watermark
 
 
 MISSING = ReplicaReport(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """The report of a log that the broker does not have."""
 OFFLINE = ReplicaReport(error=ErrorCode.KAFKA_STORAGE_ERROR)
-"""The report of a log that may be in a log directory that is offline."""
+"""The report of a log that may be in an offline log directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class BrokerReport:
     is_any_directory_offline: bool = False
 
     def replica(self, topic_id: UUID, index: int) -> ReplicaReport:
-        """Return the report of a log; if the broker has shown none, ``MISSING`` or ``OFFLINE``."""
+        """Return the report of a log. For a log that is not in the report, return ``MISSING`` or ``OFFLINE``."""
         found = self.replicas.get((topic_id, index), MISSING)
         is_missing = found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return OFFLINE if is_missing and self.is_any_directory_offline else found

@@ -25,20 +25,20 @@ from parley.protocol.sentinels import NO_EPOCH
 def register_broker(
     image: MetadataImage, registration: BrokerRegistration, report: BrokerReport | None, rules: RulesOf
 ) -> Decision[list[Recovery]]:
-    """Register a broker under a new epoch; return the recoveries of partitions that only this broker has.
+    """Register a broker under a new epoch. Return the recoveries of partitions whose only replica is on this broker.
 
-    ``report`` has its logs; it is None if the broker sent no report.
+    ``report`` describes the broker's logs; it is None if the broker sent no report.
 
-    If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
-    leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
-    never goes on under its old leader epoch; replicas that may have lost records leave ISR and ELR
-    (``elections/replica_conditions.py``). If its logs know higher leader epochs than the store, a recovery decides
-    about these partitions (``distrusted_partitions.py``).
+    If the same process returns under a new epoch (for example because its session expired while the store was
+    unreachable), it keeps its leaderships. If another process takes over the broker id, the broker is fenced first, so
+    that a restarted leader never continues under its old leader epoch. Replicas that may have lost records leave the
+    ISR and the ELR (``elections/replica_conditions.py``). If the broker's logs know higher leader epochs than the
+    store, a recovery decides about these partitions (``distrusted_partitions.py``).
 
-    A registration whose epoch is not higher than the known one changes nothing: a fenced broker comes back only under a
-    higher epoch.
+    A registration whose epoch is not higher than the known epoch changes nothing. A fenced broker can only return under
+    a higher epoch.
 
-    Raises UNSUPPORTED_VERSION if the broker cannot read the metadata that the cluster has.
+    Raises UNSUPPORTED_VERSION if the broker cannot read the cluster's metadata.
     """
     check_can_read(image, registration)
     known = image.brokers.get(registration.broker_id)
@@ -69,10 +69,11 @@ def register_broker(
 def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch: int | None = None) -> Decision[bool]:
     """Fence a broker: it keeps its epoch, and its leaderships move to live replicas in the ISR or the ELR.
 
-    If ``epoch`` is given, a broker that has registered again since is left alone. Returns True if it was fenced now.
+    If ``epoch`` is given, a broker that has registered again since then is not fenced. Returns True if this call fenced
+    the broker.
 
-    The fenced registration is written to the store after the elections. If the writes were cut off in the middle and
-    the broker came back, the next controller would otherwise believe that all its leaderships had been moved.
+    The fenced registration is written to the store after the elections. Otherwise, if the writes were interrupted
+    halfway and the broker returned, the next controller would believe that all of its leaderships had been moved.
     """
     known = image.brokers.get(broker_id)
     if known is None or known.fenced or epoch not in (None, known.epoch):
@@ -85,7 +86,7 @@ def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch:
 def take_replicas_offline(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Take replicas out of leadership, ISR and ELR after their broker, which is alive, has lost their disk.
+    """Remove replicas from leadership, ISR and ELR after a live broker has lost the disk that held them.
 
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
@@ -122,10 +123,10 @@ def hand_over_leadership(
 
 
 def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
-    """Remove the registration of a broker that will not come back (KIP-631).
+    """Remove the registration of a broker that will not return (KIP-631).
 
-    The broker stays a replica of its partitions until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
-    INVALID_REQUEST if the broker is alive, since it would register again.
+    The broker remains a replica of its partitions until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
+    INVALID_REQUEST if the broker is alive, because it would register again.
     """
     if not _registered(image, broker_id).fenced:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive: stop it before you unregister it.")
@@ -146,9 +147,9 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
 def _elections_after_loss(
     image: MetadataImage, broker_id: int, condition: ConditionOf, report: BrokerReport | None, rules: RulesOf
 ) -> tuple[list[Change], list[Recovery]]:
-    """Return the elections after the arrival of a broker whose replicas may have lost records.
+    """Return the elections that follow the registration of a broker whose replicas may have lost records.
 
-    A partition with this one replica recovers here and now. The others are left to the recovery duty
+    A partition whose only replica is on this broker recovers immediately. All others wait for the recovery
     (``elections/unclean_recovery.py``).
     """
     live = image.live_broker_ids()

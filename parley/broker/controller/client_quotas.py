@@ -15,16 +15,17 @@ from parley.broker.quotas.validation import check_quota, valid_entity
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTITIES_MAX: Final = 50_000
-"""Entities that can have quotas. Every broker keeps all of them in memory."""
+"""The maximum number of entities with quotas. Every broker keeps all of them in memory."""
 CHANGES_MAX: Final = 10_000
-"""Changes in one request, as in Kafka, so that the decisions behind it do not wait long."""
+"""The maximum number of changes in one request, as in Kafka, so that the decisions behind it do not wait long."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlteration:
     """A request to change the quotas of one entity.
 
-    ``parts`` are types and names, None for the default name. ``quotas`` are keys and values, None to remove a quota.
+    ``parts`` maps entity types to names; None is the default entity. ``quotas`` maps keys to values; None removes a
+    quota.
     """
 
     parts: tuple[tuple[str, str | None], ...]
@@ -34,7 +35,8 @@ class QuotaAlteration:
 def alter_client_quotas(
     image: MetadataImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> Decision[list[KafkaError | None]]:
-    """Set and remove quotas. Each alteration has its own error, or None; one with an error changes nothing.
+    """Set and remove quotas. The result has an error or None for each alteration. An alteration with an error changes
+    nothing.
 
     Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read quotas, and POLICY_VIOLATION for too many changes.
     """
@@ -70,7 +72,7 @@ def alter_client_quotas(
 
 
 def too_many_quotas(count: int) -> KafkaError | None:
-    """Return the error for a request that changes so many quotas, None if they are not too many."""
+    """Return the error for a request that changes this many quotas, or None if the number is allowed."""
     if count <= CHANGES_MAX:
         return None
     return KafkaError(
@@ -79,7 +81,7 @@ def too_many_quotas(count: int) -> KafkaError | None:
 
 
 def _altered(image: MetadataImage, entity: QuotaEntity, wanted: QuotaAlteration) -> dict[str, float]:
-    """Return the quotas of an entity after the change. Raises KafkaError for an impossible one."""
+    """Return the quotas of an entity after the change. Raises KafkaError if the change is invalid."""
     quotas = dict(image.client_quotas.get(entity, {}))
     seen = set()
     for key, value in wanted.quotas:

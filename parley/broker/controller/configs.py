@@ -14,7 +14,8 @@ from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceTyp
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTRIES_MAX = 1_000
-"""Entries of one resource in a request. There are fewer keys, and the entries of a resource are checked together."""
+"""The maximum number of entries for one resource in a request: more than there are keys. All entries of a resource are
+validated together."""
 
 
 def check_number_of_entries(count: int) -> None:
@@ -95,7 +96,8 @@ def _check_is_broker(image: MetadataImage, name: str) -> None:
 
 
 def _check_not_sealed(resource: ConfigResource, entries: Mapping[str, str], present: Mapping[str, str]) -> None:
-    """Raise INVALID_CONFIG if a client sets a value that looks like an encrypted password: brokers would decrypt it."""
+    """Raise INVALID_CONFIG if a client sets a value that looks like an encrypted password, which brokers would try to
+    decrypt."""
     if resource.type is not ResourceType.BROKER:
         return
     for name, text in entries.items():

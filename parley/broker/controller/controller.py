@@ -1,10 +1,10 @@
-"""The controller: the one writer of the cluster's metadata.
+"""The controller: the only writer of the cluster's metadata.
 
-Every broker campaigns. The broker that wins loads the image from the store, then carries out decisions from one queue,
-one after another. Decisions that wait together are committed together (``decision_batch.py``). A batch is first written
-to the store, under the guard of this term's leadership. Only then does it become the image that brokers see, and only
-then do callers get their results: no broker sees what the next controller could not read. A write that the guard
-refuses ends the term at once. ``controller_state.py`` has the states of a controller as a table.
+Every broker campaigns. The winner loads the image from the store and then carries out decisions from one queue, one
+after another. Decisions that wait together are committed together (``decision_batch.py``). A batch is first written to
+the store, guarded by this term's leadership. Only then does it become the image that brokers see, and only then do
+callers get their results. So no broker sees anything that the next controller could not read. If the guard refuses a
+write, the term ends immediately. ``controller_state.py`` defines a controller's states as a table.
 
 If a controller is found dead, ``Controller.depose`` makes the campaign replace it without waiting for its session.
 """
@@ -41,22 +41,23 @@ T = TypeVar("T")
 
 ELECTION = "controller"
 QUEUE_MAX = 10_000
-"""Decisions that may wait. Beyond it, callers wait for room."""
+"""The maximum number of decisions in the queue. When the queue is full, callers wait for room."""
 BATCH_MAX = 500
-"""Decisions that are committed together at most."""
+"""The maximum number of decisions that are committed together."""
 RETRY_SECONDS = 0.1
 RESIGN_MAX_S = 2.0
-"""How long giving back the leadership may take; it ends with the session at the latest."""
+"""The maximum time for resigning the leadership. It ends with the session at the latest."""
 STORE_PATIENCE_S = 5.0
-"""How long a request waits while the store does not respond: as long as requests wait for another controller."""
+"""How long a request waits for a store that does not respond. Requests wait as long for the election of a controller.
+"""
 STORE_CHECK_S = 0.25
-"""How often the controller looks for requests that have waited too long for the store."""
+"""The interval at which the controller looks for requests that have waited too long for the store."""
 
 
 class Outranked(Exception):
-    """A broker has seen a controller epoch that is not below this controller's: the store was set back.
+    """A broker has seen a controller epoch that is not below this controller's epoch: the store was set back.
 
-    Raised by what runs in office. It ends the term; the next campaign is for an epoch above ``epoch``.
+    Duties of the controller raise it. It ends the term, and the next campaign is for an epoch above ``epoch``.
     """
 
     def __init__(self, broker_id: int, epoch: int) -> None:
@@ -65,7 +66,7 @@ class Outranked(Exception):
 
 
 class Controller:
-    """This broker as a candidate for controller, or as the controller."""
+    """This broker, as a candidate for controller or as the controller."""
 
     def __init__(
         self,
@@ -77,9 +78,11 @@ class Controller:
         *,
         is_store_frozen: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``candidate`` is what the other brokers need in order to follow; ``publisher`` is open during each term.
+        """``candidate`` is the data that other brokers need in order to follow this one. ``publisher`` is open during
+        each term.
 
-        ``is_store_frozen()`` is true while the store responds but holds writes, because the cluster is moving.
+        ``is_store_frozen()`` returns True while the store responds but holds writes back, because the cluster is moving
+        to another store.
         """
         self._broker_id = broker_id
         self._candidate = candidate
@@ -107,19 +110,21 @@ class Controller:
 
     @property
     def store(self) -> KeyValue:
-        """The keys of the store that this broker campaigns in. Only while it campaigns or is the controller."""
+        """The keys in the store in which this broker campaigns. Available only while it campaigns or is the
+        controller."""
         return self._store
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The latest terms as the store knows them, the present one last. Only during a term."""
+        """The latest terms recorded in the store; the current term is the last. Available only during a term."""
         image = self._metadata.image
         return with_term(self._terms, Term(image.controller_epoch, image.controller_id, image.version))
 
     def forget_earlier_terms(self) -> None:
-        """Remove the terms before the present one from the store, together with the next change of the metadata.
+        """Remove all terms before the current one from the store, together with the next change of the metadata.
 
-        No broker that has seen metadata of those terms then contradicts the store.
+        After that, metadata of those terms that a broker has seen no longer counts as evidence that the store was set
+        back.
         """
         self._terms = ()
 
@@ -127,14 +132,14 @@ class Controller:
         self._state = next_state(self._state, event)
 
     async def submit(self, decide: Decide[T], *, waits_for_store: bool = False) -> T:
-        """Carry out a decision; return its result once its changes are durable and applied on this broker.
+        """Carry out a decision. Return its result once its changes are durable and applied on this broker.
 
-        Duties of the controller itself pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S``
-        for room in the queue, and for a store that does not respond.
+        The controller's own duties pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S`` for
+        room in the queue and for a store that does not respond.
 
-        Raises NOT_CONTROLLER if this broker is not the controller or ceases to be, REQUEST_TIMED_OUT if the store does
-        not respond (in both cases the change may have been made) or the queue stays full, and whatever ``decide``
-        raises.
+        Raises NOT_CONTROLLER if this broker is not the controller or stops being the controller, and REQUEST_TIMED_OUT
+        if the queue stays full or the store does not respond. After NOT_CONTROLLER, or if the store did not respond,
+        the change may have been made. Also raises whatever ``decide`` raises.
         """
         if not self.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -158,7 +163,7 @@ class Controller:
         return result
 
     def _withdraw_if_store_is_silent(self, request: DecisionRequest) -> None:
-        """Fail a request if the store has been silent for ``STORE_PATIENCE_S``; otherwise check again after
+        """Fail a request if the store has not responded for ``STORE_PATIENCE_S``. Otherwise check again after
         ``STORE_CHECK_S``."""
         loop = asyncio.get_running_loop()
         if self._store_silent_since_s is not None and self._is_store_frozen():
@@ -171,10 +176,10 @@ class Controller:
             request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
     async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Campaign, serve a term, campaign again, within one session. Raises SessionLost when the session is lost.
+        """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
 
-        The metadata is in the store that ``elections`` uses. ``in_office()`` runs beside each term, from the moment the
-        image is loaded, and is cancelled when the term ends.
+        The metadata is in the store that ``elections`` uses. ``in_office()`` runs during each term: it starts when the
+        image has been loaded, and is cancelled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
         self._store_name = elections.backend.capabilities.name
@@ -211,17 +216,17 @@ class Controller:
             self._refuse_all()
 
     def depose(self, leader: Leader) -> None:
-        """Campaign in the place of this controller, which is dead. If it is no longer the leader, nothing happens.
+        """Campaign to replace this controller, which is dead. Does nothing if it is no longer the leader.
 
-        A second call for the same leader does not restart the campaign. Otherwise, with a slow store, repeated calls
-        would keep it from ever ending.
+        A second call for the same leader does not restart the campaign. With a slow store, repeated calls could
+        otherwise prevent the campaign from ever completing.
         """
         if leader != self._dead:
             self._dead = leader
             self._found_dead.set()
 
     async def _campaign(self, elections: Elections) -> Leadership:
-        """Wait until the office is free, or its holder is found dead, and win it."""
+        """Wait until the office is vacant, or its holder is found dead, and win the election."""
         while True:
             self._found_dead.clear()
             campaign = asyncio.ensure_future(
@@ -306,7 +311,7 @@ class Controller:
         return read_image(self._metadata.image.cluster_id, stored)
 
     async def _begin_term(self, leadership: Leadership) -> None:
-        """Enter this term in the store, before any broker sees metadata of it."""
+        """Record this term in the store before any broker sees metadata from it."""
         stored = await self._store.get(TERMS)
         self._terms = terms_from_bytes(stored.value) if stored is not None else ()
         await self._store.put(TERMS, self._terms_with_own(leadership, 0), guard=leadership.guard())
@@ -317,7 +322,7 @@ class Controller:
     # --- One round of decisions ---
 
     async def _round(self, leadership: Leadership, first: DecisionRequest) -> None:
-        """Decide on all waiting requests, commit the decisions together, and return their results."""
+        """Decide on all waiting requests, commit the decisions together, and return their results to the callers."""
         requests = [first]
         while len(requests) < BATCH_MAX and not self._queue.empty():
             requests.append(self._queue.get_nowait())
@@ -393,7 +398,7 @@ class Controller:
 
 
 def elected_leaders(before: MetadataImage, changes: Iterable[Change]) -> int:
-    """Return how many partitions get another leader by these changes, apart from new partitions."""
+    """Return the number of partitions that get a different leader by these changes. New partitions do not count."""
     count = 0
     for change in changes:
         if isinstance(change, PartitionChanged) and change.state.leader != NO_LEADER:
@@ -407,9 +412,9 @@ def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> Metada
 
 
 def store_unavailable(store: str, trouble: str, *, is_uncertain: bool) -> KafkaError:
-    """The error for a client whose change cannot be made because of ``trouble`` with the coordination store.
+    """Return the error for a client whose change cannot be made because of ``trouble`` with the coordination store.
 
-    ``is_uncertain`` says that the change may have been made all the same.
+    ``is_uncertain``: the change may have been made nevertheless.
     """
     uncertain = "This change may have been made all the same. " if is_uncertain else ""
     return KafkaError(

@@ -19,7 +19,7 @@ from parley.broker.runtime.states import step
 
 
 class ControllerState(Enum):
-    """What a broker does for the office of controller."""
+    """What a broker is doing as a candidate for controller, or as the controller."""
 
     IDLE = auto()
     CANDIDATE = auto()
@@ -52,5 +52,5 @@ TRANSITIONS: dict[tuple[ControllerState, ControllerEvent], ControllerState] = {
 
 
 def next_state(state: ControllerState, event: ControllerEvent) -> ControllerState:
-    """Return the state that follows. Raises IllegalStep if the table has no such step."""
+    """Return the next state. Raises IllegalStep if the table does not contain the step."""
     return step("controller", TRANSITIONS, state, event)

@@ -1,12 +1,12 @@
-"""Chooses which of the waiting decisions the controller commits together.
+"""Chooses which waiting decisions the controller commits together.
 
-The store and every broker look up a change's topic in the image that the whole batch leads to. So no batch may contain
-two changes of a topic of which the later one makes the earlier one wrong for that image:
+The store and every broker look up a changed topic in the image that results from the whole batch. So a batch must not
+contain two changes of a topic if the later one makes the earlier one wrong for that image:
 
 * A topic grows at most once in a batch.
 * A batch that changes a topic does not delete it.
-* A batch that deletes a topic does not create another one of the same name. If the writes were cut off in the middle,
-  the store would have the key of one topic with the partitions of the other.
+* A batch that deletes a topic does not create another topic with the same name. If the writes were interrupted halfway,
+  the store would contain the key of one topic and the partitions of the other.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class DecisionRequest:
     decide: Decide[Any]
     reply: asyncio.Future[Any]
     patience: asyncio.TimerHandle | None = None
-    """Fails the request if the store does not respond; None if the caller waits however long it takes."""
+    """Fails the request if the store does not respond; None if the caller is willing to wait indefinitely."""
     is_withdrawn: bool = False
     """True once the caller has given up: a decision that has not been made by then is not made."""
 
     def fail(self, error: KafkaError) -> None:
-        """Raise ``error`` at the caller, unless it has its reply already."""
+        """Raise ``error`` in the caller, unless it already has its reply."""
         if not self.reply.done():
             self.reply.set_exception(error)
 
     def withdraw(self, error: KafkaError) -> None:
-        """Raise ``error`` at the caller, and do not make the decision if it has not been made yet."""
+        """Raise ``error`` in the caller, and cancel the decision if it has not been made yet."""
         self.is_withdrawn = True
         self.fail(error)
 
     def finish(self, outcome: Any) -> None:
-        """Return the decision's result to the caller, or raise the error it ended with."""
+        """Return the decision's result to the caller, or raise the error that ended it."""
         if self.reply.done():
             return
         if isinstance(outcome, Exception):
@@ -58,7 +58,7 @@ class DecisionRequest:
 
 @dataclass(slots=True)
 class DecisionBatch:
-    """Decisions that are committed together: their changes, and for each request its result or error."""
+    """Decisions that are committed together: their changes, and the result or error of each request."""
 
     changes: list[Change] = field(default_factory=list)
     outcomes: list[tuple[DecisionRequest, Any]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class DecisionBatch:
 
 @dataclass(frozen=True, slots=True)
 class _TopicsInBatch:
-    """The topics that a batch concerns, by the kind of change."""
+    """The topics that a batch affects, by the kind of change."""
 
     changed: set[str] = field(default_factory=set)
     grown: set[str] = field(default_factory=set)
@@ -98,9 +98,9 @@ class _TopicsInBatch:
 
 
 def decide_batch(image: MetadataImage, requests: Iterable[DecisionRequest]) -> tuple[DecisionBatch, MetadataImage]:
-    """Decide on the requests in order, up to the first one that must wait for the next batch.
+    """Decide on the requests in order, stopping at the first request that must wait for the next batch.
 
-    Returns the batch and the image it leads to. Each decision sees the changes of those before it.
+    Returns the batch and the resulting image. Each decision sees the changes of the decisions before it.
     """
     batch = DecisionBatch()
     topics = _TopicsInBatch()

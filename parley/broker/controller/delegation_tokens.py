@@ -17,7 +17,8 @@ from parley.broker.security.delegation_tokens.token_decisions import is_expired
 from parley.protocol.errors import ErrorCode, KafkaError
 
 REMOVED_MAX = 1000
-"""Tokens that one decision removes at most, so that the decisions behind it do not wait long (Kafka's bound)."""
+"""The maximum number of tokens that one decision removes, so that the decisions behind it do not wait long (Kafka's
+limit)."""
 
 
 def store_token(
@@ -27,12 +28,12 @@ def store_token(
     after: DelegationToken | None,
     max_per_requester: int,
 ) -> Decision[None]:
-    """Create, change or remove a token, if the stored one is still ``before``.
+    """Create, change or remove a token, if the stored token is still ``before``.
 
-    None as ``before`` means that there must be no token; None as ``after`` removes it. Raises POLICY_VIOLATION if the
-    principal that creates a token has ``max_per_requester`` already, UNSUPPORTED_VERSION if a broker of the cluster
-    cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the token has changed since. The client can repeat its
-    request.
+    If ``before`` is None, no token may exist; if ``after`` is None, the token is removed. Raises POLICY_VIOLATION if
+    the principal that creates the token already has ``max_per_requester`` tokens, UNSUPPORTED_VERSION if a broker of
+    the cluster cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the token has changed in the meantime. The client
+    can repeat its request.
     """
     check_all_support(SECURITY, image)
     if image.delegation_tokens.get(token_id) != before:
@@ -48,7 +49,7 @@ def store_token(
 
 
 def remove_expired(image: MetadataImage, now_ms: int) -> Decision[bool]:
-    """Remove expired tokens, at most ``REMOVED_MAX``. Returns True if there may be more."""
+    """Remove expired tokens, at most ``REMOVED_MAX``. Returns True if there may be more of them."""
     expired = [token_id for token_id, token in image.delegation_tokens.items() if is_expired(token, now_ms)]
     changes = tuple(DelegationTokenReplaced(token_id, None) for token_id in expired[:REMOVED_MAX])
     return Decision(changes, len(expired) > REMOVED_MAX)

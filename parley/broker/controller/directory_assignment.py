@@ -1,4 +1,4 @@
-"""Decision about the log directories of replicas: what a broker reports with AssignReplicasToDirs (KIP-858)."""
+"""The decision about replicas' log directories, which a broker reports with AssignReplicasToDirs (KIP-858)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.protocol.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAssignment:
-    """One replica of the reporting broker, and the id of the log directory that it is in."""
+    """A replica of the reporting broker, and the id of the log directory that holds it."""
 
     topic_id: UUID
     partition: int
@@ -26,8 +26,8 @@ class DirectoryAssignment:
 def assign_directories(
     image: MetadataImage, broker_id: int, epoch: int, assignments: Sequence[DirectoryAssignment]
 ) -> Decision[list[ErrorCode]]:
-    """Note in which log directories the replicas of a broker are. Each assignment has its own error;
-    LOG_DIR_NOT_FOUND is that for a directory that the broker has not registered.
+    """Record which log directories hold a broker's replicas. The result has an error for each assignment:
+    LOG_DIR_NOT_FOUND if the broker has not registered the directory.
 
     Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
     """

@@ -1,12 +1,11 @@
-"""What the controller decides if the coordination store was set back to an older state.
+"""The controller's decisions when the coordination store was set back to an older state.
 
-The store may name replicas that have left the ISR since, and log directories that are no longer in use. Its leader
-epochs may be below those in the logs. So a partition loses its leader, its ISR and its ELR, and a recovery elects a
-leader by what all replicas report (``elections/unclean_leader_choice.py``), under an epoch above all that they know.
+The store may name replicas that have since left the ISR, and log directories that are no longer used. Its leader epochs
+may be lower than those in the logs. So each partition loses its leader, ISR and ELR. A recovery then elects a leader by
+the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above every epoch that they know.
 
-No log has an epoch in which nothing was written. So each broker also reports the highest leader epoch that it has seen
-of any partition.
-See docs/coordination.md, "A store that was set back".
+A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
+that it has seen for any partition. See docs/coordination.md, "A store that was set back".
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from parley.protocol.sentinels import NO_EPOCH
 
 
 def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:
-    """Leave the leaders of all partitions to a recovery, under epochs above ``leader_epoch``.
+    """Leave the election of all leaders to a recovery, under epochs above ``leader_epoch``.
 
-    Returns the number of partitions. ``present`` has the incarnations of the brokers that are members now. The log
-    directories of all other brokers are forgotten: a replica is not lost because it is in another directory than the
-    store remembers.
+    Returns the number of partitions. ``present`` maps the brokers that are currently members to their incarnations. The
+    log directories of all other brokers are forgotten: a replica is not lost because its directory differs from the one
+    in the store.
     """
     partitions = [
         PartitionChanged(topic, index, distrusted(state, leader_epoch)) for topic, index, state in image.partitions()
@@ -42,7 +41,8 @@ def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: i
 
 
 def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
-    """Leave to a recovery each partition of which the broker's log knows a leader epoch that the store never had."""
+    """Leave the election to a recovery for each partition whose log on this broker knows a leader epoch unknown to the
+    store."""
     changes = []
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
@@ -56,8 +56,8 @@ def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport
 def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> list[PartitionChanged]:
     """Raise the leader epochs of a broker's partitions that wait for a recovery above ``leader_epoch``.
 
-    That is the highest epoch that the broker has seen: it may join after the controller has noticed that the store was
-    set back. The last eligible replicas stay the same, because most recoveries have another cause.
+    ``leader_epoch`` is the highest epoch that the broker has seen: the broker may join after the controller has noticed
+    that the store was set back. The last eligible replicas stay the same, because most recoveries have another cause.
     """
     return [
         PartitionChanged(

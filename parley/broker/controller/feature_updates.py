@@ -1,4 +1,5 @@
-"""Decisions about feature levels (UpdateFeatures, KIP-584 and KIP-778). All updates of a request succeed, or none."""
+"""Decisions about feature levels (UpdateFeatures, KIP-584 and KIP-778). Either all updates of a request succeed, or
+none."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 UPDATES_MAX: Final = 100
-"""Updates of one request. Far more than there are features: a request must not hold up the controller."""
+"""The maximum number of updates in one request, far above the number of features. A request must not hold up the
+controller."""
 
 
 class UpgradeType(IntEnum):
-    """How a level may change. Parley's features lose nothing in a downgrade, so both kinds of it are the same."""
+    """How a level may change. Parley's features lose nothing in a downgrade, so safe and unsafe downgrades are the
+    same."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -34,10 +37,10 @@ class FeatureUpdate(NamedTuple):
 
 
 def update_features(image: MetadataImage, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> Decision[None]:
-    """Change the levels of features; with ``validate_only``, only check the request.
+    """Change the levels of features. With ``validate_only``, only validate the request.
 
-    Raises KafkaError INVALID_UPDATE_VERSION if any feature, level or upgrade type is not allowed, UNSUPPORTED_VERSION
-    if a registered broker cannot read levels, and INVALID_REQUEST if there are more than ``UPDATES_MAX`` updates.
+    Raises KafkaError INVALID_UPDATE_VERSION if a feature, level or upgrade type is not allowed, UNSUPPORTED_VERSION if
+    a registered broker cannot read levels, and INVALID_REQUEST if there are more than ``UPDATES_MAX`` updates.
     """
     if len(updates) > UPDATES_MAX:
         text = f"The request has {len(updates)} updates of features. Send at most {UPDATES_MAX} at once."

@@ -1,7 +1,8 @@
-"""Decisions about the ISR: what a leader asks for with AlterPartition (KIP-497, KIP-841, KIP-903).
+"""Decisions about the ISR, which a leader changes with AlterPartition (KIP-497, KIP-841, KIP-903).
 
-A request counts only if its sender is the leader that the controller knows, and names the partition epoch that the
-controller knows. So if two changes cross each other, one is refused, and the leader asks again once it has the other.
+A request counts only if its sender is the leader that the controller knows, and contains the partition epoch that the
+controller knows. If two changes cross each other, the controller refuses one, and the leader repeats it once it knows
+the other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from parley.protocol.sentinels import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """The ISR that a leader asks for, as pairs of broker id and broker epoch, and the epochs of the state it knows."""
+    """The ISR that a leader requests, as pairs of broker id and broker epoch, and the epochs of the state that it
+    knows."""
 
     topic_id: UUID
     partition: int
@@ -36,8 +38,8 @@ class IsrChange:
 class IsrChangeOutcome:
     """The partition's state after the request, and an error if the ISR was not changed.
 
-    ``state`` is None if there is no such partition. The error NEW_LEADER_ELECTED goes with a change that was made: it
-    completed a reassignment that removed the leader.
+    ``state`` is None if the partition does not exist. The error NEW_LEADER_ELECTED accompanies a change that was made:
+    it completed a reassignment that removed the leader.
     """
 
     change: IsrChange
@@ -48,7 +50,7 @@ class IsrChangeOutcome:
 def alter_partitions(
     image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange], rules: RulesOf
 ) -> Decision[list[IsrChangeOutcome]]:
-    """Change the ISR of each partition as its leader asks; each outcome has its own error.
+    """Change the ISR of each partition as its leader requests. Each outcome has its own error.
 
     Raises STALE_BROKER_EPOCH unless the sender is registered under this epoch.
     """
@@ -83,7 +85,8 @@ def alter_partitions(
 def _refusal(
     image: MetadataImage, live: Container[int], state: PartitionState, sender: int, change: IsrChange
 ) -> ErrorCode:
-    """Return why the change is refused, or NONE. The order of the checks is Kafka's: leaders act on the first error."""
+    """Return the reason to refuse the change, or NONE. The checks are in Kafka's order: leaders act on the
+    first error."""
     isr = [broker for broker, _ in change.isr]
     if change.leader_epoch > state.leader_epoch or change.partition_epoch > state.partition_epoch:
         return ErrorCode.NOT_CONTROLLER  # the sender knows of a later controller than this one

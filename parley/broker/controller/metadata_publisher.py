@@ -1,8 +1,8 @@
-"""What the controller sends to the other brokers: the latest deltas, or a whole image, in response to FetchMetadata.
+"""What the controller sends to the other brokers in response to FetchMetadata: the latest deltas, or a whole image.
 
-Each delta of the controller's own metadata is kept, encoded once, until newer ones push it out. A broker that is too
+Each delta of the controller's metadata is encoded once and kept until newer deltas displace it. A broker that is too
 far behind, or has the image of another controller's term, gets the whole image. Each fetch of a broker is also a sign
-of life, and says which version the broker has applied.
+of life, and states which version the broker has applied.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from parley.broker.runtime.purgatory import Purgatory
 
 DELTAS_KEPT = 1000
 BYTES_KEPT = 16 * 1024 * 1024
-"""Bytes of encoded deltas. Beyond either bound the oldest are dropped; a broker that needs them gets a whole image."""
+"""The maximum number of bytes of encoded deltas. Beyond either limit the oldest deltas are dropped. A broker that needs
+them gets a whole image."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedDelta:
-    """The changes that lead to the image of ``version``, encoded."""
+    """The encoded changes that lead to the image of ``version``."""
 
     version: int
     changes: bytes
@@ -49,7 +50,7 @@ class MetadataProgress:
 
 
 class MetadataPublisher:
-    """The deltas of this broker's term as controller, and how far each other broker has applied them."""
+    """The deltas of this broker's term as controller, and the version that each other broker has applied."""
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the fetches that wait for a change; this object is their key."""
@@ -68,12 +69,12 @@ class MetadataPublisher:
         return self._is_open
 
     def open(self) -> None:
-        """Begin a term: the image is this controller's, and no broker has fetched it yet."""
+        """Begin a term with this controller's image, which no broker has fetched yet."""
         self._forget()
         self._is_open = True
 
     def close(self) -> None:
-        """End the term, and complete the fetches that wait."""
+        """End the term, and complete the waiting fetches."""
         self._forget()
         self._is_open = False
         self._waiting.notify(self)
@@ -103,12 +104,12 @@ class MetadataPublisher:
         self._applied.set()
 
     def has_update_since(self, controller_epoch: int, version: int) -> bool:
-        """True if a broker with this image lacks something."""
+        """True if a broker with this image lacks a change."""
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 
     def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
-        """Return what leads from this image to the newest one."""
+        """Return the update that leads from this image to the newest one."""
         image = self._metadata.image
         behind = image.version - version
         if controller_epoch == image.controller_epoch and 0 <= behind <= len(self._steps):
@@ -119,9 +120,9 @@ class MetadataPublisher:
         return MetadataUpdate(True, (self._whole[1],))
 
     async def until_applied(self, timeout_s: float) -> bool:
-        """Wait until every live broker has applied the image that is the newest one now. Returns False on timeout.
+        """Wait until every live broker has applied the image that is currently the newest. Returns False on timeout.
 
-        Brokers that have not fetched anything in this term do not count.
+        Brokers that have not fetched in this term do not count.
         """
         image = self._metadata.image
         try:

@@ -1,9 +1,9 @@
 """Decisions that move partitions to other replicas (KIP-455).
 
-While a partition moves, its ``replicas`` are those of the target, in the target's order, followed by those that leave.
-The reassignment completes by itself, by the rule in ``elections/leader_choice.py``, once all added replicas are in the
-ISR. To cancel it is to reassign the partition to the replicas that it had before. A second target replaces the first
-one, and replicas that only the first one wanted leave at once.
+During a reassignment, the partition's ``replicas`` are those of the target, in the target's order, followed by those
+that will leave. The reassignment completes by the rule in ``elections/leader_choice.py``, as soon as all added replicas
+are in the ISR. Cancelling a reassignment means reassigning the partition to its previous replicas. A second target
+replaces the first, and replicas that are only in the first target are removed immediately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A request to move one partition to these replicas or, with None, to cancel its reassignment."""
+    """A request to move one partition to these replicas, or to cancel its reassignment if they are None."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOutcome:
-    """The outcome of one request: ``error`` says why nothing was begun or cancelled."""
+    """The outcome of one request. ``error`` says why no reassignment was started or cancelled."""
 
     move: Reassignment
     error: KafkaError | None = None
@@ -41,7 +41,7 @@ class ReassignmentOutcome:
 def alter_reassignments(
     image: MetadataImage, moves: Iterable[Reassignment], rules: RulesOf, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
-    """Begin or cancel each reassignment; each outcome has its own error. No partition may occur twice."""
+    """Start or cancel each reassignment. Each outcome has its own error. No partition may occur twice."""
     changes: list[Change] = []
     outcomes = []
     live = image.live_broker_ids()
@@ -66,7 +66,7 @@ def alter_reassignments(
 def list_reassignments(
     image: MetadataImage, wanted: Mapping[str, Iterable[int]] | None
 ) -> list[tuple[str, int, PartitionState]]:
-    """Return the partitions under reassignment, of those given or of all. Unknown partitions are left out."""
+    """Return the partitions under reassignment, among the given ones or among all. Unknown partitions are skipped."""
     if wanted is None:
         return [(topic, index, state) for topic, index, state in image.partitions() if _moves(state)]
     return [

@@ -1,10 +1,10 @@
-"""Where the replicas of new partitions are placed, and which brokers an assignment may name.
+"""Where the replicas of new partitions are placed, and which brokers a manual assignment may name.
 
-The leaders are spread round-robin over the brokers, from a random start. The followers of a partition follow its leader
-at a shift that grows with every full round, so that the followers of one broker's leaders spread over all brokers. With
-racks (KIP-36) the brokers are first ordered so that racks alternate, and a replica goes to a rack without one while
-there is such a rack. Brokers that are registered but not alive get a replica only if there are too few live brokers,
-and never the leader. So a topic can be created while a broker is away.
+Leaders are spread round-robin over the brokers, from a random start. The followers of a partition follow its leader at
+a shift that grows with every full round, so that the followers of one broker's leaders spread over all brokers. With
+racks (KIP-36), brokers are first ordered so that racks alternate, and a replica goes to a rack that has no replica of
+the partition while there is such a rack. Registered brokers that are not alive get a replica only if there are too few
+live brokers, and never the leader. So a topic can be created while a broker is down.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegist
 
 
 def _rack(broker: BrokerRegistration) -> str:
-    """Return the broker's rack. A broker without one is a rack of its own."""
+    """Return the broker's rack. A broker without a rack counts as a rack of its own."""
     return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
 
 
@@ -83,7 +83,7 @@ def _replicas(order: list[BrokerRegistration], leader: int, shift: int, count: i
 
 
 def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless these are different, registered brokers. They need not be alive."""
+    """Raise INVALID_REPLICA_ASSIGNMENT unless these are distinct, registered brokers. They need not be alive."""
     problem = ""
     if not replicas:
         problem = "has no replicas"

@@ -1,4 +1,4 @@
-"""Requests for brokers' reports of their logs (GetReplicaLogInfo, KIP-966)."""
+"""Requests brokers' reports of their logs (GetReplicaLogInfo, KIP-966)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from parley.protocol.schema import ZERO_UUID
 _log = logging.getLogger(__name__)
 
 REPLICAS_MAX = 1000
-"""Logs in one request; a response has no more than that."""
+"""The maximum number of logs in one request, and in one response."""
 TIMEOUT_S = 2.0
-"""How long a broker may take for one response."""
+"""The time limit for one response of a broker."""
 
 
 class ReportRequests:
-    """Asks brokers, registered or about to be, for reports of their logs."""
+    """Requests reports of their logs from brokers that are registered or are about to be."""
 
     def __init__(self, metadata: Metadata, peers: Peers, listener: str) -> None:
         """``listener`` is the name of the listener that brokers use among themselves."""
@@ -62,7 +62,7 @@ class ReportRequests:
         return BrokerReport(broker.incarnation_id, replicas, is_any_offline)
 
     def _topic_id(self, topic: GetReplicaLogInfoResponse.TopicPartitionLogInfo) -> UUID:
-        """Return the topic's id. A log that does not know it belongs to the topic of its name."""
+        """Return the topic's id. A log without a topic id belongs to the topic with its name."""
         if topic.topic_id == ZERO_UUID and (known := self._metadata.image.topics.get(topic.topic_name)) is not None:
             return known.topic_id
         return topic.topic_id

@@ -18,7 +18,8 @@ MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """The mechanisms by the numbers of the APIs."""
 
 SECRET_BYTES = 32
-"""The length of the secret behind decoys. It comes from the operating system, not from the injected random numbers."""
+"""The length of the secret from which decoys are derived. It comes from the operating system, not from the injected
+random number generator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,10 @@ ScramAlteration = ScramDeletion | ScramUpsertion
 def alter_scram_users(
     image: MetadataImage, wanted: Sequence[ScramAlteration], new_secret: Callable[[], bytes]
 ) -> Decision[dict[str, KafkaError | None]]:
-    """Set and delete credentials. Each user has its own error, or None; a user with an error keeps all credentials.
+    """Set and delete credentials. The result has an error or None for each user. A user with an error keeps all
+    credentials.
 
-    Together with the first credential the cluster gets the secret behind the decoys of users that do not exist.
+    With the first credential the cluster also gets the secret from which the decoys of nonexistent users are derived.
 
     Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read credentials.
     """

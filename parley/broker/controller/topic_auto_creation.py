@@ -1,7 +1,7 @@
-"""Topics that are created because they are needed: a client has named them, or the brokers use them.
+"""Topics that are created automatically: a client has named them, or the brokers use them.
 
-Any broker may find a topic missing. It has the controller create the topic, and waits until its own metadata has it, so
-that the response can name the leaders.
+Any broker may find that a topic is missing. It asks the controller to create the topic, and waits until its own
+metadata contains the topic, so that the response can name the leaders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 SEEN_MAX_S = 1.0
 """How long this broker waits for a created topic to appear in its metadata."""
 ELECTED_MAX_S = 1.0
-"""How long a creation waits for a controller to be elected. It holds up a Metadata request, which clients repeat."""
+"""How long a creation waits for the election of a controller. It delays a Metadata request, which clients repeat."""
 
 
 _REPLICATION_KEYS = {
@@ -59,7 +59,7 @@ class TopicAutoCreation:
 
     @property
     def automatic(self) -> bool:
-        """True if a topic that a client names is created (``auto.create.topics.enable``)."""
+        """True if topics that clients name are created automatically (``auto.create.topics.enable``)."""
         return self._config().auto_create_topics_enable
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
@@ -98,7 +98,7 @@ class TopicAutoCreation:
         return await self._seen(created) if isinstance(created, CreateTopicsResponse) else created
 
     async def _seen(self, response: CreateTopicsResponse) -> list[TopicOutcome]:
-        """Wait until the topics that another broker has created can be used here; return them as outcomes."""
+        """Wait until topics that another broker has created can be used on this one. Return them as outcomes."""
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
         await self._opened()

@@ -20,14 +20,14 @@ from parley.broker.metadata.types import ConfigResource, PartitionState, Resourc
 from parley.protocol.errors import ErrorCode, KafkaError
 
 PARTITIONS_MAX = 10_000
-"""New partitions of one request at most, as in Kafka: a request for more is more likely a mistake."""
+"""The maximum number of new partitions in one request, as in Kafka: a request for more is probably a mistake."""
 
 Assignment = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic as CreateTopics asks for it; -1 stands for the cluster's default (KIP-464)."""
+    """A topic to create, as in CreateTopics; -1 stands for the cluster's default (KIP-464)."""
 
     name: str
     partitions: int = -1
@@ -38,7 +38,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets if the request leaves the choice to the cluster."""
+    """The settings of a topic whose request leaves the choice to the cluster."""
 
     partitions: int
     replication_factor: int
@@ -46,7 +46,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """The outcome for one topic of a request: the topic as it is now, or the error."""
+    """The outcome for one topic of a request: the topic's current state, or the error."""
 
     name: str
     topic: TopicImage | None = None
@@ -58,11 +58,11 @@ TopicPolicy = Callable[[TopicImage, Mapping[str, str]], None]
 
 
 Charge = Callable[[str, int], None]
-"""Counts that a topic changes by a number of partitions. Raises THROTTLING_QUOTA_EXCEEDED if the client must wait."""
+"""Charges a change of this many partitions to a quota. Raises THROTTLING_QUOTA_EXCEEDED if the client must wait."""
 
 
 def charge_nobody(topic: str, partitions: int) -> None:
-    """Charge no quota: the broker itself makes the change."""
+    """Charge no quota, because the broker itself makes the change."""
 
 
 def create_topics(
@@ -76,7 +76,8 @@ def create_topics(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic; each outcome has its own error. A request for too many partitions in all creates no topic."""
+    """Create each topic. Each outcome has its own error. A request for too many partitions in total creates
+    no topic."""
     wanted = list(wanted)
     if (
         refusal := too_many_partitions(
@@ -106,12 +107,13 @@ def create_topics(
 
 
 def asked_partitions(assignment: Sized, partitions: int, usual: int) -> int:
-    """Return how many partitions a new topic asks for: those assigned, or a number; -1 stands for ``usual``."""
+    """Return the number of partitions that a new topic requests: those assigned, or a number; -1 stands for
+    ``usual``."""
     return len(assignment) or max(0, usual if partitions == -1 else partitions)
 
 
 def too_many_partitions(partitions: int) -> KafkaError | None:
-    """Return the error for a request for too many new partitions in all its topics, None if they are not too many."""
+    """Return the error for a request for too many new partitions in total, or None if the number is allowed."""
     if partitions <= PARTITIONS_MAX:
         return None
     return KafkaError(
@@ -155,7 +157,7 @@ def _new_partitions(
 
 
 def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
-    """Return the partitions of an assignment that the client gives, after checking it."""
+    """Return the partitions of an assignment that the client gives. Raises KafkaError if the assignment is invalid."""
     indexes = sorted(assignment)
     if indexes != list(range(first_index, first_index + len(indexes))):
         raise KafkaError(
@@ -178,7 +180,7 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
 
 
 def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
-    """Return a new partition: every live replica is in the ISR, since all are empty; the first live one leads."""
+    """Return a new partition. Every live replica is in the ISR, because all are empty. The first live replica leads."""
     live = tuple(broker for broker in replicas if broker in image.brokers and not image.brokers[broker].fenced)
     if not live:
         raise KafkaError(
@@ -220,7 +222,7 @@ def delete_topics(
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """What CreatePartitions asks for one topic: the total, and the new partitions' replicas or None."""
+    """One topic of a CreatePartitions request: the total number, and the replicas of the new partitions or None."""
 
     topic: str
     total: int
@@ -235,9 +237,9 @@ def add_partitions(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Add partitions to each topic; the existing ones stay as they are (KIP-195).
+    """Add partitions to each topic. The existing partitions stay unchanged (KIP-195).
 
-    A request for too many partitions in all adds none.
+    A request for too many partitions in total adds none.
     """
     wanted = list(wanted)
     if (
@@ -259,7 +261,7 @@ def add_partitions(
 
 
 def asked_increase(image: MetadataImage, name: str, total: int) -> int:
-    """Return how many partitions a topic lacks to ``total``; 0 if there is no such topic."""
+    """Return the number of partitions that a topic needs to reach ``total``; 0 if the topic does not exist."""
     topic = image.topics.get(name)
     return 0 if topic is None else max(0, total - len(topic.partitions))
 

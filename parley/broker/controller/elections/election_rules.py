@@ -10,12 +10,12 @@ from parley.broker.metadata.image import MetadataImage
 
 
 class RecoveryStrategy(StrEnum):
-    """When the controller elects a leader of a partition that has lost all of its eligible replicas (KIP-966)."""
+    """When the controller elects a leader for a partition that has lost all of its eligible replicas (KIP-966)."""
 
     BALANCED = "Balanced"
-    """When all replicas that were eligible last have reported their logs."""
+    """When all replicas that were the last eligible ones have reported their logs."""
     AGGRESSIVE = "Aggressive"
-    """As soon as the live replicas have reported, even if an eligible replica may come back."""
+    """As soon as the live replicas have reported, even if an eligible replica may return."""
     NONE = "None"
     """Only when an operator requests an unclean election."""
 
@@ -29,4 +29,4 @@ class ElectionRules:
 
 
 RulesOf = Callable[[MetadataImage, str], ElectionRules]
-"""Returns the rules of a topic, by the configuration in an image."""
+"""Returns a topic's rules, according to the configuration in an image."""

@@ -1,12 +1,14 @@
-"""Which replica leads a partition: the pure rule that every change of a partition's state goes through (KIP-966).
+"""Which replica leads a partition: the pure rule behind every change of a partition's state (KIP-966).
 
-* The leader is the first replica, in order of preference, that is alive and in the ISR. A leader that is both stays. If
-  there is none, the first live replica in the ELR leads, and is then alone in the ISR. Otherwise the partition has no
-  leader, and only a recovery can elect one (``unclean_leader_choice.py``).
-* Dead replicas leave the ISR, which may become empty. ``eligible_leader_replicas.py`` decides which join the ELR.
-* A ``suspect`` replica, which may have lost records, leaves both. If there is no leader then, it joins
-  ``last_known_elr``, and the recovery waits for it. A ``lost`` replica leaves all three.
-* A reassignment (KIP-455) is complete when every replica it adds is in the ISR; those it removes leave at that moment.
+* The leader is the first replica, in order of preference, that is alive and in the ISR. A current leader that is both
+  stays. If no replica is both, the first live replica in the ELR leads, and is then the only ISR member. Otherwise the
+  partition has no leader, and only a recovery can elect one (``unclean_leader_choice.py``).
+* Dead replicas leave the ISR, which may become empty. ``eligible_leader_replicas.py`` decides which of them join the
+  ELR.
+* A ``suspect`` replica, which may have lost records, leaves both. If the partition then has no leader, the replica
+  joins ``last_known_elr``, and the recovery waits for it. A ``lost`` replica leaves all three.
+* A reassignment (KIP-455) is complete when every replica that it adds is in the ISR. The replicas that it removes leave
+  at that moment.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def elect_leader(
     suspect: Collection[int] = (),
     lost: Collection[int] = (),
 ) -> PartitionState:
-    """Remove dead, suspect and lost replicas from the ISR, and elect a leader among the live ones.
+    """Remove dead, suspect and lost replicas from the ISR, and elect a leader among the live replicas.
 
     Returns the same object if nothing changes.
     """
@@ -50,8 +52,8 @@ def next_partition_state(
 ) -> PartitionState:
     """Return the state that follows ``known`` when a decision wants the replicas, ISR and leader of ``wanted``.
 
-    The rules above decide. The leader is kept if it may lead. The leader epoch rises if the leader changes, the
-    partition epoch if anything does. Returns ``known`` itself if nothing changes.
+    The rules above decide. The leader stays if it may lead. The leader epoch increases if the leader changes, and the
+    partition epoch if anything changes. Returns ``known`` itself if nothing changes.
     """
     isr = tuple([broker for broker in wanted.isr if broker in live and broker not in suspect and broker not in lost])
     settled = wanted if isr == wanted.isr else replace(wanted, isr=isr)
@@ -83,13 +85,13 @@ def next_partition_state(
 
 
 def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int = NO_EPOCH) -> PartitionState:
-    """Return the state after a recovery: this replica leads, and only it is known to have the leader's records.
+    """Return the state after a recovery: this replica leads, and is the only one known to contain the leader's records.
 
-    ``unclean`` is true if the leader may lack committed records. Followers may then truncate theirs. ``above`` is the
-    highest leader epoch that a replica knows, which is above the state's own if the store was set back.
+    ``unclean``: the leader may lack committed records, and followers may truncate theirs. ``above`` is the highest
+    leader epoch that a replica knows; it is above the state's own epoch if the store was set back.
 
     A recovery completes no reassignment, even if its leader is the only added replica: the replicas that would leave
-    may have records that the leader lacks. The reassignment completes when another replica joins the ISR.
+    may contain records that the leader lacks. The reassignment completes when another replica joins the ISR.
     """
     epoch = max(known.leader_epoch, above) + 1
     return replace(
@@ -105,7 +107,7 @@ def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int =
 
 
 def _directories(known: PartitionState, replicas: tuple[int, ...]) -> tuple[UUID, ...]:
-    """Return the directory of each replica; one that the partition did not have is unassigned."""
+    """Return the directory of each replica. A replica that is new to the partition is unassigned."""
     if not known.directories or replicas == known.replicas:
         return known.directories
     directories = tuple(map(known.directory, replicas))

@@ -41,14 +41,14 @@ class ElectionOutcome:
 
     @property
     def is_needless(self) -> bool:
-        """True if the partition needed no election."""
+        """True if the partition did not need an election."""
         return self.error is not None and self.error.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
 def elect_preferred_leaders(
     image: MetadataImage, wanted: Iterable[tuple[str, int]], rules: RulesOf
 ) -> Decision[list[ElectionOutcome]]:
-    """Make the preferred replica the leader of each given partition; each outcome has its own error.
+    """Make the preferred replica of each given partition its leader. The result has an error or None for each.
 
     No partition may occur twice.
     """
@@ -97,12 +97,12 @@ def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
 
 
 def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
-    """Return all partitions in which this kind of election could change the leader."""
+    """Return all partitions whose leader this kind of election could change."""
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 
 def _needing(image: MetadataImage, kind: ElectionType, topic: str, index: int) -> PartitionState:
-    """Return the state of a partition. Raises KafkaError if there is no such partition or it needs no election."""
+    """Return the state of a partition. Raises KafkaError if the partition does not exist or needs no election."""
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
@@ -124,11 +124,11 @@ def _preferred(state: PartitionState, live: Set[int], rules: ElectionRules) -> P
 def elect_other_leaders(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Move leaderships away from a broker whose logs of these partitions are damaged, to other members of the ISR.
+    """Move leaderships from a broker whose logs of these partitions are damaged to other members of the ISR.
 
-    The broker stays in the ISR, and keeps a leadership that no other live member can take. ``replicas`` are pairs of
-    topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under
-    this epoch.
+    The broker stays in the ISR. It also stays leader if no other live member can lead. ``replicas`` are pairs of topic
+    id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this
+    epoch.
     """
     check_broker_epoch(image, broker_id, epoch)
     live = image.live_broker_ids()
@@ -146,11 +146,13 @@ def elect_other_leaders(
 def remove_damaged_replicas(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Take a broker's replicas out of the ISR and the ELR, because it must fetch their logs again from their leaders.
+    """Remove a broker's replicas from the ISR and the ELR because the broker must fetch their logs again from the
+    leaders.
 
     A replica stays if it leads, or if the ISR would have fewer than ``min.insync.replicas`` live members without it.
-    The partition epoch rises even if the replica is outside of both: the leader may be about to add it to the ISR, and
-    that proposal is refused then.
+    The partition epoch increases even if the replica is outside both: the leader may be about to add the replica to the
+    ISR, and that proposal must be refused.
+
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
     """
@@ -171,11 +173,11 @@ def remove_damaged_replicas(
 
 
 def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
-    """Elect leaders, shrink ISRs and clear ELRs as live brokers and the configuration now allow or require it.
+    """Elect leaders, shrink ISRs and clear ELRs as the live brokers and the configuration now allow or require.
 
-    Registering or fencing a broker does this already. This decision is for changes that a controller left unfinished
+    Registering or fencing a broker already does this. This decision is for changes that a controller left unfinished
     when it died between two transactions, and for topics whose ``min.insync.replicas`` was lowered: their leaders do
-    not advance the high watermark before the ELR is cleared.
+    not advance the high watermark until the ELR is cleared.
     """
     live = image.live_broker_ids()
     changes: list[Change] = []
@@ -194,10 +196,10 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
 
 
 def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int, rules: RulesOf) -> Decision[bool]:
-    """Give leadership back to the brokers that lead too few of the partitions that prefer them.
+    """Return leadership to brokers that lead too few of the partitions for which they are the preferred replica.
 
     This applies to a broker if other brokers lead more than ``percentage`` percent of those partitions. Partitions
-    under reassignment are left alone. At most ``limit`` leaderships move. Returns True if there are more to move.
+    under reassignment are skipped. At most ``limit`` leaderships move. Returns True if more remain to be moved.
     """
     live = image.live_broker_ids()
     preferring: defaultdict[int, int] = defaultdict(int)

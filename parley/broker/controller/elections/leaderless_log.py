@@ -1,8 +1,9 @@
-"""Log lines about partitions without a leader: what each waits for, and what the operator can do.
+"""Log lines about partitions without a leader: what each of them waits for, and what the operator can do.
 
-* A partition that waits for reports of replicas that may have lost records is logged at once. One that waits for an
-  eligible replica is logged only if this lasts: its broker may just be restarting, or the cluster may be starting.
-* A line is repeated at growing intervals while any partition waits, and at once if other brokers are awaited.
+* A partition that waits for reports of replicas that may have lost records is logged immediately. A partition that
+  waits for an eligible replica is logged only if this lasts: the broker may be restarting, or the cluster may be
+  starting.
+* A line is repeated at growing intervals while any partition waits, and immediately if the awaited brokers change.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from parley.broker.metadata.types import NO_LEADER
 _log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-"""The pause between two looks at whether a line is due."""
+"""The pause between two checks whether a line is due."""
 RESTART_S = 15.0
-"""How long an eligible replica may be away before its broker is named."""
+"""How long an eligible replica may be unavailable before its broker is named."""
 TOPICS_MAX = 5
-"""The most topics that one line names."""
+"""The maximum number of topics that one line names."""
 
 _AWAITS_BROKERS = (
     "partitions without a leader wait for brokers that may have their last records: start these brokers with their "
@@ -62,7 +63,7 @@ class LeaderlessLog:
             self.note(self._waits)
 
     def note(self, waits: Mapping[tuple[str, int], Wait]) -> None:
-        """Log what is due of all that partitions wait for now. Partitions that have a leader by now do not count."""
+        """Record what all partitions without a leader wait for now, and log what is due."""
         image, now = self._metadata.image, self._monotonic()
         states = ((key, image.partition(*key)) for key in waits)
         self._waits = {key: waits[key] for key, state in states if state is not None and state.leader == NO_LEADER}

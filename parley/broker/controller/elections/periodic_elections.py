@@ -12,13 +12,13 @@ from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.elections.leader_elections import rebalance_to_preferred, reconcile_leaders
 
 ELECTIONS_MAX = 1000
-"""Leaders that one decision moves at most, so that the decisions behind it do not wait long."""
+"""The maximum number of leaders that one decision moves, so that the decisions behind it do not wait long."""
 
 
 async def rebalance_leaders_periodically(
     controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
 ) -> None:
-    """Give leadership back to preferred replicas from time to time (``auto.leader.rebalance.enable``).
+    """Return leadership to preferred replicas at intervals (``auto.leader.rebalance.enable``).
 
     Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
@@ -34,9 +34,9 @@ async def rebalance_leaders_periodically(
 async def reconcile_leaders_periodically(
     controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
 ) -> None:
-    """Elect leaders for partitions that could have one and have none.
+    """Elect leaders for partitions that could have a leader but have none.
 
-    Does so at once, in case the previous controller died in the middle of it, and then every
+    Does so immediately, in case the previous controller died while making a change, and then every
     ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     reconcile = partial(reconcile_leaders, rules=rules)

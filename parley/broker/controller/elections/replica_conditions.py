@@ -1,12 +1,12 @@
-"""Which replicas of a broker may have lost records when it registers (KIP-966, KIP-858).
+"""Which replicas of a broker may have lost records when the broker registers (KIP-966, KIP-858).
 
-* After an unclean restart, a replica may lack records that were not on the disk yet.
-* All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered one.
-* A replica is lost if its log directory no longer exists, was exchanged for another one, or has no log for it any more,
-  and if the log ends below the persisted high watermark. Without a report, it is lost only if the registration shows
+* After an unclean restart, a replica may lack records that had not reached the disk.
+* All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered epoch.
+* A replica is lost if its log directory no longer exists, was exchanged for another, or no longer contains the log, and
+  if the log ends below the persisted high watermark. Without a report, a replica is lost only if the registration shows
   it: an older copy, or an exchanged directory. Otherwise it is suspect, and the recovery asks the broker again.
-* The same process has lost nothing when it registers again: it reports a failed disk as soon as it notices it.
-* A process that reports no log directories has a version that knows none of this. Its replicas count as unharmed.
+* A process that registers again has lost nothing: it reports a failed disk as soon as it notices the failure.
+* A process that reports no log directories runs a version without these checks. Its replicas count as unharmed.
 * If the store was set back, the directories in it may be outdated. Then only the reported logs count.
 """
 
@@ -24,15 +24,15 @@ class Condition(Enum):
     """The condition of a replica at the registration of its broker."""
 
     UNHARMED = auto()
-    """It has all the records that it had."""
+    """The replica has all the records that it had."""
     SUSPECT = auto()
-    """It may lack records, or cannot be read now."""
+    """The replica may lack records, or cannot be read now."""
     LOST = auto()
-    """It certainly lacks records."""
+    """The replica certainly lacks records."""
 
 
 ConditionOf = Callable[[UUID, int, PartitionState], Condition]
-"""Returns the condition of the broker's replica of a partition, given by topic id, index and state."""
+"""Returns the condition of the broker's replica of a partition, which is given by topic id, index and state."""
 
 
 def conditions(
@@ -42,11 +42,11 @@ def conditions(
     *,
     directories_count: bool = True,
 ) -> ConditionOf | None:
-    """Return the conditions of a broker's replicas; None if all are unharmed.
+    """Return a function that gives the condition of each of a broker's replicas, or None if all of them are unharmed.
 
-    ``known`` is the previous registration, ``joined`` the one that begins. Without a report, each replica counts as
-    suspect that is neither certainly unharmed nor certainly lost. ``directories_count`` is False if the store was set
-    back: a replica may have moved to another directory since.
+    ``known`` is the previous registration, ``joined`` the new one. Without a report, a replica is suspect if it is
+    neither certainly unharmed nor certainly lost. ``directories_count`` is False if the store was set back: a replica
+    may have moved to another directory since.
     """
     if known is not None and (known.incarnation_id == joined.incarnation_id or not known.log_dirs):
         return None

@@ -1,12 +1,12 @@
-"""Which replica becomes leader of a partition without eligible replicas: the pure rule of a recovery (KIP-966).
+"""Which replica becomes the leader of a partition without eligible replicas: the pure rule of a recovery (KIP-966).
 
 * The replica whose last record has the highest leader epoch wins; among these, the one with the highest log end offset.
-  Its log contains every record that any replica with a lower leader epoch or log end offset shares with the leaders.
-* ``Balanced`` waits until all ``last_known_elr`` have reported. If none of them is intact, it waits for all replicas.
-  ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
-* A replica is intact if its log is whole and reaches every high watermark that has been reported. If one of
-  ``last_known_elr`` is intact, an intact replica wins. No acknowledged record is lost if, besides, all of them have
-  reported. Otherwise the recovery is unclean: acknowledged records may be lost.
+  Its log contains every record that a replica with a lower leader epoch or log end offset shares with the leaders.
+* ``Balanced`` waits until all replicas in ``last_known_elr`` have reported. If none of them is intact, it waits for all
+  replicas. ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
+* A replica is intact if its log is undamaged and reaches every high watermark that has been reported. If a replica in
+  ``last_known_elr`` is intact, an intact replica wins. If, in addition, all of them have reported, no acknowledged
+  record is lost. Otherwise the recovery is unclean: acknowledged records may be lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Choice:
 
 
 def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
-    """Return True if a recovery may elect a leader now, and nothing else can."""
+    """Return True if only a recovery can elect a leader now."""
     if state.leader != NO_LEADER or strategy is RecoveryStrategy.NONE:
         return False
     return not state.elr or strategy is RecoveryStrategy.AGGRESSIVE
@@ -60,7 +60,8 @@ def _awaited(
 def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy) -> Choice:
     """Choose a leader among the replicas that have reported.
 
-    ``reports`` has the reports of live brokers only. For an election that an operator requests, pass ``AGGRESSIVE``.
+    ``reports`` contains the reports of live brokers only. For an election that an operator requests, pass
+    ``AGGRESSIVE``.
     """
     waiting = _awaited(state, reports, strategy)
     candidates = [broker for broker in state.replicas if broker in reports and reports[broker].is_conclusive]
@@ -78,7 +79,8 @@ def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], s
 def recover_leader(
     state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy
 ) -> tuple[PartitionState, Choice]:
-    """Return the state with the chosen leader, and the choice; the very same state if none can be chosen yet."""
+    """Return the state with the chosen leader, and the choice. If no leader can be chosen yet, the state is the same
+    object."""
     choice = choose_leader(state, reports, strategy)
     if choice.leader == NO_LEADER:
         return state, choice
@@ -104,9 +106,11 @@ def recover_leaders(
     *,
     requested: bool = False,
 ) -> Decision[list[Recovery]]:
-    """Elect leaders of those partitions that only a recovery can give one; ``requested`` by an operator, perhaps.
+    """Elect leaders of the given partitions that only a recovery can give a leader. ``requested``: an operator
+    requested it.
 
-    ``reports`` has the reports of brokers by id. A report of a process that is not registered any more is ignored.
+    ``reports`` contains the brokers' reports, by broker id. A report of a process that is no longer registered is
+    ignored.
     """
     present = {
         broker: report
@@ -133,7 +137,7 @@ def recover_leaders(
 
 
 def _rank(state: PartitionState, broker: int, report: ReplicaReport) -> tuple[int, int, bool, int]:
-    """The higher, the better: the log, then whether it is whole, then the order of preference."""
+    """Return the sort key of a candidate; the highest wins: by the log, then by being undamaged, then by preference."""
     return report.leader_epoch, report.log_end_offset, report.is_intact, -state.replicas.index(broker)
 
 
@@ -143,7 +147,7 @@ def _committed(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> i
 
 
 def _is_intact(report: ReplicaReport | None, committed: int) -> bool:
-    """True if the log of a report has all records that are known to be committed."""
+    """True if the reported log contains all records that are known to be committed."""
     return report is not None and report.is_intact and report.log_end_offset >= committed
 
 

@@ -1,8 +1,8 @@
 """Recovery of partitions without eligible replicas (KIP-966): a duty of the controller.
 
-If every replica in the ISR and the ELR of a partition may have lost records, none of them is elected by itself. The
-controller asks the live replicas how far their logs reach, and elects a leader by the rule in
-``unclean_leader_choice.py``. It looks again when a broker registers, when the configuration changes, and after
+If every replica in the ISR and the ELR of a partition may have lost records, the controller elects none of them right
+away. It asks the live replicas how far their logs reach, and elects a leader by the rule in
+``unclean_leader_choice.py``. It tries again when a broker registers, when the configuration changes, and after
 ``RETRY_S`` if a broker does not respond.
 """
 
@@ -38,19 +38,19 @@ _log = logging.getLogger(__name__)
 RETRY_S = 1.0
 """The pause before a broker that has not responded is asked again."""
 PARTITIONS_MAX = 1000
-"""Partitions in one decision at most, so that the decisions behind it do not wait long."""
+"""The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
 
 LOGGED_MAX = 100
-"""Unclean elections of one decision that have a log line each; the others share one."""
+"""The maximum number of unclean elections of one decision that get a log line each; the others share one."""
 
 Wanted = tuple[str, int]
 """The topic and the index of a partition."""
 RequestReport = Callable[[BrokerRegistration, Sequence[Replica] | None], Awaitable[BrokerReport | None]]
-"""Asks a broker for a report of these logs, or of all. Returns None if the broker does not respond."""
+"""Requests a broker's report of the given logs, or of all its logs. Returns None if the broker does not respond."""
 
 
 class UncleanRecovery:
-    """Elects leaders of partitions that only a recovery can give one, while this broker is the controller."""
+    """Elects leaders for partitions that only a recovery can give a leader, while this broker is the controller."""
 
     def __init__(self, metadata: Metadata, request: RequestReport, rules: RulesOf) -> None:
         self.metrics = ElectionMetrics()
@@ -63,7 +63,8 @@ class UncleanRecovery:
         self._leaderless_log = self._new_log()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Note the partitions that lost their leader, and look again after a change that may help (a subscriber)."""
+        """Record partitions that lost their leader, and try again after a change that may help. Subscribed to the
+        metadata."""
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index, state):
@@ -106,7 +107,8 @@ class UncleanRecovery:
         return outcomes
 
     async def _recover_all(self, controller: Controller) -> float | None:
-        """Elect the leaders that can be elected now. Return after how long to look again; None: after a change."""
+        """Elect the leaders that can be elected now. Return the pause before the next attempt; None waits
+        for a change."""
         wanted, waits = self._recoverable()
         is_incomplete = False
         for begin in range(0, len(wanted), PARTITIONS_MAX):
@@ -123,7 +125,8 @@ class UncleanRecovery:
         return RETRY_S if is_incomplete else None
 
     def _recoverable(self) -> tuple[list[Wanted], dict[Wanted, Wait]]:
-        """Return the partitions to recover whose brokers are all alive, and what each other one waits for."""
+        """Return the partitions that can be recovered because all awaited brokers are alive, and what each other one
+        waits for."""
         image = self._metadata.image
         live = image.live_broker_ids()
         if self._leaderless is None:
@@ -146,7 +149,8 @@ class UncleanRecovery:
         return wanted, waits
 
     async def _ask(self, partitions: Iterable[Wanted]) -> dict[int, BrokerReport | None]:
-        """Return the reports of the live brokers that have a replica of these partitions; None for no response."""
+        """Return the reports of the live brokers that host these partitions; None for a broker that does
+        not respond."""
         image = self._metadata.image
         replicas: defaultdict[int, list[Replica]] = defaultdict(list)
         for topic, index in partitions:
@@ -180,7 +184,7 @@ class UncleanRecovery:
 
 
 def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
-    """Return what a partition without a leader waits for; None if brokers can be asked for their reports now."""
+    """Return what a partition without a leader waits for, or None if its brokers can be asked for reports now."""
     if not needs_recovery(state, strategy):
         return Wait(state.elr, is_ordinary=True)  # they are all dead; without any, an operator must decide
     dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)
