@@ -2,11 +2,11 @@
 
 The states::
 
-    FOUND          the damage is known, and no attempt has been made yet
-    HANDING_OVER   the controller is asked to elect another leader
-    FETCHING       the damaged ranges are fetched from other replicas and put in place
-    WAITING        some ranges are still damaged: the other replicas are asked again later
-    HEALED         the log is whole again (final)
+    FOUND          the damage is known, and nothing has been tried yet
+    HANDING_OVER   this broker asks the controller to elect another leader
+    FETCHING       this broker fetches the damaged ranges from other replicas and puts them in place
+    WAITING        some ranges are still damaged: this broker asks the other replicas again later
+    HEALED         the log is undamaged again (final)
     LEFT           this broker no longer hosts the partition, or has lost its log (final)
 """
 
@@ -24,7 +24,7 @@ from parley.broker.runtime.states import step
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 60.0
 HAND_OVER_PAUSE_S = 60.0
-"""How long a leader waits before it hands over the same partition again: the others may be damaged, too."""
+"""How long a leader waits before it hands over the same partition again. The other replicas may be damaged, too."""
 
 
 class HealState(IntEnum):
@@ -62,7 +62,7 @@ _STEPS: dict[tuple[HealState, HealEvent], HealState] = {
 
 
 class DamagedPartition:
-    """One partition, from the discovery of damage in its log until the log is whole."""
+    """One partition, from the discovery of damage in its log until the log is undamaged."""
 
     def __init__(self, partition: Partition, monotonic: Callable[[], float]) -> None:
         self.partition = partition
@@ -79,18 +79,19 @@ class DamagedPartition:
         """Set when the other replicas should be asked again at once."""
 
     def step(self, event: HealEvent) -> None:
-        """Take the step that ``event`` means."""
+        """Move to the state that follows ``event``."""
         self.state = step(f"healing {self.partition!r}", _STEPS, self.state, event)
 
     def must_hand_over(self, live: Set[int], now_s: float) -> bool:
-        """Return True if this broker leads, and another member of the ISR should lead while the log is healed."""
+        """Return True if this broker leads, and another member of the ISR should lead while this broker
+        heals the log."""
         partition = self.partition
         others = live & set(partition.state.isr) - {partition.broker_id}
         return partition.is_leader and bool(others) and now_s - self.handed_over_s >= HAND_OVER_PAUSE_S
 
     @property
     def retry_s(self) -> float:
-        """How long to wait before the other replicas are asked again."""
+        """Return how long to wait before asking the other replicas again."""
         return min(RETRY_MAX_S, RETRY_FIRST_S * (1 << min(self.failures, 16)))
 
     async def until_retry(self) -> None:
@@ -101,15 +102,15 @@ class DamagedPartition:
 
     @property
     def facts(self) -> dict[str, object]:
-        """The partition's name, for the log."""
+        """The fields that name the partition in a log line."""
         return {"topic": self.partition.topic, "partition": self.partition.index}
 
 
 def sources(state: PartitionState, broker_id: int, live: Set[int]) -> list[int]:
-    """Return the live replicas that may have the records that are damaged at ``broker_id``, the best one first.
+    """Return the live replicas that may have the records that are damaged on ``broker_id``, the best source first.
 
-    The leader defines the log. The other members of the ISR have all of it; the replicas outside of the ISR may have
-    the range although their logs end too early.
+    The leader defines the log. The other members of the ISR have the whole log. A replica outside the ISR may have the
+    range even though its log ends too early.
     """
     others = [replica for replica in state.replicas if replica != broker_id and replica in live]
     return sorted(others, key=lambda replica: (replica != state.leader, replica not in state.isr))

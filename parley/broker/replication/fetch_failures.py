@@ -1,6 +1,6 @@
-"""Logs why partitions cannot be fetched from a leader: one line per reason, repeated after growing pauses.
+"""Logs why partitions cannot be fetched from a leader: one line per reason, repeated at growing intervals.
 
-When a leader's disk is full, all its partitions fail at once, and again at each attempt.
+When a leader's disk is full, all its partitions fail at once, and fail again at each attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FetchFailures:
         self._scheduled: set[_Kind] = set()
 
     def note(self, partition: Partition, reason: str, *, is_expected: bool) -> None:
-        """Note a failed fetch. An expected failure is logged at debug level."""
+        """Record a failed fetch. An expected failure is logged at debug level."""
         loop = asyncio.get_running_loop()
         kind = (reason, logging.DEBUG if is_expected else logging.WARNING)
         self._gathered.setdefault(kind, {})[partition] = None
@@ -44,7 +44,7 @@ class FetchFailures:
             loop.call_later(GATHERED_S, self._report, kind)
 
     def all_recovered(self) -> None:
-        """Log the next failure soon: no partition fails now."""
+        """Reset the pauses, because no partition fails now: the next failure is logged soon."""
         self._intervals.clear()
         self._gathered = {kind: gathered for kind, gathered in self._gathered.items() if kind in self._scheduled}
 

@@ -1,13 +1,13 @@
-"""Fetching from one leader: one request at a time, for all the partitions that are assigned to the fetcher.
+"""Fetching from one leader: one request at a time, for all partitions that are assigned to the fetcher.
 
 Rules of this module:
 
-* ``follower_decisions`` decides what to ask and what to do with a response; this module does it.
+* ``follower_decisions`` decides what to request and what to do with a response. This module carries that out.
 * A partition that fails, or whose log is being truncated, is left out of the requests for a while
-  (``followed_partition`` has the states). The other partitions go on.
-* A response counts only if the partition still follows the leader of the epoch that the request named. This is checked
-  when the response arrives, and again before a log is truncated; from then on the partition's role waits.
-* Fetched records are appended on the event loop, as produced records are. Truncation waits for the disk, in a task.
+  (``followed_partition`` defines the states). The other partitions continue.
+* A response counts only if the partition still follows the leader epoch that the request contained. This is checked
+  when the response arrives, and again before a log is truncated. From then on, changes of the partition's role wait.
+* Fetched records are appended on the event loop, like produced records. A truncation waits for the disk, in a task.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from parley.protocol.schema import Buffer
 _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
-"""Bytes appended before the loop does other work: about a millisecond."""
+"""The bytes appended before the loop does other work: about a millisecond of work."""
 RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
@@ -67,7 +67,7 @@ class Config(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherParts:
-    """What all fetchers of a broker share."""
+    """What all fetchers of a broker have in common."""
 
     broker_id: int
     partitions: HostedPartitions
@@ -122,7 +122,7 @@ class Fetcher:
         self._task = self._parts.tasks.start(self._run(), name=f"fetcher {self.number} of broker {self.leader}")
 
     def stop(self) -> None:
-        """Stop fetching. A response under way is dropped."""
+        """Stop fetching. A pending response is discarded."""
         for followed in self._followed.values():
             followed.step(FollowEvent.LEAVE)
         self._followed.clear()
@@ -130,7 +130,7 @@ class Fetcher:
             self._task.cancel()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition, whose log is open; at once, even if it was backing off."""
+        """Fetch a partition whose log is open. The first fetch is immediate, even if the partition was backing off."""
         followed = FollowedPartition(partition)
         self.leave(followed.key)
         self._followed[followed.key] = followed
@@ -144,7 +144,7 @@ class Fetcher:
         self._session.forget(key)
 
     def wake(self) -> None:
-        """Try at once: the leader has another address, or has registered again."""
+        """Try immediately, because the leader has another address or has registered again."""
         self._wakeup.set()
 
     # --- The loop ---
@@ -166,7 +166,7 @@ class Fetcher:
                     await self._back_off_all()
 
     async def _fetch_and_take(self) -> None:
-        """Send one request, and act on its response."""
+        """Send one request, and process its response."""
         try:
             response = await self._fetch()
         except KafkaError as error:
@@ -207,7 +207,7 @@ class Fetcher:
         self._failures = 0
 
     async def _request_failed(self, code: int, reason: str) -> None:
-        """Log that a request has failed, and pause before the next one."""
+        """Log that a request failed, and pause before the next one."""
         if code not in self._unreachable:
             self._unreachable[code] = GrowingInterval(asyncio.get_running_loop().time)
         if self._unreachable[code].is_due():
@@ -216,7 +216,7 @@ class Fetcher:
         await self._back_off_all()
 
     async def _back_off_all(self) -> None:
-        """Pause before the next request. The pause ends early if there is news of the leader."""
+        """Pause before the next request. News of the leader ends the pause early."""
         self._session.restart()
         self._failures += 1
         await self._pause(self._back_off_s(self._failures))
@@ -229,9 +229,9 @@ class Fetcher:
             pass
 
     def _back_off_s(self, failures: int) -> float:
-        """Return the pause after so many failures in a row.
+        """Return the pause after this many consecutive failures.
 
-        It is short at first, since a leader may be about to learn that it leads, and grows to
+        It is short at first, because a leader may be about to learn that it leads. It grows to
         ``replica.fetch.backoff.ms``, with jitter.
         """
         most_s = self._parts.config().replica_fetch_backoff_ms / 1000
@@ -255,11 +255,11 @@ class Fetcher:
                     await asyncio.sleep(0)
 
     def _is_requested(self, followed: FollowedPartition) -> bool:
-        """Return True if the partition is as it was when the request was sent."""
+        """Return True if the partition has not changed since the request was sent."""
         return followed.state is _FETCHING and followed.first_request <= self._sent and followed.is_current
 
     def _take(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
-        """Act on the response for one partition. Returns the number of bytes appended."""
+        """Process the response for one partition. Returns the number of bytes appended."""
         try:
             match step_for(followed.partition.log, data):
                 case Append():
@@ -307,7 +307,7 @@ class Fetcher:
             self._fetch_failures.all_recovered()
 
     async def _flush(self, followed: FollowedPartition) -> None:
-        """Flush the records that the next fetch will report to the leader as replicated."""
+        """Flush the records that the next fetch will report as replicated to the leader."""
         try:
             await self._parts.partitions.flush(followed.partition)
         except KafkaError as error:
@@ -318,7 +318,8 @@ class Fetcher:
     # --- Partitions that are left out of the requests ---
 
     def _throttle(self) -> None:
-        """Leave out the throttled partitions that are catching up, until the throttle allows more (KIP-73)."""
+        """Leave throttled partitions that are catching up out of the requests until the throttle allows
+        more (KIP-73)."""
         throttle, image = self._parts.throttle, self._parts.partitions.image
         if not throttle.is_set or not (wait_s := throttle.wait_s):
             return
@@ -333,7 +334,7 @@ class Fetcher:
                 self._fetch_again_after(followed, wait_s)
 
     def _back_off(self, followed: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
-        """Leave a partition that has failed out of the requests for a while."""
+        """Leave a failed partition out of the requests for a while."""
         if followed.state in (FollowState.LEFT, FollowState.SUPERSEDED):
             return
         self._leave_out(followed, FollowEvent.FAIL)
@@ -351,7 +352,7 @@ class Fetcher:
         followed.timer = asyncio.get_running_loop().call_later(seconds, self._fetch_again, followed)
 
     def _fetch_again(self, followed: FollowedPartition) -> None:
-        """Put a partition into the requests, unless the metadata has superseded it."""
+        """Include a partition in the requests again, unless the metadata has superseded it."""
         if followed.state is FollowState.LEFT:
             return
         if not followed.is_current:
@@ -365,9 +366,9 @@ class Fetcher:
             self._hurry()
 
     def _hurry(self) -> None:
-        """Have the leader respond to the fetch under way, so that the next request can name other partitions.
+        """Make the leader respond to the pending fetch, so that the next request can name other partitions.
 
-        A leader ends the wait of a follower's fetch as soon as the next request has arrived behind it.
+        A leader stops delaying a follower's fetch as soon as the next request has arrived behind it.
         """
         self._is_hurried = True
         self._parts.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")
@@ -382,7 +383,7 @@ class Fetcher:
     # --- Truncation ---
 
     def _start_over_where_needed(self) -> None:
-        """Begin to remove the logs that must be fetched again. Call this while no fetch is under way."""
+        """Begin to remove the logs that must be fetched again. Call this while no fetch is pending."""
         for followed in list(self._followed.values()):
             partition = followed.partition
             if partition.before_start_over is not None and followed.state is _FETCHING and followed.is_current:

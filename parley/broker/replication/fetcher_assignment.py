@@ -1,8 +1,8 @@
-"""The assignment of followed partitions to fetchers, as the metadata requires.
+"""Assigns followed partitions to fetchers, as the metadata requires.
 
-Each leader is followed on ``num.replica.fetchers`` connections, over which its partitions are spread. A fetcher starts
-with its first partition and stops with its last. A partition is assigned again when its leader or leader epoch changes,
-and only then: a change of the ISR has no effect.
+Each leader is followed on ``num.replica.fetchers`` connections, and its partitions are spread over them. A fetcher
+starts with its first partition and stops with its last. A partition is assigned again when its leader or leader epoch
+changes, and only then. A change of the ISR has no effect.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ReplicaFetchers:
             self._leave((topic_id, index))
 
     def assign(self, partition: Partition) -> None:
-        """Assign a partition to the fetcher that it belongs to now; to none if this broker does not follow it."""
+        """Assign a partition to the fetcher to which it belongs now, or to none if this broker does not follow it."""
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader

@@ -3,12 +3,12 @@
 The states::
 
     NEW            assigned to the fetcher
-    FETCHING       named in the fetch requests
-    TRUNCATING     its log is being truncated to agree with the leader's
-    ASKING_RANGE   its fetch was outside of the leader's log: the leader is asked where its log begins and ends
+    FETCHING       included in the fetch requests
+    TRUNCATING     its log is being truncated to match the leader's log
+    ASKING_RANGE   its fetch was outside the leader's log: the fetcher asks the leader where the log begins and ends
     BACKING_OFF    something failed: it is fetched again later
     THROTTLED      the replication throttle is exhausted: it is fetched again later (KIP-73)
-    SUPERSEDED     its leader or epoch has changed: the new metadata assigns it, to this fetcher or another
+    SUPERSEDED     its leader or epoch has changed: the new metadata assigns it to this fetcher or to another
     LEFT           this fetcher no longer follows it (final)
 """
 
@@ -71,7 +71,7 @@ _STEPS: dict[tuple[FollowState, FollowEvent], FollowState] = {
 
 
 class FollowedPartition:
-    """One partition, followed under one leader epoch."""
+    """One partition that is followed under one leader epoch."""
 
     __slots__ = ("failure", "failures", "first_request", "key", "lag", "leader_epoch", "partition", "state", "timer")
 
@@ -91,7 +91,7 @@ class FollowedPartition:
         self.timer: asyncio.TimerHandle | None = None
 
     def step(self, event: FollowEvent) -> None:
-        """Take the step that ``event`` means. Ends a timer: each state sets its own."""
+        """Move to the state that follows ``event``. Stops the timer; each state sets its own."""
         try:
             self.state = _STEPS[self.state, event]
         except KeyError:
@@ -102,11 +102,11 @@ class FollowedPartition:
 
     @property
     def is_current(self) -> bool:
-        """True if the partition has a log and still follows the leader of the epoch that it was assigned for."""
+        """True if the partition has a log and still follows the leader epoch for which it was assigned."""
         partition = self.partition
         return partition.is_open and not partition.is_leader and partition.leader_epoch == self.leader_epoch
 
     @property
     def facts(self) -> dict[str, object]:
-        """The partition's name, for the log."""
+        """The fields that name the partition in a log line."""
         return {"topic": self.partition.topic, "partition": self.partition.index}

@@ -1,9 +1,9 @@
-"""The follower's end of a fetch session (KIP-227): requests name only what the leader does not remember. No I/O.
+"""The follower's side of a fetch session (KIP-227): requests contain only what the leader does not remember. No I/O.
 
-The first request of a session is full: it names every partition. Later requests name the partitions whose position has
-changed, and those that are no longer followed, so that quiet partitions cost nothing. Every failure ends the session,
-and the next request is full. A new epoch of this broker ends it as well, because the leader notes that epoch with each
-partition that a request names.
+The first request of a session is full: it contains every partition. Later requests contain only partitions whose
+position has changed and partitions that are no longer followed, so that quiet partitions cost nothing. Every failure
+ends the session, and the next request is full. A new epoch of this broker also ends the session, because the leader
+records that epoch with each partition in a request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SESSION_ENDED = frozenset(
 
 
 class FollowerFetchSession:
-    """The partitions fetched on one connection, and what the leader remembers of them."""
+    """The partitions that are fetched on one connection, and what the leader remembers about them."""
 
     def __init__(self) -> None:
         self._wanted: dict[Key, Position] = {}
@@ -73,7 +73,8 @@ class FollowerFetchSession:
         return key in self._wanted
 
     def ask(self, key: Key, position: Position) -> None:
-        """Fetch this partition from ``position``. A change of the high watermark alone came from the leader."""
+        """Fetch this partition from ``position``. A change of only the high watermark came from the leader, and is not
+        sent back."""
         known = self._wanted.get(key)
         self._wanted[key] = position
         if known is None or known[:_HIGH_WATERMARK_AT] != position[:_HIGH_WATERMARK_AT]:
@@ -115,7 +116,7 @@ class FollowerFetchSession:
         return request
 
     def take_response(self, response: FetchResponse) -> None:
-        """Take note of a response, which may have ended the session."""
+        """Process a response, which may have ended the session."""
         if response.error_code:
             if response.error_code in SESSION_ENDED:
                 self._id = 0
@@ -127,7 +128,7 @@ class FollowerFetchSession:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def restart(self) -> None:
-        """Make the next request a full one: what the leader remembers is unknown."""
+        """Make the next request a full request, because it is unknown what the leader remembers."""
         self._epoch = _INITIAL_EPOCH
 
 

@@ -1,11 +1,11 @@
 """A follower's progress, as its leader knows it from the follower's fetches. No clock: times are arguments.
 
 A follower is caught up at the time of a fetch that begins at the leader's log end. Under a steady load no fetch does,
-because records arrive between two fetches. So a fetch that begins where the leader's log ended at the fetch before
-shows that the follower was caught up at that earlier time, as in Kafka.
+because records arrive between two fetches. So, as in Kafka, a fetch that begins where the leader's log ended at the
+previous fetch shows that the follower was caught up at the time of that previous fetch.
 
 A fetch session does not name partitions in which nothing has changed. The time of its last fetch, which is the same for
-all of them, is kept once, in a ``FetchClock``.
+all of them, is stored once, in a ``FetchClock``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FetchClock:
         self.previous_s = NEVER_S
 
     def fetched(self, now_s: float) -> None:
-        """Note the time of a fetch."""
+        """Record the time of a fetch."""
         self.previous_s = self.last_s
         self.last_s = now_s
 
@@ -55,7 +55,7 @@ class FollowerProgress:
         self._clock = FetchClock()
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, clock: FetchClock) -> None:
-        """Note that the follower has everything before ``fetch_offset``. ``clock`` has noted the fetch already."""
+        """Record that the follower has everything before ``fetch_offset``. ``clock`` has already recorded the fetch."""
         if fetch_offset >= leader_end:
             self._caught_up_s = max(self._caught_up_s, clock.last_s)
         elif fetch_offset >= self._leader_end >= 0:
@@ -66,14 +66,15 @@ class FollowerProgress:
         self._clock = clock
 
     def session_ended(self) -> None:
-        """Note that the session no longer names the partition: its fetches no longer show how far the follower is."""
+        """Record that the session no longer includes the partition: its fetches no longer show the
+        follower's progress."""
         self._caught_up_s = self.last_caught_up_s
         self._clock = FetchClock()
 
     def forget_arrival(self) -> None:
-        """Let only fetches from now on show that the follower is in sync: it may be about to remove its log.
+        """Let only future fetches show that the follower is in sync: it may be about to remove its log.
 
-        How far it had come still counts for the records that must be kept for it.
+        Its previous progress still counts for the records that must be kept for it.
         """
         self.is_close = False
         self._leader_end = -1
@@ -81,25 +82,25 @@ class FollowerProgress:
 
     @property
     def has_fetched(self) -> bool:
-        """True if the follower has fetched, and its arrival has not been forgotten since."""
+        """True if the follower has fetched, and its arrival has not been forgotten since then."""
         return self._leader_end >= 0
 
     def is_reported_by(self, clock: FetchClock) -> bool:
-        """Return True if the last progress came from the session of this clock, not from another fetch."""
+        """Return True if the last progress came from the session with this clock and not from another fetch."""
         return clock is self._clock
 
     def was_in_sync(self, now_s: float) -> None:
-        """Note that the follower is in the ISR that a new leader begins with."""
+        """Record that the follower is in the ISR with which a new leader begins."""
         self._caught_up_s = now_s
 
     @property
     def last_fetched_s(self) -> float:
-        """When the follower last fetched."""
+        """The time of the follower's last fetch."""
         return self._clock.last_s
 
     @property
     def last_caught_up_s(self) -> float:
-        """When the follower last had the leader's whole log."""
+        """The last time at which the follower had the leader's whole log."""
         if self.log_end_offset >= self._leader_end >= 0:  # so it was at every fetch of its session since then
             return max(self._caught_up_s, self._clock.last_s)
         return self._caught_up_s

@@ -43,18 +43,18 @@ from parley.storage.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 AT_ONCE = 2
-"""Partitions healed at the same time."""
+"""The maximum number of partitions that are healed at the same time."""
 HAND_OVER_S = 5.0
 """How long a leader waits for the metadata to name another leader."""
 PURPOSE = "healing"
 
 
 class HealingInterrupted(Exception):
-    """The damaged records cannot be replaced now, for a reason that lies in this broker: its disk, or its own log."""
+    """The damaged records cannot be replaced now. The reason lies on this broker: its disk or its own log."""
 
 
 class _Refused(NamedTuple):
-    """A damaged range that no live replica has, and the reason that each of them gave."""
+    """A damaged range that no live replica has, and the reason given by each replica."""
 
     damage: DamagedRange
     reasons: Mapping[int, KafkaError]
@@ -72,13 +72,13 @@ class _Refused(NamedTuple):
 
 
 def facts_of(damage: DamagedRange) -> dict[str, object]:
-    """A damaged range, for the log."""
+    """Return the fields that name a damaged range in a log line."""
     return {"first_offset": damage.first_offset, "last_offset": damage.last_offset, "damage": damage.reason}
 
 
 @dataclass(slots=True)
 class HealingCounts:
-    """Counts of what was healed since the start of the broker, for the metrics."""
+    """Counts, for the metrics, what was healed since the broker started."""
 
     ranges: int = 0
     bytes: int = 0
@@ -86,7 +86,7 @@ class HealingCounts:
 
 
 class Healing:
-    """Heals the logs of the hosted partitions, each from the moment its damage is known until it is whole."""
+    """Heals the logs of the hosted partitions, each from the discovery of its damage until it is undamaged."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Healing:
         self._failures = FailureLog(_log)
 
     def watch(self, partition: Partition) -> None:
-        """Heal the log of a partition, which has just been opened or truncated, if it is damaged now or later."""
+        """Heal a partition's log, which has just been opened or truncated, if it is damaged now or later."""
         loop = asyncio.get_running_loop()
 
         def found(damage: DamagedRange) -> None:  # in any thread
@@ -195,8 +195,8 @@ class Healing:
     # --- Handing over ---
 
     async def _hand_over(self, damaged: DamagedPartition) -> None:
-        """Ask the controller for another leader, and wait for the metadata to name it. A failure is not repeated here:
-        the log is healed by its leader then."""
+        """Ask the controller for another leader, and wait for the metadata to name it. A failed attempt is not repeated
+        here: the log is then healed by its leader."""
         damaged.handed_over_s = self._monotonic()
         partition = damaged.partition
         try:
@@ -210,7 +210,7 @@ class Healing:
             _log.warning("a leader with a damaged log has handed over", extra=facts)
 
     def _may_start_over(self, partition: Partition) -> bool:
-        """Return True if the replica follows, and the ISR is large enough without it. The controller decides."""
+        """Return True if this replica is a follower, and the ISR is large enough without it. The controller decides."""
         state = partition.state
         others = self._metadata.image.live_broker_ids() & set(state.isr) - {self._broker_id}
         min_isr = min(partition.log.config.min_insync_replicas, len(state.replicas))
@@ -278,7 +278,8 @@ class Healing:
         return list(refused.values()), interrupted
 
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, KafkaError] | None:
-        """Replace a range with the records of the first replica that has them. Returns why none has, by broker id.
+        """Replace a range with the records of the first replica that has them. Returns the reason, by broker id, why
+        none has.
 
         Raises ``HealingInterrupted``.
         """
@@ -294,10 +295,11 @@ class Healing:
         return reasons
 
     async def _fetch(self, partition: Partition, source: int, damage: DamagedRange) -> None:
-        """Replace a range with the records of one replica; a missing range only by as much as one segment holds.
+        """Replace a range with the records of one replica. Of a missing range, replace at most as much as one segment
+        holds.
 
-        Raises ``KafkaError`` if that replica does not have the records, or cannot be reached; ``HealingInterrupted`` if
-        this broker cannot replace them now. The log is then as it was.
+        Raises ``KafkaError`` if that replica does not have the records or is unreachable, and ``HealingInterrupted`` if
+        this broker cannot replace them now. In both cases the log is unchanged.
         """
         log = partition.log
         with _of_this_broker():
@@ -336,13 +338,13 @@ class Healing:
 
 
 def _damage_of(partition: Partition) -> tuple[DamagedRange, ...]:
-    """The damage of a partition's log; none if the log cannot be used any more."""
+    """Return the damage of a partition's log, or no damage if the log can no longer be used."""
     return partition.log.damage if partition.is_open else ()
 
 
 @contextmanager
 def _of_this_broker() -> Iterator[None]:
-    """Raise an error of this broker's log as ``HealingInterrupted``, so that no other replica is blamed for it."""
+    """Raise an error of this broker's log as ``HealingInterrupted``, so that the other replica is not blamed for it."""
     try:
         yield
     except KafkaError as error:
@@ -352,7 +354,7 @@ def _of_this_broker() -> Iterator[None]:
 
 
 def _add(mending: Mending, fetched: FetchedBatches) -> None:
-    """Add fetched batches to what replaces a range. Offsets may be missing between them. Blocks."""
+    """Add fetched batches to the replacement of a range. Offsets may be missing between them. Blocks."""
     for at, header in headers(fetched.data):
         mending.skip_to(header.base_offset)
         mending.add(fetched.data[at : at + header.size_bytes])

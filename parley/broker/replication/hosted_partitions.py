@@ -1,12 +1,12 @@
 """The replicas that this broker hosts, as the metadata assigns them.
 
-A partition is added when the metadata names this broker among its replicas. It then gets every change of its state and
-of its topic's configuration, and is closed when the metadata removes it. Its log is opened in the background. A handler
-that creates topics waits for ``opened``, so that the topic can be used at once; a handler that lists topics shows
-partitions without a log as leaderless.
+A partition is added when the metadata lists this broker among its replicas. From then on it receives every change of
+its state and of its topic's configuration. It is closed when the metadata removes it. Its log is opened in the
+background. A handler that creates topics waits for ``opened``, so that the topic can be used immediately. A handler
+that lists topics shows partitions without a log as leaderless.
 
 A topic may be deleted, and another created with its name, while logs are being opened. So the code that opens a log
-checks after each wait that the partition is still hosted, and a deletion names the topic id.
+checks after each wait that the partition is still hosted, and a deletion specifies the topic id.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
-"""The effective log configuration of a topic under an image."""
+"""Returns the effective log configuration of a topic according to an image."""
 
 OPENED_IN_A_TURN = 50
-"""Logs opened before the event loop serves others."""
+"""The number of logs opened before the event loop does other work."""
 _NOTHING_KNOWN = MetadataImage("")
 
 
 class HostedPartitions:
-    """The table of hosted replicas. Request handlers may read ``by_topic``, but not write it."""
+    """The table of hosted replicas. Request handlers may read ``by_topic`` but must not change it."""
 
     def __init__(
         self,
@@ -86,15 +86,15 @@ class HostedPartitions:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata image that the partitions have applied last."""
+        """The metadata image that the partitions applied last."""
         return self._image or _NOTHING_KNOWN
 
     def set_isr_policy(self, policy: IsrPolicy) -> None:
-        """Let ``policy`` decide which followers are in sync. To be called before there are partitions."""
+        """Let ``policy`` decide which followers are in sync. Call this before there are any partitions."""
         self._isr_policy = policy
 
     def call_when_opened(self, opened: Callable[[Partition], None]) -> None:
-        """Call ``opened(partition)`` whenever a partition's log has been opened or truncated, from now on."""
+        """From now on, call ``opened(partition)`` whenever a partition's log has been opened or truncated."""
         self._when_opened.append(opened)
 
     def _notify_opened(self, partition: Partition) -> None:
@@ -179,7 +179,7 @@ class HostedPartitions:
         opening.add_done_callback(ended)
 
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
-        """Begin to host the partitions of a topic that have a replica here. Returns them."""
+        """Begin to host a topic's partitions that have a replica on this broker, and return them."""
         hosted = []
         for index, state in states:
             if self._broker_id in state.replicas:
@@ -221,7 +221,7 @@ class HostedPartitions:
                 self._drop(partition, is_stray=is_stray)
 
     def _drop(self, partition: Partition, *, is_stray: bool) -> None:
-        """Stop hosting the partition. Its log is deleted: renamed at once, its files removed later.
+        """Stop hosting the partition. Its log is deleted: it is renamed immediately, and its files are removed later.
 
         With ``is_stray`` the log is kept under another name, because the cluster did not decide to remove it: the
         coordination store was restored to an older state.
@@ -251,7 +251,7 @@ class HostedPartitions:
                         partition.config_changed()
 
     def _config(self, topic: str) -> LogConfig:
-        """Return the topic's log configuration, made once for all its partitions."""
+        """Return the topic's log configuration, which is created once for all its partitions."""
         assert self._image is not None
         if self._configs[0] is not self._image:
             self._configs = (self._image, {})
@@ -261,7 +261,7 @@ class HostedPartitions:
         return configs[topic]
 
     def lose_logs(self, logs: Iterable[Log]) -> None:
-        """Take logs away from their partitions: their directory has failed."""
+        """Remove the logs of partitions whose log directory has failed."""
         for log in logs:
             partition = self.by_topic.get(log.topic, {}).get(log.partition)
             if partition is not None and partition.topic_id == log.topic_id:
@@ -277,9 +277,10 @@ class HostedPartitions:
             callback()
 
     async def truncate(self, partition: Partition, truncate: Callable[[Log], None]) -> None:
-        """Let ``truncate`` remove the end of a follower's log in a thread, and write the recovery point.
+        """Run ``truncate`` in a thread, to remove the end of a follower's log, and write the recovery point.
 
-        The partition's role may change when this is done. Raises KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        The partition's role may have changed when this returns. Raises KafkaError: KAFKA_STORAGE_ERROR,
+        CORRUPT_MESSAGE.
         """
         log = partition.log
         partition.begin_truncation()
@@ -295,7 +296,7 @@ class HostedPartitions:
                 self._notify_opened(partition)  # its leader may have changed
 
     async def truncated(self, partition: Partition) -> None:
-        """Wait until no thread truncates the partition's log. This broker may be its leader by then."""
+        """Wait until no thread is truncating the partition's log. By then this broker may be its leader."""
         while partition in self._truncations:
             await asyncio.wait((self._truncations[partition],))
 
@@ -321,16 +322,17 @@ class HostedPartitions:
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
     async def opened(self, within_s: float | None = None) -> None:
-        """Wait until the log of every known partition has been opened, or could not be; at most ``within_s``."""
+        """Wait, at most ``within_s``, until the log of every known partition has been opened or has failed to open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._opening:
                     await asyncio.wait(self._opening)
 
     async def _open(self, partitions: list[Partition], is_new: bool) -> None:
-        """Open the logs of partitions. The event loop serves others in between: a new log has no files to wait for.
+        """Open the logs of partitions. The event loop does other work in between, because a new log has no files to
+        wait for.
 
-        A partition that is not new gets no log while a log directory that may hold it is offline.
+        A partition that is not new gets no log while a log directory that may hold its log is offline.
         """
         for number, partition in enumerate(partitions, 1):
             if self.hosts(partition):
@@ -360,7 +362,8 @@ class HostedPartitions:
             await self._delete(partition)
 
     async def _log_of(self, partition: Partition, is_new: bool) -> Log | None:
-        """Return a partition's log; None if it is no longer hosted. Deletes the log of an earlier topic of its name."""
+        """Return a partition's log, or None if the partition is no longer hosted. Deletes the log of an earlier topic
+        of that name."""
         topic, index = partition.topic, partition.index
         while self.hosts(partition):
             try:

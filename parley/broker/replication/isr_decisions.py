@@ -1,10 +1,10 @@
 """Which followers are in sync, and which ISR a leader wants (KIP-497). No I/O, no clock.
 
 A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins as soon as it
-has all committed records and the log with which the leader's epoch began, if its broker is alive with the epoch it
-fetches with. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.) Fetches before the
-controller's last change of the partition's state do not count. A follower that must remove its log stops fetching and
-lets the controller change the state. So it does not join before it has fetched its log again.
+has all committed records and the log with which the leader's epoch began, provided that its broker is alive under the
+epoch with which it fetches. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.)
+Fetches before the controller's last change of the partition's state do not count. A follower that must remove its log
+stops fetching and lets the controller change the state. So it does not join until it has fetched its log again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.protocol.sentinels import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class LeaderSnapshot:
-    """What a leader knows about one partition when it checks the followers."""
+    """What a leader knows about a partition when it checks its followers."""
 
     broker_id: int
     state: PartitionState
@@ -31,12 +31,13 @@ class LeaderSnapshot:
 
 
 def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> bool:
-    """Return True if a broker may be in the ISR at all: it is not fenced, and fetches with its present epoch."""
+    """Return True if a broker may be in the ISR: it is not fenced, and it fetches with its current epoch."""
     return broker is not None and not broker.fenced and fetched_with_epoch in (NO_EPOCH, broker.epoch)
 
 
 def may_join_isr(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
-    """Return True if a follower has all that it needs to join the ISR, and would not leave it again at once."""
+    """Return True if a follower has everything that it needs to join the ISR, and would not leave it again
+    right away."""
     return (
         progress.has_fetched
         and progress.log_end_offset >= max(view.high_watermark, view.epoch_start_offset)
@@ -56,7 +57,7 @@ def is_lagging(view: LeaderSnapshot, replica: int, now_s: float, lag_max_s: floa
 def wanted_isr(
     view: LeaderSnapshot, brokers: Mapping[int, BrokerRegistration], now_s: float, lag_max_s: float
 ) -> tuple[int, ...]:
-    """Return the ISR as it should be; the very object of ``view.state`` if it should not change."""
+    """Return the ISR as it should be. If it should not change, return the same object as in ``view.state``."""
     isr = view.state.isr
     staying = [replica for replica in isr if not is_lagging(view, replica, now_s, lag_max_s)]
     joining = [
@@ -70,7 +71,7 @@ def wanted_isr(
 
 
 def epochs_of(view: LeaderSnapshot, isr: Iterable[int], own_epoch: int) -> list[tuple[int, int]]:
-    """Return the members of an ISR with the broker epochs that they fetched with."""
+    """Return the members of an ISR together with the broker epochs with which they fetched."""
     return [
         (replica, own_epoch if replica == view.broker_id else _epoch(view.followers.get(replica))) for replica in isr
     ]

@@ -1,11 +1,12 @@
-"""ISR maintenance of the partitions that this broker leads: watching the followers, and asking the controller.
+"""ISR maintenance for the partitions that this broker leads: it watches the followers and asks the controller for
+changes.
 
 Rules of this module:
 
-* A follower that has caught up is proposed for the ISR at once, by the fetch that shows it. A search every half of
+* A follower that has caught up is proposed for the ISR immediately, by the fetch that shows it. A check every half of
   ``replica.lag.time.max.ms`` finds lagging followers.
-* One proposal per partition is under way at a time; one AlterPartition request holds all that wait. The leader counts
-  the members of both ISRs until it knows which one is valid (KIP-497), from the response or from the metadata. So a
+* Each partition has at most one pending proposal. One AlterPartition request contains all waiting proposals. The leader
+  counts the members of both ISRs until the response or the metadata tells it which one is valid (KIP-497). So a
   proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
 """
 
@@ -35,14 +36,14 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0
 REFUSED_S = 1.0
-"""How long no ISR is proposed for a partition after the controller has refused one."""
+"""How long no ISR is proposed for a partition after the controller has refused a proposal."""
 LOOKED_AT_IN_A_ROW = 500
-"""Partitions checked before the loop does other work."""
+"""The number of partitions checked before the loop does other work."""
 NAMED_MAX = 10
-"""Partitions named in one log line."""
+"""The maximum number of partitions named in one log line."""
 
 _REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST})
-"""The change was certainly not made, and repeating it at once would be refused again."""
+"""The change was certainly not made, and would be refused again if it were repeated immediately."""
 _RETRIED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR})
 
 Key = tuple[UUID, int]
@@ -56,7 +57,7 @@ class AskController(Protocol):
 
 
 class _Proposal(NamedTuple):
-    """The ISR proposed for one partition, and the state that it changes."""
+    """The ISR proposed for one partition, and the state that the proposal changes."""
 
     partition: Partition
     state: PartitionState
@@ -64,7 +65,7 @@ class _Proposal(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """True if this broker still leads, and no newer state of the partition has arrived since."""
+        """True if this broker still leads, and no newer state of the partition has arrived."""
         partition = self.partition
         return (
             partition.is_open
@@ -76,7 +77,7 @@ class _Proposal(NamedTuple):
 
 @dataclass(slots=True)
 class IsrChanges:
-    """Counts the changes of the ISRs of led partitions, for the metrics."""
+    """Counts, for the metrics, the ISR changes of partitions that this broker leads."""
 
     shrinks: int = 0
     expands: int = 0
@@ -142,7 +143,7 @@ class IsrMaintenance:
         self._check(partition, now_s)
 
     def _update_close(self, partition: Partition, replica: int, now_s: float) -> None:
-        """Let the high watermark wait for an outsider if it is about to join the ISR."""
+        """Let the high watermark wait for a follower outside the ISR if it is about to join."""
         progress = partition.followers[replica]
         partition.include_in_high_watermark(
             replica,
@@ -172,7 +173,7 @@ class IsrMaintenance:
         self._check(partition, now_s)
 
     def _check(self, partition: Partition, now_s: float) -> None:
-        """Propose another ISR if the present one is not the wanted one."""
+        """Propose a new ISR if the current one is not the wanted one."""
         key = (partition.topic_id, partition.index)
         if partition.has_proposed_isr or self._refused.get(key, now_s) > now_s:
             return
@@ -265,7 +266,7 @@ class IsrMaintenance:
             _log.info(event, extra=_facts(partitions, before, wanted))
 
     def _take(self, key: Key, proposal: _Proposal, outcome: AlterPartitionResponse.PartitionData, now_s: float) -> str:
-        """Act on the outcome for one partition. Returns the event to log, "" if there is none."""
+        """Process the outcome for one partition. Returns the event to log, or "" if there is none."""
         partition, state, isr = proposal
         code = outcome.error_code
         if code in _RETRIED:
@@ -286,7 +287,7 @@ class IsrMaintenance:
         return "the ISR has changed"
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
-        """Apply the new state. The metadata brings it again later."""
+        """Apply the new state. The metadata will deliver it again later."""
         partition.change(
             replace(
                 partition.state,
@@ -303,7 +304,7 @@ class IsrMaintenance:
 
 
 def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str, object]:
-    """Return the log facts of partitions whose ISRs changed alike: their number, and the first names."""
+    """Return the log fields for partitions whose ISRs changed in the same way: their number, and the first names."""
     names = [f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX]]
     more = [f"and {len(partitions) - NAMED_MAX} more"] if len(partitions) > NAMED_MAX else []
     return {

@@ -1,8 +1,8 @@
-"""Moving replicas to other log directories of this broker (KIP-113).
+"""Moves replicas to other log directories of this broker (KIP-113).
 
 A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the controller learns
 the new directory (KIP-858), the rest is copied on the event loop, and the partition switches to the copy.
-``num.replica.alter.log.dirs.threads`` bounds the number of moves at a time,
+``num.replica.alter.log.dirs.threads`` limits the number of concurrent moves,
 ``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. A stop of the broker interrupts moves; the next start
 begins them again. A move that fails leaves the replica where it is.
 """
@@ -34,11 +34,11 @@ CHUNK_BYTES = 1 << 20
 """Bytes copied at a time. A smaller remainder is copied on the event loop, within some milliseconds."""
 TRUNCATION_PAUSE_S = 0.01
 CHECK_S = 1.0
-"""How often a move that waits for its rate checks if the limit, or the log, has changed."""
+"""How often a throttled move checks whether the limit or the log has changed."""
 
 
 class LogDirMoves:
-    """The moves under way, including those that the last run of this broker did not finish."""
+    """The current moves, including moves that the last run of this broker did not finish."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LogDirMoves:
                 self._resume(partition)
 
     def directory(self, path: str) -> LogDirectory:
-        """Return the directory with a path. Raises LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if it is offline."""
+        """Return the directory with this path. Raises LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if it is offline."""
         wanted = Path(path).resolve() if path.startswith("/") else None
         directory = next((each for each in self._logs.directories if each.path == wanted), None)
         if directory is None:
@@ -82,7 +82,8 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Begin to move a replica. A move of it to another directory ends. Raises what ``Partition.log`` raises."""
+        """Begin to move a replica. This cancels a move of the replica to another directory. Raises what
+        ``Partition.log`` raises."""
         log = partition.log
         under_way = self._wanted.get(partition)
         if under_way is not None:
@@ -102,7 +103,7 @@ class LogDirMoves:
             del self._wanted[partition]
 
     def _resume(self, partition: Partition) -> None:
-        """Begin a move again that the last run of this broker did not finish."""
+        """Restart a move that the last run of this broker did not finish."""
         directory = self._logs.copies.begun.pop((partition.topic, partition.index), None)
         if directory is not None and directory.online:
             self.move(partition, directory)
@@ -159,7 +160,7 @@ class LogDirMoves:
         return self._config().replica_alter_log_dirs_io_max_bytes_per_second
 
     async def _switch(self, partition: Partition, log: Log, copy: Log) -> None:
-        """Copy the rest, and switch the partition to the copy, without a pause in between."""
+        """Copy the rest and switch the partition to the copy, without a pause in between."""
         old = self._logs.directory_of(log)
         await self._catch_up(log, copy)
         while partition.is_truncating:

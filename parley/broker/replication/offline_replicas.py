@@ -1,7 +1,7 @@
 """Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A replica is reported while the metadata names this broker as its leader, or as a member of its ISR or ELR. So it is
-reported again if that returns.
+A replica is reported while the metadata lists this broker as its leader, or as a member of its ISR or ELR. If the
+metadata lists it again later, the replica is reported again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OfflineReplicas:
         self._any_failed = False
 
     def report(self) -> None:
-        """Report the replicas that have just failed to the controller, soon."""
+        """Schedule a report of the replicas that have just failed to the controller."""
         self._any_failed = True
         self._wakeup.set()
 

@@ -1,12 +1,14 @@
-"""One replica of a partition on this broker: its role, its log, the progress of its followers, what clients may see.
+"""One replica of a partition on this broker: its role, its log, the progress of its followers, and what clients may
+see.
 
 Rules of this module:
 
 * Only the leader appends for clients, with the leader epoch from the controller (KIP-320).
 * The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
-  leads. While a proposed ISR is pending at the controller, the members of both count (KIP-497), and so does a follower
-  that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
-* A log that is being truncated changes its role when that is done. A log that knows a higher leader epoch has no role.
+  leads. While a proposed ISR is pending at the controller, the members of both ISRs count (KIP-497), and so does a
+  follower that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
+* While a log is being truncated, its role does not change; the change follows. A log that knows a higher leader epoch
+  than the controller has no role.
 * Until the log is opened, and after its disk has failed, every request fails with a retriable error.
 """
 
@@ -37,13 +39,13 @@ from parley.storage.log_config import NEVER, LogConfig
 _log = logging.getLogger(__name__)
 
 CATCHING_UP_S = 60.0
-"""How long after its last fetch a follower counts as one that is catching up."""
+"""How long after its last fetch a follower still counts as catching up."""
 LOW_WATERMARK = "low watermark"
 """(partition, LOW_WATERMARK) is the key, in the produce purgatory, of requests that wait for the low watermark."""
 
 
 class Isolation(IntEnum):
-    """What a reader may see. The first two have the numbers of the Fetch API (KIP-98)."""
+    """What a reader may see. The numbers of the first two are those of the Fetch API (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -66,10 +68,10 @@ class IsrPolicy(Protocol):
     """Decides which followers join and leave the ISR of the partitions that this broker leads."""
 
     def leader_epoch_began(self, partition: Partition) -> None:
-        """This broker leads the partition under a new leader epoch. Nothing is known about its followers yet."""
+        """This broker leads the partition under a new leader epoch. It knows nothing about the followers yet."""
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
-        """A follower outside of the ISR has fetched: it may be in sync now."""
+        """A follower outside the ISR has fetched: it may be in sync now."""
 
     def broker_changed(self, broker_id: int) -> None:
         """A broker has registered, or has been fenced or unfenced: its eligibility for the ISR may have changed."""
@@ -89,7 +91,7 @@ class FixedIsr:
 
 
 class Partition:
-    """A hosted replica. Compared and hashed by identity, because it is a key of the purgatories."""
+    """A hosted replica. It is compared and hashed by identity, because it is a key in the purgatories."""
 
     __slots__ = (
         "_awaited_followers",
@@ -164,8 +166,8 @@ class Partition:
     def change(self, state: PartitionState) -> None:
         """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored.
 
-        A higher leader epoch is newer whatever the partition epoch, which starts again from a lower one if the
-        coordination store was restored to an older state.
+        A higher leader epoch is newer whatever the partition epoch: the partition epoch starts again from a lower value
+        if the coordination store was restored to an older state.
         """
         known = self.state
         if (state.leader_epoch, state.partition_epoch) < (known.leader_epoch, known.partition_epoch):
@@ -200,10 +202,10 @@ class Partition:
                 self._purgatories.produce.notify(self)
 
     def _forget_arrivals(self) -> None:
-        """Let the followers outside of the ISR join it only after another fetch.
+        """Let the followers outside the ISR join it only after another fetch.
 
-        The state may have changed because a follower is going to remove its log. The fetch sessions of the others look
-        at the partition again, though nothing has changed in it.
+        The state may have changed because a follower is going to remove its log. The fetch sessions of the other
+        followers check the partition again, although nothing has changed in it.
         """
         outsiders = [progress for replica, progress in self.followers.items() if replica not in self.state.isr]
         for progress in outsiders:
@@ -223,13 +225,13 @@ class Partition:
 
     @property
     def has_failed(self) -> bool:
-        """True if the log cannot be used again: its directory has failed."""
+        """True if the log's directory has failed, so that the log cannot be used again."""
         return self._why_no_log == ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
     def _why_not_leader(self) -> ErrorCode:
-        """The error for clients of a broker that does not lead: if no broker does because this one's disk has failed,
-        the failure."""
+        """The error for clients of a broker that does not lead. If no broker leads because the disk of this one has
+        failed, it is the error of that failure."""
         is_cause = self.has_failed and self.state.leader == NO_LEADER
         return ErrorCode.KAFKA_STORAGE_ERROR if is_cause else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -239,7 +241,7 @@ class Partition:
         return self._log is not None
 
     def opened(self, log: Log) -> None:
-        """Take the opened log, and begin to lead if this broker is the leader."""
+        """Take over the opened log, and begin to lead if this broker is the leader."""
         self._log = log
         log.tombstones_needed_from = self._tombstones_needed_from
         if self._is_behind_log(self.state):
@@ -252,10 +254,10 @@ class Partition:
 
     @property
     def is_outdated(self) -> bool:
-        """True if the log knows a higher leader epoch than the present one: the coordination store was set back.
+        """True if the log knows a higher leader epoch than the current one: the coordination store was set back.
 
-        The replica neither leads nor follows until the controller has raised the epoch. It would truncate its log, or
-        forget which of its records belong to which epoch.
+        The replica neither leads nor follows until the controller has raised the epoch. Otherwise it would truncate its
+        log, or lose track of which epoch each of its records belongs to.
         """
         return self._is_behind_log(self.state)
 
@@ -264,7 +266,7 @@ class Partition:
         return latest is not None and latest > state.leader_epoch
 
     def lose_log(self) -> None:
-        """Drop the log, because its directory has failed."""
+        """Discard the log, because its directory has failed."""
         self._log = None
         self._why_no_log = ErrorCode.KAFKA_STORAGE_ERROR
         self._notify_all()
@@ -277,11 +279,12 @@ class Partition:
 
     @property
     def knows_high_watermark(self) -> bool:
-        """True if the high watermark has reached the one that the leader before may have shown to clients (KIP-207)."""
+        """True if the high watermark has reached the value that the previous leader may have shown to clients
+        (KIP-207)."""
         return self.log.high_watermark >= self.epoch_start_offset
 
     def close(self) -> None:
-        """Stop hosting the replica: waiting requests get an error."""
+        """Stop hosting the replica. Waiting requests get an error."""
         self.is_leader = False
         self._notify_all()
 
@@ -291,14 +294,15 @@ class Partition:
         self.notify_low_watermark()
 
     def check_leader(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise KafkaError unless this broker leads, with ``known_epoch`` if the client named one (KIP-320)."""
+        """Raise KafkaError unless this broker leads, under ``known_epoch`` if the client specified an epoch
+        (KIP-320)."""
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
         if not self.is_leader:
             raise KafkaError(self._why_not_leader)
 
     def check_replica(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise KafkaError if the client named another epoch. Consumers may read from a leader or a follower."""
+        """Raise KafkaError if the client specified another epoch. Consumers may read from a leader or a follower."""
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
 
@@ -316,7 +320,8 @@ class Partition:
 
     @property
     def min_in_sync(self) -> int:
-        """The replicas that must be in sync for ``acks=-1``: ``min.insync.replicas``, or all if there are fewer."""
+        """The number of replicas that must be in sync for ``acks=-1``: ``min.insync.replicas``, or all if there are
+        fewer."""
         return min(self.log.config.min_insync_replicas, len(self.state.replicas))
 
     @property
@@ -336,7 +341,7 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Append validated batches as leader. The arguments but ``acks`` are those of ``Log.append_as_leader``.
+        """Append validated batches as the leader. All arguments except ``acks`` are those of ``Log.append_as_leader``.
 
         Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the
         log raises.
@@ -394,19 +399,19 @@ class Partition:
         return bool(self._proposed_isr)
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """Note that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
+        """Record that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
         self._proposed_isr = isr
         self._choose_awaited_followers()
 
     def withdraw_isr(self) -> None:
-        """Note that the controller has refused the proposed ISR."""
+        """Record that the controller has refused the proposed ISR."""
         self._proposed_isr = ()
         self._choose_awaited_followers()
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
     def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
-        """Let the high watermark wait for a follower outside of the ISR only while it is about to join."""
+        """Let the high watermark wait for a follower outside the ISR, only while the follower is about to join."""
         progress = self.followers.get(replica)
         if progress is not None and progress.is_close is not is_close:
             progress.is_close = is_close
@@ -423,7 +428,8 @@ class Partition:
     def follower_fetched(
         self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
     ) -> None:
-        """Note that a follower fetches from ``fetch_offset``, at the time in ``clock``: it has everything before it.
+        """Record that a follower fetches from ``fetch_offset``, at the time in ``clock``: it has everything before that
+        offset.
 
         Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica.
         """
@@ -441,25 +447,26 @@ class Partition:
             self.notify_low_watermark()
 
     def _tombstones_needed_from(self, now_s: float) -> int:
-        """Return the smallest offset that a follower is fetching from. Any thread may call this.
+        """Return the lowest offset from which a follower is fetching. Can be called in any thread.
 
-        Compaction keeps the tombstones from there on, or a follower that takes longer than ``delete.retention.ms`` to
-        catch up would have to start over again and again.
+        Compaction keeps the tombstones from that offset on. Otherwise a follower that takes longer than
+        ``delete.retention.ms`` to catch up would have to start over again and again.
         """
         fetching = [each for each in self.followers.values() if now_s - each.last_fetched_s <= CATCHING_UP_S]
         return min((each.log_end_offset for each in fetching), default=INT64_MAX)
 
     def follower_session_ended(self, clock: FetchClock) -> None:
-        """Note that the session of this clock no longer fetches the partition, as when the follower's disk has failed.
+        """Record that the session with this clock no longer fetches the partition, for example because the follower's
+        disk failed.
 
-        A follower outside of the ISR then needs another fetch to join it.
+        A follower outside the ISR then needs another fetch before it can join.
         """
         for progress in self.followers.values():
             if progress.is_reported_by(clock):
                 progress.session_ended()
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records below ``offset`` as leader; followers learn it with their next fetch.
+        """Delete the records below ``offset`` as the leader. Followers learn about it with their next fetch.
 
         Raises OFFSET_OUT_OF_RANGE.
         """
@@ -467,7 +474,7 @@ class Partition:
         self._purgatories.fetch.notify(self)
 
     def low_watermark(self, brokers: Mapping[int, BrokerRegistration]) -> int:
-        """Return the offset below which no replica on a living broker has records."""
+        """Return the offset below which no replica on a live broker has records."""
         return min(
             [self.log.log_start_offset]
             + [
@@ -489,9 +496,10 @@ class Partition:
     def _advance_high_watermark(self, appended_bytes: int) -> None:
         """Move the high watermark to the offset that the whole ISR has reached, and notify waiting requests.
 
-        It stays while the ISR is too small, and while there is an ELR: its members must have all committed records.
-        ``appended_bytes`` is the size of the records appended since the last call. Waiting fetches count bytes when
-        they become visible: at once if the ISR is this broker alone, otherwise with the high watermark.
+        It does not move while the ISR is too small, or while there is an ELR, whose members must have all committed
+        records. ``appended_bytes`` is the number of bytes appended since the last call. Waiting fetches count bytes
+        when they become visible: immediately if this broker is the only ISR member, otherwise when the high watermark
+        moves.
         """
         log = self.log
         reached = log.log_end_offset
@@ -509,11 +517,11 @@ class Partition:
             self._purgatories.fetch.notify(self, appended_bytes)
 
     def _stable_offset_moved(self, log: Log, unstable: int, appended_bytes: int) -> None:
-        """Wake the readers of committed records if the first unstable offset was ``unstable`` before the high watermark
-        moved, and is now another one.
+        """Wake the readers of committed records if the first unstable offset is no longer ``unstable``, its value
+        before the high watermark moved.
 
-        A marker shows all records of its transaction. Their bytes were counted when they were appended, so fetches look
-        again without counting.
+        A marker makes all records of its transaction visible. Their bytes were counted when they were appended, so
+        fetches check again without counting.
         """
         if appended_bytes and log.producers.first_unstable_offset != unstable:
             self._purgatories.fetch.notify(self)
@@ -521,7 +529,7 @@ class Partition:
     # --- Following ---
 
     def append_fetched(self, records: Buffer | None, *, high_watermark: int, log_start_offset: int) -> int:
-        """Append the records of a fetch from the log's end, and take over the leader's high watermark and log start.
+        """Append fetched records at the end of the log, and adopt the leader's high watermark and log start offset.
 
         Returns the number of bytes appended. Raises CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR, as the log does.
         """
@@ -540,22 +548,22 @@ class Partition:
 
     @property
     def is_truncating(self) -> bool:
-        """True while a thread truncates the log."""
+        """True while a thread is truncating the log."""
         return self._is_truncating
 
     def replace_log(self, log: Log) -> None:
-        """Use a copy of the log in another directory from now on."""
+        """From now on, use a copy of the log in another directory."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
         log.tombstones_needed_from = self._tombstones_needed_from
         self._log = log
 
     def begin_truncation(self) -> None:
-        """Keep the role until ``end_truncation``: a thread is going to truncate the log."""
+        """Freeze the role until ``end_truncation``, because a thread is about to truncate the log."""
         self._is_truncating = True
 
     def end_truncation(self) -> None:
-        """Apply the change of the state that came during the truncation, if any."""
+        """Apply the last change of state that arrived during the truncation, if any."""
         self._is_truncating = False
         state, self._deferred = self._deferred, None
         if state is not None:
@@ -572,11 +580,11 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, *, isolation: Isolation, min_one_batch: bool, nowait: bool = False
     ) -> LogRead:
-        """Find the batches to read from ``offset`` on, without reading them yet.
+        """Locate the batches to read from ``offset`` on, without reading them yet.
 
         Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. If the records are damaged,
         raises KAFKA_STORAGE_ERROR, which clients retry, while another replica may have them, and CORRUPT_MESSAGE after
-        that. With ``nowait``, raises BlockingIOError if finding the batches must wait for the disk.
+        that. With ``nowait``, raises BlockingIOError if locating the batches would have to wait for the disk.
         """
         up_to = self.end_visible(isolation)
         try:

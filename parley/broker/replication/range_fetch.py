@@ -1,14 +1,14 @@
-"""Fetches a range of committed records from another replica, to replace damaged ones.
+"""Fetches a range of committed records from another replica, to replace damaged records.
 
 Rules of this module:
 
-* The other replica serves the range as it serves a consumer: it may lead or follow, and sends nothing above its high
-  watermark. As to a follower, it tells up to which offset compaction has removed tombstones, if that is above the
-  offset of the fetch. Both brokers must know the same leader epoch, so a replica that has not heard of a new leader is
-  refused.
-* Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that
-  its leader epoch is the one that this replica's leader-epoch cache has for its offset. So a replica whose log has
-  diverged from this one heals nothing (docs/storage.md, "Mending", says what holds if an epoch began in the range).
+* The other replica serves the range as it serves a consumer: it may be a leader or a follower, and sends nothing above
+  its high watermark. As in a response to a follower, it states the offset up to which compaction has removed
+  tombstones, if that offset is above the fetch offset. Both brokers must know the same leader epoch, so a replica that
+  has not heard of a new leader is refused.
+* Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that its
+  leader epoch is the one in this replica's leader-epoch cache for its offset. So a replica whose log has diverged from
+  this one heals nothing (docs/storage.md, "Mending", describes what holds if an epoch began in the range).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 
 CONSUMER = -1
-"""The replica id of a request that a leader or a follower serves, up to the high watermark."""
+"""The replica id of requests that a leader or a follower serves up to the high watermark."""
 THROTTLES_MAX = 10
-"""How often the other replica may put off a fetch: without an authorizer, quotas of consumers hold for brokers, too."""
+"""How often the other replica may throttle a fetch. Without an authorizer, consumer quotas apply to brokers, too."""
 
 
 class Ask(Protocol):
@@ -49,11 +49,11 @@ class FetchedBatches(NamedTuple):
 async def fetch_batches(
     ask: Ask, partition: Partition, offset: int, last_offset: int, *, max_bytes: int, has_gaps: bool
 ) -> FetchedBatches:
-    """Fetch the batches from ``offset`` on, up to ``last_offset`` and about ``max_bytes``.
+    """Fetch the batches from ``offset`` to ``last_offset``, about ``max_bytes`` at most.
 
     ``has_gaps`` is True if offsets may be missing between batches, as compaction leaves them. Raises ``KafkaError``: an
     error of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if
-    its batches do not belong into this log.
+    its batches do not belong in this log.
     """
     behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
     if behind is not None:
@@ -65,11 +65,11 @@ async def fetch_batches(
 
 
 def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) -> int | None:
-    """Return the first offset behind a range that ends with ``last_offset`` whose leader epoch is known for sure.
+    """Return the first offset after a range ending with ``last_offset`` whose leader epoch is known for certain.
 
-    Recovery learns epochs from the batches that it can read. So an epoch that seems to begin with the first batch
-    behind the range may have begun in the range, and so may epochs before it. Returns None if the leader-epoch cache
-    knows the epochs in the range. With gaps the first batch may begin anywhere behind it.
+    Recovery learns epochs from the batches that it can read. So an epoch that seems to begin with the first batch after
+    the range may have begun inside the range, and so may earlier epochs. Returns None if the leader-epoch cache knows
+    the epochs in the range. With gaps, the first batch may begin anywhere after the range.
     """
     log = partition.log
     start = log.leader_epochs.next_start(last_offset)
@@ -79,10 +79,7 @@ def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) ->
 
 
 async def _check_agreement(ask: Ask, partition: Partition, behind: int) -> None:
-    """Check that both replicas have a batch of the same leader epoch at ``behind``: the logs agree up to there.
-
-    Raises ``KafkaError``.
-    """
+    """Check that both replicas have a batch with the same leader epoch at ``behind``: up to there, the logs agree."""
     _, records = await _fetch(ask, partition, behind, max_bytes=1)
     at, header = next(headers(records), (0, None))
     if header is None:
