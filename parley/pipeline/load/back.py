@@ -1,15 +1,15 @@
-"""Sends files to a topic: loaded ones, or any rows. Each row becomes a record once, whatever kills the load.
+"""Sends files to a topic: files that were loaded, or any rows. Each row becomes a record once, whatever kills the load.
 
 The column ``partition`` gives a row's partition, if the topic has it. Otherwise the key decides, as in Kafka's clients;
-without a key, each file gets the next partition. Key, value, timestamp and headers come from the columns of these
+without a key, each file gets the next partition. Key, value, timestamp and headers come from the columns with these
 names, with or without an underscore. A row without ``value`` becomes a record of its other columns as JSON.
 
 The topic itself shows the progress. Before the first record is sent, a note in ``_parley/back`` beside the files names
 the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
-it as in a mirror, numbered in the order of the rows (``parley.pipeline.mirror.appending`` has the guarantee). So a task
-sees what is there, whatever other producers write, and continues with the next row. In the end the note is marked as
-finished, and the next load sends the new files under the next note. If two loads begin at once, the second uses the
-note of the first: the log accepts every row once from both.
+that id as in a mirror, numbered in the order of the rows (``parley.pipeline.mirror.appending`` gives the guarantee). So
+a task sees which rows the topic already contains, whatever other producers write, and continues with the next row. At
+the end the note is marked as finished, and the next load sends new files under a new note. If two loads begin at the
+same time, the second uses the note of the first: the log accepts every row once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROWS: Final = 500
-"""The number of rows in one batch."""
+"""The number of rows in a batch."""
 _BATCHES: Final = 20
 _ATTEMPTS: Final = 5
 _NOBODY: Final = ProducerId(-1, -1)
@@ -63,16 +63,16 @@ _AS_WRITTEN: Final = pa_csv.ConvertOptions(
     strings_can_be_null=True,
     quoted_strings_can_be_null=False,
 )
-"""How CSV is read, as it was written: 007 is text, and a quoted empty value is not null."""
+"""Options for reading CSV as it was written: 007 is text, and a quoted empty value is not null."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BackTask:
-    """The rows of ``files`` that belong to one partition of the topic, in their order.
+    """The rows of ``files`` that belong to one partition of the topic, in order.
 
-    They are numbered as records of ``producer``, which has none in the partition before offset ``start``.
+    They are numbered as records of ``producer``, which has no records in the partition before offset ``start``.
     """
 
     connection: Connection
@@ -88,7 +88,7 @@ class BackTask:
 
 @dataclass(frozen=True, slots=True)
 class BackSettings:
-    """What to send to which topic. With ``base64``, the files have keys and values in base64."""
+    """What to send, and to which topic. With ``base64``, keys and values in the files are base64."""
 
     connection: Connection
     topic: str
@@ -107,7 +107,7 @@ def on_spark(session: SparkSession) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A load into a topic: ``files`` are its files, ``sent`` those of earlier loads."""
+    """A load into a topic. ``files`` are its files, ``sent`` the files of earlier loads."""
 
     number: int
     finished: bool
@@ -119,9 +119,9 @@ class _Note:
 
 
 def send_back(settings: BackSettings, run: Run) -> int:
-    """Send the files that were not sent to the topic yet. Returns the number of records sent now.
+    """Send the files that have not been sent to the topic yet. Returns the number of records sent by this call.
 
-    Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without such files.
+    Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
     """
     system, root = filesystem(settings.uri)
     notes = _Notes(system, root, settings.topic)
@@ -182,9 +182,9 @@ def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _No
 
 
 class _Notes:
-    """The notes of the loads into a topic: ``_parley/back/<topic>/<number>.json``, numbered without a gap.
+    """The notes of the loads into a topic: ``_parley/back/<topic>/<number>.json``, numbered without gaps.
 
-    An older version had one file for all of them, without producer ids.
+    An older version kept one file for all of them, without producer ids.
     """
 
     def __init__(self, system: pa_fs.FileSystem, root: str, topic: str) -> None:
@@ -230,7 +230,7 @@ class _Notes:
 
 
 def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
-    """The files below the folder, relative to it, in the order in which their rows are sent.
+    """Return the files below the folder, as relative paths, in the order in which their rows are sent.
 
     If the folder is the target of a load, only committed files count: a killed load may have left others.
     """
@@ -298,7 +298,7 @@ def _batch(some: list[Record]) -> Batch:
 
 
 def _records(task: BackTask) -> Iterator[Record]:
-    """The records of the task's partition, in the order of files and rows."""
+    """Yield the records of the task's partition, in the order of files and rows."""
     system, root = filesystem(task.uri)
     for number, path in enumerate(task.files):
         named = range_of(os.path.basename(path))
@@ -313,7 +313,7 @@ def _records(task: BackTask) -> Iterator[Record]:
 
 
 def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file. Raises BadRecord if it is not a file of this format."""
+    """Yield the rows of a file. Raises BadRecord if the file does not have this format."""
     try:
         if kind == "json":
             with system.open_input_stream(path) as stream:
@@ -371,7 +371,7 @@ def _record(row: dict[str, Any], as_base64: bool) -> Record:
 
 
 def _timestamp(value: Any) -> int:
-    """The timestamp in ms. A row without one gets the present time."""
+    """Return the timestamp in ms. A row without a timestamp gets the current time."""
     if value is None:
         return time.time_ns() // 1_000_000
     found = moment(value) if isinstance(value, str | int) else moment(value.isoformat())

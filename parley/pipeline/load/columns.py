@@ -1,16 +1,17 @@
-"""From records to rows: the columns of a loaded topic.
+"""Turns records into rows: the columns of a loaded topic.
 
 By default the columns are those of Spark's Kafka source, with keys and values as bytes. A ``Layout`` says how keys and
 values are read, and into which columns they go:
 
 - ``binary``, ``string`` (UTF-8), ``base64``: one column.
-- ``json``: a struct of the schema's fields. Fields that a record lacks are null, others are left out.
-- ``avro``: a datum of the Avro schema; ``avro-confluent``: a datum behind a zero byte and the four bytes of a schema's
-  id, as with schema registries.
+- ``json``: a struct of the schema's fields. A field that the record lacks is null. Fields outside the schema are
+  ignored.
+- ``avro``: a datum of the Avro schema; ``avro-confluent``: a datum after a zero byte and the four bytes of a schema id,
+  as with schema registries.
 
-With ``flat``, the fields of the value's struct are columns themselves, and the names of Kafka's columns begin with an
-underscore. The event time is the record's timestamp or a field of the value. A row without event time goes to the
-folder ``NO_TIME``, which is Hive's name.
+With ``flat``, the fields of the value's struct become columns, and the names of Kafka's columns begin with an
+underscore. The event time is the record's timestamp or a field of the value. Rows without event time go to the folder
+``NO_TIME``, which has Hive's name for it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from parley.pipeline.values.json_text import dumps
 FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
 STRUCTURED: Final = frozenset({"json", "avro", "avro-confluent"})
 CORRUPT: Final = "_corrupt"
-"""The column with the bytes of values that cannot be read, if such records are kept."""
+"""The column for the bytes of unreadable values, if such records are kept."""
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _NO_TIMESTAMP: Final = pa.scalar(-1000, _MOMENT)
-"""The timestamp of records that have none (Kafka writes -1 ms)."""
+"""The timestamp of records without one (Kafka stores -1 ms)."""
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "year": (("year", "%Y"),),
@@ -47,16 +48,16 @@ FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 
 
 class BadRecord(Exception):
-    """A record's key or value does not match the schema. The text says which record, and why."""
+    """A record's key or value does not match the schema. The text names the record and the reason."""
 
 
 class BadLayout(ValueError):
-    """The requested columns are impossible. The text says why."""
+    """The requested columns are impossible. The text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How records become rows. Raises BadLayout for settings that contradict each other."""
+    """How records become rows. Raises BadLayout for contradictory settings."""
 
     key_format: str = "binary"
     value_format: str = "binary"
@@ -103,7 +104,7 @@ class Layout:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The columns of the files, without those that name folders."""
+        """The columns of the files, without those after which folders are named."""
         kafka = kafka_schema(include_headers=True)
         value = self.schema.type if self.schema and self.value_format in STRUCTURED else self._plain(self.value_format)
         plain = [
@@ -126,14 +127,14 @@ class Layout:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The columns that folders are named after."""
+        """The columns after which folders are named."""
         return tuple(name for name, _ in FOLDERS[self.partition_by]) if self.partition_by else ()
 
 
 def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Return the rows of decoded records by the layout, each with the names of its folders.
+    """Return the rows of decoded records according to the layout, each with the names of its folders.
 
-    Raises BadRecord unless such records are dropped or kept.
+    Raises BadRecord for an unreadable record, unless such records are dropped or kept.
     """
     keys = _text(layout.key_format, batch.column("key"), batch, "key")
     values, times, corrupt = _values(layout, batch)
@@ -182,7 +183,8 @@ def _where(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
-    """Return the column of the values, their event times (null unless a field has them), and which cannot be read."""
+    """Return the column of the values, their event times (null unless a field contains them), and which values are
+    unreadable."""
     column = batch.column("value")
     if layout.value_format not in STRUCTURED:
         values = _text(layout.value_format, column, batch, "value")
@@ -204,14 +206,14 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Reads the values of a batch at once. If that fails, it reads halves, until it has found the bad values."""
+    """Reads all values of a batch together. If that fails, it reads halves until it has found the unreadable values."""
 
     layout: Layout
     batch: pa.RecordBatch
     read: Callable[[list[bytes | None]], pa.Array]
 
     def parts(self, some: list[bytes | None], first: int) -> Iterator[_Part]:
-        """Yield the parts of these values, from row ``first`` on. Raises BadRecord if the layout says so."""
+        """Yield the parts of these values, starting with row ``first``. Raises BadRecord if the layout requires it."""
         try:
             values = self.read(some)
             yield _Part(values, _times(self.layout, values), is_corrupt=False)
@@ -228,7 +230,7 @@ class _Reading:
 
 
 def _times(layout: Layout, values: pa.Array) -> pa.Array:
-    """The event times of values: null unless a field has them. Raises one of ``NOT_FITTING``."""
+    """Return the event times of values: null unless a field contains them. Raises one of ``NOT_FITTING``."""
     if layout.event_time is None:
         return pa.nulls(len(values), _MOMENT)
     told = pc.struct_field(values, layout.event_time)
@@ -264,7 +266,7 @@ def _tells_time(kind: pa.DataType) -> bool:
 
 
 def header_value(data: bytes | None) -> str | dict[str, str] | None:
-    """Return the value of a header for JSON: a text, or ``{"base64": ...}`` if it is no UTF-8."""
+    """Return the value of a header for JSON: a text, or ``{"base64": ...}`` if it is not UTF-8."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""Loads into a Delta table: each commit in its log has files and offsets.
+"""Loads into a Delta table: each commit in its log contains files and offsets.
 
 The offsets are Delta's application transactions, one for each partition: ``parley-load/topic/partition``, with the next
-offset as the version. So a commit has its offsets or does not exist, and readers never see files without a commit.
+offset as the version. So a commit either contains its offsets or does not exist, and readers never see files without a
+commit.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class DeltaCommits:
             raise LoadConflict(f"the table {uri} is divided by {by}, not {wanted_by}: take another folder")
 
     def _columns(self) -> list[tuple[str, Any]]:
-        """The columns of the table with Delta's types. Raises LoadConflict for what Delta has no type for."""
+        """Return the table's columns with Delta's types. Raises LoadConflict for a type that Delta lacks."""
         found = [(one.name, delta_type(one.type)) for one in self._layout.columns]
         if lacking := [name for name, kind in found if kind is None]:
             raise LoadConflict(f"Delta has no type for times of day ({', '.join(lacking)}): take another format")
@@ -80,7 +81,7 @@ class DeltaCommits:
             self.positions = {each: offset for each, offset in found.items() if offset is not None}
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take over the folder, and create the table if there is none. New partitions begin at ``positions``."""
+        """Take over the folder, and create the table if it does not exist. New partitions begin at ``positions``."""
         if self._table is None:
             self._make()
             self._table = self._open()  # perhaps another load has created it
@@ -90,7 +91,8 @@ class DeltaCommits:
             self.commit([], new)
 
     def _make(self) -> None:
-        """Create the table unless it exists. It is not retried: the library would commit over another load's table."""
+        """Create the table unless it exists. This is not retried: the library would commit over another
+        load's table."""
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import CommitFailedError
 
@@ -106,7 +108,7 @@ class DeltaCommits:
             raise LoadConflict(f"another writer created {self._destination.uri} first: {error}") from None
 
     def _add_columns(self) -> None:
-        """Add the missing columns to the table. They are null in its present rows."""
+        """Add the missing columns to the table. They are null in its existing rows."""
         from deltalake import Field, Schema
         from deltalake.exceptions import CommitFailedError
 
@@ -120,7 +122,7 @@ class DeltaCommits:
                 raise LoadConflict(f"another writer changed {self._destination.uri} first: {error}") from None
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have changed since."""
+        """Add these files to the table. Raises LoadConflict if the offsets have changed in the meantime."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 

@@ -1,8 +1,8 @@
 """Writes one range of offsets to files: the work of a Spark task.
 
-A file is written below ``_parley/pending`` and moved to its place when it is complete, so readers of the folder see
-only complete files. A task that outlives its load (the driver was killed, and the load started again) moves nothing:
-the mark of the running load has changed.
+A file is written below ``_parley/pending`` and moved into place when it is complete, so readers of the folder see only
+complete files. A task that outlives its load (the driver was killed, and the load was started again) moves nothing,
+because the folder's mark no longer names its load.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from parley.pipeline.values.json_text import dumps
 from parley.pipeline.values.widening import iceberg_columns
 
 OURS: Final = "_parley"
-"""Parley's own folder. Readers of a folder of files ignore names that begin with an underscore."""
+"""Parley's own folder. Readers of the files ignore names that begin with an underscore."""
 DELTA_LOG: Final = "_delta_log"
-"""The folder that shows a Delta table."""
+"""The folder by which a Delta table is recognized."""
 EXTENSIONS: Final = {"parquet": "parquet", "delta": "parquet", "iceberg": "parquet", "csv": "csv", "json": "json"}
 OPEN_MAX: Final = 128
-"""How many files a task has open. For one more, the oldest is closed; its folder gets another file later."""
+"""The maximum number of open files of a task. To open another, the task closes the oldest; its folder gets a new file
+later."""
 
 
 class NotOurs(Exception):
@@ -69,7 +70,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A range to be written."""
+    """A range to write."""
 
     connection: Connection
     isolation: Isolation
@@ -79,10 +80,7 @@ class Task:
 
 
 def filesystem(uri: str) -> tuple[pa_fs.FileSystem, str]:
-    """The file system of a path or an address (``file:``, ``s3:``, ``gs:``, ``hdfs:``) and the path in it.
-
-    ``s3a:`` is what Hadoop calls ``s3:``.
-    """
+    """Return the file system and the folder in it. Raises ValueError if the address has no known file system."""
     if "://" in uri:
         address = uri.replace("s3a://", "s3://", 1) if uri.startswith("s3a://") else uri
         found: tuple[pa_fs.FileSystem, str] = pa_fs.FileSystem.from_uri(address)
@@ -91,14 +89,14 @@ def filesystem(uri: str) -> tuple[pa_fs.FileSystem, str]:
 
 
 def mark_path(root: str) -> str:
-    """The file that names the running load."""
+    """Return the path of the file that names the running load."""
     return f"{root}/{OURS}/running"
 
 
 def take_folder(uri: str, load_id: str) -> None:
     """Take over a folder from another load: write this load's mark, and delete unfinished files.
 
-    After this, tasks of the other load fail when they move a file to its place.
+    After that, tasks of the other load fail when they try to move a file into place.
     """
     system, root = filesystem(uri)
     system.create_dir(f"{root}/{OURS}", recursive=True)
@@ -115,7 +113,7 @@ def _cluster(connection: Connection) -> Cluster:
 
 
 def write_range(task: Task) -> list[Written]:
-    """Write the records of a range. Returns the files.
+    """Write the records of a range, and return the files.
 
     Raises KafkaError, ``columns.BadRecord``, OSError and NotOurs.
     """
@@ -214,7 +212,7 @@ class _File:
 
 
 class _JsonLines:
-    """Writes a record per line."""
+    """Writes one record per line."""
 
     def __init__(self, stream: Any, columns: pa.Schema) -> None:
         self._stream, self._columns = stream, columns
@@ -240,7 +238,7 @@ def _writer(kind: str, stream: Any, columns: pa.Schema) -> Any:
 
 
 def data_files(filesystem: pa_fs.FileSystem, root: str) -> Iterator[tuple[str, str]]:
-    """Yield path and name of every file below a folder, except those in ``OURS`` and in Delta's log."""
+    """Yield the path and name of every file below a folder, except the files in ``OURS`` and in Delta's log."""
     selector = pa_fs.FileSelector(root, recursive=True, allow_not_found=True)
     for info in filesystem.get_file_info(selector):
         below = info.path.removeprefix(root).lstrip("/")

@@ -1,7 +1,7 @@
-"""Loads into an Iceberg table: each commit has files and offsets (``parley.pipeline.tables.iceberg``).
+"""Loads into an Iceberg table: each commit contains files and offsets (``parley.pipeline.tables.iceberg``).
 
-The files are below the ``data`` folder of the table. Columns are added, and widened as Iceberg can. A table that is
-partitioned by event time uses Iceberg's own partitioning: readers need not know the folders.
+The files are below the ``data`` folder of the table. Columns are added, and widened as Iceberg allows. A table that is
+partitioned by event time uses Iceberg's own partitioning, so readers need not know the folders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["IcebergCommits"]
 
 _APPLICATION: Final = "parley-load"
 _ATTEMPTS: Final = 20
-"""How often a commit is retried after commits of other writers."""
+"""How often a commit is retried after other writers have committed."""
 
 
 class IcebergCommits:
@@ -63,7 +63,7 @@ class IcebergCommits:
             self.commit([], new)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
-        """Add these files to the table. Raises LoadConflict if the offsets have changed since."""
+        """Add these files to the table. Raises LoadConflict if the offsets have changed in the meantime."""
         paths = [f"{self.folder}/{one.path}" for one in files]
         moved = {self._application(each): offset for each, offset in positions.items()}
         for attempt in range(_ATTEMPTS):
@@ -106,7 +106,7 @@ class IcebergCommits:
 
 
 def _division(layout: Layout, columns: pa.Schema) -> dict[str, str]:
-    """How the table is partitioned. Raises LoadConflict if none of its columns has the event time."""
+    """Return how the table is partitioned. Raises LoadConflict if no column contains the event time."""
     if layout.partition_by is None:
         return {}
     name = layout.event_time or ("_timestamp" if layout.flat else "timestamp")

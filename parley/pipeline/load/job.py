@@ -1,7 +1,7 @@
-"""Loading a topic: rounds of ranges, written in parallel and committed as a whole.
+"""Loads a topic: rounds of ranges that are written in parallel and committed as a whole.
 
-The caller chooses what runs the ranges: Spark's tasks, or a plain loop. A round without a commit has no effect: the
-next load begins at the end of the last commit.
+The caller chooses what runs the ranges: Spark tasks, or a plain loop. A round without a commit has no effect: the next
+load begins at the end of the last commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Commits(Protocol):
 
     @property
     def positions(self) -> Mapping[int, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
 
     def begin(self, positions: Mapping[int, int]) -> None:
         """Take over the folder. Partitions that were never loaded begin at ``positions``."""
@@ -60,7 +60,7 @@ class LoadSettings:
 
 @dataclass(slots=True)
 class Loaded:
-    """The progress of a load: the offsets of ``wanted`` that are done, and their results."""
+    """The progress of a load: which of the ``wanted`` offsets are done, and the results."""
 
     wanted: int
     offsets: int = 0
@@ -80,7 +80,8 @@ def on_spark(session: SparkSession) -> Run:
 def load(
     settings: LoadSettings, run: Run, *, at_once: int = 4, tell: Callable[[Loaded], None] = lambda _: None
 ) -> Loaded:
-    """Load the topic's records that are not in the folder yet. ``tell`` is called first, and after every commit.
+    """Load the topic's records that are not in the folder yet. ``tell`` is called once at the start and after every
+    commit.
 
     Raises ``ranges.RecordsGone``, ``ranges.TopicRecreated``, ``manifest.LoadConflict``, ``columns.BadRecord``,
     KafkaError and OSError.
@@ -116,9 +117,9 @@ def load(
 def _ends_of_uncommitted(
     cluster: Cluster, positions: Mapping[int, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the ends of partitions that were loaded beyond their last stable offset, by a load of uncommitted records.
+    """Return the ends of partitions that a load of uncommitted records has loaded beyond their last stable offset.
 
-    Nothing of them can be loaded until the open transaction ends.
+    Nothing can be loaded from them until the open transaction ends.
     """
     beyond = {
         place: positions[place.partition] for place, end in ends.items() if positions.get(place.partition, 0) > end

@@ -1,16 +1,16 @@
-"""The commits of a load into a folder of files: a manifest for each, beside the files, numbered without a gap.
+"""The commits of a load into a folder of files: a manifest for each commit, beside the files, numbered without gaps.
 
-A manifest is written last, when all its files are in their places. It appears complete or not at all, under a number
-that no other load can take. So a killed load leaves files that no manifest names, and the next load deletes them before
-it begins (``ranges.is_stray``). A load begins with a manifest without files: an older load that still runs finds its
-next number taken and ends, before it can name a deleted file. (An object store cannot refuse an existing name. There
-the load looks first, and two loads at the same moment may both take the number.) A manifest is JSON::
+A manifest is written last, when all its files are in place. It appears complete or not at all, under a number that no
+other load can take. So a killed load leaves files that no manifest names, and the next load deletes them before it
+begins (``ranges.is_stray``). A load begins with a manifest without files: an older load that is still running finds its
+next number taken and ends before it can name a deleted file. (An object store cannot refuse an existing name. There the
+load checks first, and two loads at the same moment may both take the number.) A manifest is JSON::
 
     {"version": 1, "number": 3, "topic": "t", "settings": {...}, "positions": {"0": 100},
      "files": [{"path": "t+0+...parquet", "partition": 0, "first": 0, "last": 99, "records": 100, "bytes": 4711}]}
 
-``positions`` are the next offsets of every partition at that time. ``settings`` must not change between loads into one
-folder.
+``positions`` are the next offsets of all partitions at that time. ``settings`` must not change between loads into the
+same folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"(\d{10})\.json")
 
 
 class LoadConflict(Exception):
-    """Another load, or another kind of load, has this folder. The text says what to do."""
+    """Another load, or a load of another kind, uses this folder. The text says what to do."""
 
 
 class Manifests:
@@ -56,7 +56,7 @@ class Manifests:
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         found = {} if self._last is None else self._last["positions"]
         return {int(partition): offset for partition, offset in found.items()}
 
@@ -71,7 +71,7 @@ class Manifests:
             )
 
     def begin(self, positions: Mapping[int, int]) -> None:
-        """Take over the folder from another load, and delete what an earlier load has left behind.
+        """Take over the folder from another load, and delete what earlier loads have left behind.
 
         Partitions that were never loaded begin at ``positions``.
         """
@@ -103,7 +103,7 @@ class Manifests:
 
 
 def named_files(filesystem: pa_fs.FileSystem, root: str) -> list[str] | None:
-    """The files below a folder that its manifests name; None for a folder without manifests. Raises LoadConflict."""
+    """Return the files that a folder's manifests name, or None for a folder without manifests. Raises LoadConflict."""
     paths = _paths(filesystem, root)
     return [one["path"] for path in paths for one in _read(filesystem, path)["files"]] if paths else None
 

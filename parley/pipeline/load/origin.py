@@ -1,6 +1,6 @@
-"""The topic of a folder's rows: its id (KIP-516), stored below ``_parley/topics`` when a load begins.
+"""Records the id (KIP-516) of the topic that a folder's rows came from, below ``_parley/topics``, when a load begins.
 
-A topic that was deleted and created again has the same name and another id. Its offsets do not match the loaded rows.
+A topic that was deleted and created again has the same name but another id. Its offsets do not match the loaded rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ __all__ = ["check_origin", "keep_origin"]
 
 
 def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Raise TopicRecreated if the folder was loaded from another topic of this name. "" is an unknown id."""
+    """Raise TopicRecreated if the folder was loaded from another topic with this name. "" means that the id
+    is unknown."""
     known = _known(destination, topic)
     if known and topic_id and known != topic_id:
         raise TopicRecreated(
@@ -24,7 +25,7 @@ def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
 
 
 def keep_origin(destination: Destination, topic: str, topic_id: str) -> None:
-    """Store the id, if none is stored."""
+    """Store the id, unless one is already stored."""
     if topic_id and not _known(destination, topic):
         system, path = _place(destination, topic)
         system.create_dir(path.rpartition("/")[0], recursive=True)

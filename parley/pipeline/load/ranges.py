@@ -1,9 +1,9 @@
-"""Decides which offsets become which file. Decisions only.
+"""Decides which offsets become which file. Pure decisions, no I/O.
 
-The name of a file tells its records: ``topic+partition+first+last.parquet``, with the first and last offset of its
-range in twenty digits, so that names sort as offsets do. If a range is partitioned by event time, several folders have
-a file of that name. Ranges of a partition follow each other: a file behind the end of the last commit was never
-committed.
+The name of a file shows its records: ``topic+partition+first+last.parquet``, with the first and last offset of its
+range in twenty digits, so that names sort like offsets. If a range is partitioned by event time, several folders
+contain a file with that name. The ranges of a partition are contiguous: a file beyond the end of the last commit was
+never committed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NAME: Final = re.compile(
 
 
 class RecordsGone(Exception):
-    """Records were deleted from the topic before they were loaded. The text says which."""
+    """Records were deleted from the topic before they were loaded. The text says which ones."""
 
 
 class TopicRecreated(Exception):
-    """The topic is not the one that was loaded, or it is shorter than what was loaded. The text says which."""
+    """The topic is not the one that was loaded, or is shorter than what was loaded. The text gives details."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition from ``first`` up to, but without, ``end``."""
+    """Offsets of a partition, from ``first`` up to but excluding ``end``."""
 
     partition: TopicPartition
     first: int
@@ -42,14 +42,14 @@ class OffsetRange:
         return self.end - self.first
 
     def file_name(self, extension: str, number: int = 0) -> str:
-        """The name of the file with its records. ``number`` distinguishes several in one folder."""
+        """Return the name of the file with these records. ``number`` distinguishes several files in one folder."""
         topic, partition = self.partition
         more = f".{number}" if number else ""
         return f"{topic}+{partition}+{self.first:0{DIGITS}}+{self.end - 1:0{DIGITS}}{more}.{extension}"
 
 
 def range_of(file_name: str) -> OffsetRange | None:
-    """The range of a file's records, by its name; None if the name is not Parley's."""
+    """Return the range of a file's records, from its name; None if the name is not one of Parley's."""
     found = _NAME.fullmatch(file_name)
     if found is None:
         return None
@@ -58,7 +58,7 @@ def range_of(file_name: str) -> OffsetRange | None:
 
 
 def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
-    """True if a load has left the file without a commit."""
+    """Return True if a load left the file without committing it."""
     found = range_of(file_name)
     if found is None or found.partition.topic != topic:
         return False
@@ -68,7 +68,7 @@ def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
 def missing(
     topic: str, positions: Mapping[int, int], begins: Mapping[int, int], ends: Mapping[int, int], *, accept_loss: bool
 ) -> list[OffsetRange]:
-    """Return the ranges to load: everything of partitions that are newer than the first load.
+    """Return the ranges to load. Partitions that are newer than the first load are loaded completely.
 
     Raises TopicRecreated, and RecordsGone unless the loss is accepted.
     """
@@ -92,7 +92,7 @@ def missing(
 def rounds(wanted: list[OffsetRange], per_file: int, at_once: int) -> Iterator[list[OffsetRange]]:
     """Cut ranges into pieces of at most ``per_file`` offsets, in rounds of about ``at_once`` pieces.
 
-    The pieces of a partition stay in order. Each round takes pieces of every partition in turn.
+    The pieces of a partition stay in order. Each round takes pieces from all partitions in turn.
     """
     left = {one.partition: one for one in wanted}
     while left:

@@ -1,7 +1,7 @@
 """Schemas of values as users write them: Avro, JSON Schema, or Spark's DDL.
 
-A text that begins with a brace, a bracket or a quotation mark is JSON: one with ``properties`` a JSON Schema, else an
-Avro schema. Anything else is DDL (``id bigint, name string``), which Spark itself reads.
+A text that begins with a brace, a bracket or a quotation mark is JSON: a JSON Schema if it has ``properties``,
+otherwise an Avro schema. Any other text is DDL (``id bigint, name string``), which Spark itself reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_refe
 
 
 def read_schema(text: str) -> ValueSchema:
-    """The schema that a text describes. Raises BadLayout; a DDL text needs a running Spark."""
+    """Return the schema that a text describes. Raises BadLayout. A DDL text needs a running Spark."""
     if not text.strip():
         raise BadLayout("the schema is empty")
     if text.strip()[0] not in '{["':

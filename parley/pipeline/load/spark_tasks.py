@@ -1,7 +1,7 @@
 """Runs tasks in Spark, and reports their errors in plain words.
 
-An exception of a task would reach the driver as a page of Java. So expected errors are caught in the task, and raised
-in the driver as ``TaskFailed``. Spark handles all others, and retries such a task.
+An exception of a task would reach the driver as a page of Java text. So expected errors are caught in the task and
+raised in the driver as ``TaskFailed``. Spark handles all other errors, and retries the task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class TaskFailed(Exception):
-    """A task could not do its work. The text says why."""
+    """A task failed. The text says why."""
 
 
 def run_tasks(session: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:

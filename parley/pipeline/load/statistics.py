@@ -1,7 +1,7 @@
-"""The statistics of a file in Delta's log: counts, least and greatest values. Readers skip files with them.
+"""A file's statistics for Delta's log: counts, minimum and maximum values. Readers use them to skip files.
 
-They come from the footer of the Parquet file. Columns that Delta's readers would compare in another way than Parquet
-are left out: nested ones, bytes, long texts, doubles (Parquet's bounds ignore NaN). Decisions only.
+They come from the footer of the Parquet file. Columns that Delta's readers compare differently from Parquet are left
+out: nested columns, bytes, long texts, doubles (Parquet's bounds ignore NaN). Pure decisions, no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def statistics(metadata: Any) -> str:
-    """The statistics of a file in JSON, from its Parquet metadata."""
+    """Return a file's statistics as JSON, from its Parquet metadata."""
     nulls: dict[str, int] = {}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Reads values of records by their schema, from JSON or Avro, into columns. Decisions only.
+"""Reads values of records by their schema, from JSON or Avro, into columns. Pure decisions, no I/O.
 
-JSON has no types for some values, so the schema tells what a text or number means: a timestamp (ISO 8601, or
+JSON has no types for some values, so the schema says what a text or number means: a timestamp (ISO 8601, or
 milliseconds), a date, a decimal, bytes (base64). The result must be an exact value of its column
-(``parley.pipeline.values.exact``), as in Connect's sinks: 5.5 is no integer, and 5 is no text.
+(``parley.pipeline.values.exact``), as in Connect's sinks: 5.5 is not an integer, and 5 is not a text.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ _SHORTER_THAN_MICROSECONDS: Final = len("20261121T16.000000")
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """The schema of a value: its type in Arrow, and for Avro its definition."""
+    """The schema of a value: its Arrow type, and for Avro its definition."""
 
     type: pa.DataType
     avro: Schema | None = None
 
 
 def reader(kind: str, schema: ValueSchema) -> Callable[[list[bytes | None]], pa.Array]:
-    """Return the function that reads values as ``json``, ``avro`` or ``avro-confluent`` into an array of the schema.
+    """Return a function that reads values encoded as ``json``, ``avro`` or ``avro-confluent`` into an array of the
+    schema's type.
 
-    The function raises one of `NOT_FITTING` if any of the values does not fit.
+    The function raises one of `NOT_FITTING` if a value does not fit.
     """
     if kind == "json":
         read, typed = _json_reader(schema.type), _typed_column
@@ -84,7 +85,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 
 def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Convert values of JSON to the schema's type, as ``_typed`` does. Arrow converts texts of times at once."""
+    """Convert JSON values to the schema's type, as ``_typed`` does. Arrow converts a whole column of times at once."""
     if pa.types.is_timestamp(kind) and set(map(type, values)) <= {str, type(None)}:
         try:
             found = pa.array(values, pa.string()).cast(kind)
@@ -98,7 +99,7 @@ def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
 
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
-    """Convert a value of JSON to the schema's types. Values of another shape are left to the rule of values."""
+    """Convert a JSON value to the schema's types. Values of another shape are left to the rule in ``values``."""
     if isinstance(value, dict) and pa.types.is_struct(kind):
         return {one.name: _typed(value.get(one.name), one.type) for one in kind}
     if isinstance(value, list) and pa.types.is_list(kind):
@@ -128,7 +129,7 @@ def _timestamp(value: Any, *, has_zone: bool) -> datetime:
 
 
 def _from_iso(text: str) -> datetime:
-    """Parse a time in ISO 8601. Raises ValueError, also if digits would be cut off."""
+    """Parse a time in ISO 8601. Raises ValueError for a malformed time, and if digits would be lost."""
     if len(text) > _SHORTER_THAN_MICROSECONDS and _FINER_THAN_MICROSECONDS.search(text):
         raise ValueError("a time has at most microseconds")
     return datetime.fromisoformat(text)
@@ -152,7 +153,7 @@ def moment(value: Any) -> datetime:
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:
-    """Convert a value of this type for ``dumps``: bytes to base64, moments to ISO 8601, NaN and infinity to text."""
+    """Convert a value of this type for ``dumps``: bytes to base64, times to ISO 8601, NaN and infinity to text."""
     if value is None:
         return None
     if pa.types.is_struct(kind):

@@ -1,1 +1,1 @@
-"""What servers of the pipeline with a REST API share: addresses and TLS, logins, bodies and errors."""
+"""What the pipeline's servers with a REST API have in common: addresses and TLS, logins, bodies and errors."""

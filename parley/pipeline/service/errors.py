@@ -1,4 +1,4 @@
-"""The error of a server that cannot start."""
+"""The error raised when a server cannot start."""
 
 from __future__ import annotations
 

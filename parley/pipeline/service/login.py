@@ -1,9 +1,9 @@
-"""Basic authentication of a REST API, as Kafka's ``BasicAuthSecurityRestExtension``.
+"""Basic authentication for a REST API, as in Kafka's ``BasicAuthSecurityRestExtension``.
 
 The section ``KafkaConnect`` of a JAAS file names the ``PropertyFileLoginModule``, whose option ``file`` names a
 properties file with a line ``user=password`` for each user. A replaced file takes effect with the next request. Exempt
-requests are signed instead. They are verified later, when the whole body is there, so bodies with a claimed signature
-can take only ``UNVERIFIED_BYTES_MAX`` of memory. No error contains a password.
+requests are signed instead. They are verified later, when the whole body has arrived, so bodies with a claimed
+signature can use at most ``UNVERIFIED_BYTES_MAX`` of memory. No error contains a password.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ MODULE: Final = "PropertyFileLoginModule"
 REFUSED: Final = "User cannot access the resource."
 _CHALLENGE: Final = {"www-authenticate": 'Basic realm="connect", charset="UTF-8"'}
 _REFUSAL_DELAY_S: Final = 0.1
-"""How long a refused request waits for its response, so that guessing passwords takes time."""
+"""How long the response to a refused request is delayed, so that guessing passwords takes time."""
 UNVERIFIED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The memory for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
+"""The memory limit for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
 _SMALL_BODY_BYTES: Final = 64 * 1024
-"""So many bytes of each body do not count: a stranger cannot keep workers from sending ordinary requests."""
+"""This many bytes of each body do not count, so that a stranger cannot keep workers from sending ordinary requests."""
 _LOG_PERIOD_S: Final = 1.0
-"""Failed logins are logged at most once in this time."""
+"""Failed logins are logged at most once in this period."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,16 +63,16 @@ def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.e
 
 
 class BasicLogin:
-    """The users of the REST API."""
+    """The users of a REST API."""
 
     def __init__(self, jaas_file: Path, section: str = SECTION) -> None:
-        """Blocks: it reads the files. Raises ServiceError if they name no users."""
+        """Blocks while it reads the files. Raises ServiceError if they name no users."""
         self._path = _users_file(jaas_file, section)
         self._read_from = fingerprint_of([self._path])
         self._users = _read_users(self._path)
 
     def user_of(self, authorization: str) -> str | None:
-        """The user whose name and password are in a header ``Authorization``; None if they are wrong."""
+        """Return the user whose name and password are in an ``Authorization`` header, or None if they are wrong."""
         name, password = basic_credentials(authorization)
         return name if name and self._current().verify(name, password) else None
 
@@ -117,12 +117,12 @@ def _read_users(path: str) -> Passwords:
 
 
 class DemandLogin:
-    """An ASGI application in front of another: requests without a valid name and password get status 401."""
+    """An ASGI application in front of another one. Requests without a valid name and password get status 401."""
 
     def __init__(
         self, app: ASGIApp, login: BasicLogin, is_exempt: Callable[[str, str, Headers], bool] = lambda *_: False
     ) -> None:
-        """``is_exempt`` gets the method, the path and the headers of a request without a login."""
+        """``is_exempt`` receives the method, the path and the headers of a request without a login."""
         self._app = app
         self._login = login
         self._is_exempt = is_exempt
@@ -147,7 +147,7 @@ class DemandLogin:
 
 
 class _Unverified:
-    """The memory that the bodies of requests take whose signature is not verified yet."""
+    """The memory used by the bodies of requests whose signature has not been verified yet."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -175,7 +175,7 @@ class _Unverified:
 
 
 class _Failures:
-    """Logs failed logins, one line for each period."""
+    """Logs failed logins, at most one line per period."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -1,9 +1,9 @@
-"""Parses bodies of requests, and turns errors into responses.
+"""Parses request bodies, and turns errors into responses.
 
 Rules:
 
-1. No body is read beyond the bound. JSON is strict: no NaN, no lone surrogates.
-2. A number with a fraction or an exponent keeps its text (``Number``), for texts that are written as numbers.
+1. No body is read beyond the limit. JSON is strict: no NaN, no lone surrogates.
+2. A number with a fraction or an exponent keeps its text (``Number``), for settings that are written as numbers.
 3. Every error is ``{"error_code": 404, "message": "..."}``, as in Kafka Connect and Confluent's registry.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["BodyRequest", "Number", "error", "message_of", "parse"]
 
 
 class Number(float):
-    """A number in JSON that is not an integer, with its text."""
+    """A JSON number that is not an integer, with its text."""
 
     text: str
 
@@ -51,7 +51,7 @@ class BodyRequest(Request):
         return self._read
 
     async def json(self) -> Any:
-        """The body as values."""
+        """Return the parsed body."""
         if self._parsed is None:
             self._parsed = parse(await self.body())
         return self._parsed
@@ -77,11 +77,11 @@ def _no_constant(name: str) -> None:
 def error(
     status: int, message: str, headers: Mapping[str, str] | None = None, *, code: int | None = None
 ) -> JSONResponse:
-    """Return the response for an error. ``code`` is the error's, if it is not the status."""
+    """Return the response for an error. ``code`` is the error code if it differs from the status."""
     return JSONResponse({"error_code": code or status, "message": message}, status, headers)
 
 
 def message_of(error: HTTPException) -> str:
-    """The text of an error. By default it is that of Kafka Connect's server (Jersey)."""
+    """Return the text of an error. The default texts are those of Kafka Connect's server (Jersey)."""
     phrase = HTTPStatus(error.status_code).phrase
     return f"HTTP {error.status_code} {phrase}" if error.detail == phrase else error.detail

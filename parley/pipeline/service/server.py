@@ -1,4 +1,4 @@
-"""Serves the API in the running loop, on the addresses of ``listeners``, until it is closed."""
+"""Serves an API in the running event loop, on the addresses of ``listeners``, until it is closed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _IF_TAKEN: Final = (
 )
 _BACKLOG: Final = 128
 _CONNECTIONS_MAX: Final = 1000
-"""Requests on connections beyond this number get 503."""
+"""Requests on connections beyond this number get status 503."""
 _IDLE_SECONDS: Final = 60
 _END_SECONDS: Final = 3
 
 
 class Listener(NamedTuple):
-    """An address of the API. An empty host means every address of this machine."""
+    """An address of the API. An empty host means all addresses of this machine."""
 
     host: str
     port: int
@@ -38,12 +38,12 @@ class Listener(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """The scheme of its URLs."""
+        """The scheme of the listener's URLs."""
         return "https" if self.is_tls else "http"
 
 
 def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listener]:
-    """Parse the addresses in ``listeners``, as "http://:8083,https://[::1]:8443". Raises ServiceError."""
+    """Parse the addresses in ``listeners``, such as "http://:8083,https://[::1]:8443". Raises ServiceError."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
@@ -60,7 +60,8 @@ def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listene
 
 
 class RestServer:
-    """``async with RestServer(listeners) as server: server.serve(app)``: entering binds the addresses.
+    """A server: ``async with RestServer(listeners) as server: server.serve(app)``. Entering the context binds the
+    addresses.
 
     They are bound first, so that the worker knows its own URL even if the configured port is 0.
     """
@@ -68,9 +69,9 @@ class RestServer:
     def __init__(
         self, listeners: Sequence[Listener], tls: ssl.SSLContext | None = None, *, if_taken: str = _IF_TAKEN
     ) -> None:
-        """``tls`` is the context of the listeners with TLS; ``if_taken`` says what to do if an address is in use.
+        """``tls`` is the context of the listeners with TLS. ``if_taken`` says what to do if an address is in use.
 
-        Raises ValueError if listeners need a context and there is none.
+        Raises ValueError if a listener needs a context and there is none.
         """
         if tls is None and any(one.is_tls for one in listeners):
             raise ValueError("a listener with TLS needs a context")
@@ -105,7 +106,7 @@ class RestServer:
         return [listener._replace(host=host, port=port) for listener, (host, port) in named]
 
     def serve(self, app: ASGIApp) -> None:
-        """Start to serve."""
+        """Start serving."""
         pairs = list(zip(self._listeners, self._sockets, strict=True))
         for is_tls in (False, True):
             sockets = [taken for listener, taken in pairs if listener.is_tls is is_tls]
@@ -138,7 +139,7 @@ def _config(app: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signals to the program."""
+    """A uvicorn server that leaves signal handling to the program."""
 
     def capture_signals(self):  # type: ignore[no-untyped-def]
         from contextlib import nullcontext

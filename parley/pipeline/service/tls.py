@@ -17,7 +17,7 @@ _CLIENT_AUTH: Final = "ssl.client.auth"
 
 
 def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Listener]) -> ssl.SSLContext | None:
-    """The context of listeners with TLS, from ``<prefix>ssl.*`` or ``ssl.*``; None if no listener has TLS.
+    """Return the context for listeners with TLS, from ``<prefix>ssl.*`` or ``ssl.*``; None if no listener uses TLS.
 
     Raises ServiceError.
     """
@@ -42,12 +42,12 @@ def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Li
 
 
 def client_context(given: Mapping[str, str], prefix: str) -> ssl.SSLContext:
-    """The context of requests to other servers of the group, from the same settings. Raises ServiceError."""
+    """Return the context for requests to other servers of the group, from the same settings. Raises ServiceError."""
     return _followed(_properties(given, prefix), prefix, TlsSettings.client_context)
 
 
 def _properties(given: Mapping[str, str], prefix: str) -> Mapping[str, str]:
-    """The keys with the prefix, or, if there is none, those without: all or nothing, as in Kafka."""
+    """Return the keys with the prefix or, if there are none, the keys without it: all or nothing, as in Kafka."""
     own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
     return own or given
 

@@ -1,1 +1,1 @@
-"""Spark itself: a session with the settings that the jobs need, its Java, and Parley on its executors."""
+"""Spark itself: a session with the settings that the jobs need, Java for Spark, and Parley on the executors."""

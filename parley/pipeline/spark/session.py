@@ -1,9 +1,9 @@
 """A Spark session with the settings that the pipeline's jobs need.
 
-Rules: settings of the caller or ``spark-submit`` win; a running session is used as it is. Times are UTC, as in topics.
-Workers are started with this interpreter, so that they see what is installed beside Parley. A quiet Spark logs errors
-only, unless the user has a configuration of Spark (``SPARK_CONF_DIR``, ``SPARK_HOME``), which then decides what its
-start logs. An interrupt while Spark starts leaves no Java behind.
+Rules: settings of the caller or of ``spark-submit`` win, and a running session is used as it is. Times are UTC, as in
+topics. Workers are started with this interpreter, so that they see the packages installed beside Parley. A quiet Spark
+logs errors only, unless the user has a Spark configuration (``SPARK_CONF_DIR``, ``SPARK_HOME``), which then decides
+what is logged at the start. If the start is interrupted, no Java process is left behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STOP_S: Final = 10.0
 _EXECUTORS_S: Final = 30.0
 """How long to wait for executors."""
 _SETTLED_S: Final = 2.0
-"""If no executor has registered for this long, all are taken to be there."""
+"""If no executor has registered for this long, all executors are assumed to have registered."""
 _LOOK_S: Final = 0.1
 
 
@@ -48,7 +48,7 @@ class SparkMissing(ImportError):
 
 
 class SparkFailed(RuntimeError):
-    """Spark did not start, and its standard error says why; or it ended while it was needed."""
+    """Spark did not start (its standard error gives the reason), or it ended while it was needed."""
 
 
 def require_spark() -> None:
@@ -111,9 +111,9 @@ def spark_session(
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks run at once. This waits until the executors have registered.
+    """Return how many tasks run at the same time. Waits until the executors have registered.
 
-    ``defaultParallelism`` counts only those that have registered: just after a start on a cluster, few or none.
+    ``defaultParallelism`` counts only executors that have registered: few or none just after a start on a cluster.
     """
     context = session.sparkContext
     if not context.master.startswith("local"):
@@ -134,7 +134,7 @@ def wait_for_executors(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until there are ``cores_max`` cores, or no executor has registered for a while, but not for ever.
+    """Wait until there are ``cores_max`` cores, or until no executor has registered for a while. The wait is limited.
 
     ``look`` returns how many executors and how many cores have registered.
     """
@@ -159,7 +159,8 @@ def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.enviro
 
 @contextmanager
 def _java_ends_if_interrupted() -> Iterator[None]:
-    """End the Java that PySpark is starting if it is interrupted. PySpark would leave it running for ever."""
+    """Terminate the Java process that PySpark is starting if the start is interrupted. PySpark would leave
+    it running."""
     from pyspark import java_gateway
 
     started: list[subprocess.Popen[bytes]] = []
@@ -188,7 +189,7 @@ def _java_ends_if_interrupted() -> Iterator[None]:
 
 @contextmanager
 def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
-    """Stop Spark when the context ends. Raises SparkFailed if it has ended before by itself."""
+    """Stop Spark when the context ends. Raises SparkFailed if Spark has already ended by itself."""
     from py4j.protocol import Py4JError
 
     try:
@@ -203,7 +204,7 @@ def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
 
 
 def is_running(session: SparkSession) -> bool:
-    """True if Spark takes jobs: it has not stopped by itself, and its Java has not ended."""
+    """Return True if Spark accepts jobs: it has not stopped by itself, and its Java process has not ended."""
     try:
         return not session.sparkContext._jsc.sc().isStopped()
     except Exception:  # what a dead Java raises depends on when it died

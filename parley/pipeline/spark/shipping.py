@@ -1,11 +1,11 @@
 """Parley on Spark's executors: the error if they lack it, and a zip of it for ``--py-files``.
 
-A task reaches an executor as a pickle, which names classes of Parley. An executor without Parley could only report
-``No module named 'parley'``. So the pickle is wrapped in ``_restore``, which is sent by value and needs only Python. It
-says which module is missing on which host, and what to do.
+A task reaches an executor as a pickle that names Parley's classes. An executor without Parley could only report ``No
+module named 'parley'``. So the pickle is wrapped in ``_restore``, which is sent by value and needs only Python. It
+reports which module is missing on which host, and what to do.
 
-``python -m parley.pipeline.spark.shipping parley.zip`` makes the zip. It has only sources, and runs without the
-compiled modules. Parley's dependencies (docs/dependencies.md) must be on the executors.
+``python -m parley.pipeline.spark.shipping parley.zip`` creates the zip. It contains only sources, and works without the
+compiled modules. Parley's dependencies (docs/dependencies.md) must be installed on the executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 def _restore(data: bytes) -> Any:
-    """Unpack the pickle. Raises ModuleNotFoundError, which says what to do."""
+    """Unpack the pickle. Raises ModuleNotFoundError with a text that says what to do."""
     import pickle
     import socket
     import sys
@@ -81,13 +81,13 @@ class Shipped(Generic[P, R]):
 
 
 def missing_module(error: BaseException) -> str | None:
-    """Find the message about a missing module in Spark's long error. Returns None for other errors."""
+    """Find the message about a missing module in Spark's long error text. Returns None for other errors."""
     found = _MISSING.search(f"{error}")
     return None if found is None else found[1].strip()
 
 
 def package_zip(path: Path) -> Path:
-    """Write the sources of Parley into a zip that Python can import from."""
+    """Write Parley's sources into a zip from which Python can import them."""
     root = Path(__file__).parents[3]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:

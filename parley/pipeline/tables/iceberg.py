@@ -2,14 +2,15 @@
 
 Rules:
 
-* The offsets are in the snapshot's summary (``parley.offset.<application>``): each of Parley's snapshots has all of
-  them. They are read from the latest such snapshot among the ancestors of the current one. So a table that is rolled
+* The offsets are in the snapshot's summary (``parley.offset.<application>``): each of Parley's snapshots contains all
+  of them. They are read from the latest such snapshot among the ancestors of the current one. So a table that is rolled
   back gets its lost records again.
-* A property of the table shows that an application has written to it. If no snapshot has its offset (they have expired,
-  or the table was rolled back to before them), appending is refused.
-* A commit is valid only on top of the snapshot that was read. Otherwise the library would repeat it on top of others,
-  which may contain the same records. If the fate of a commit is unknown, its mark in the snapshots tells.
-* Columns are added and widened as Iceberg can: no file is written again.
+* A property of the table shows that an application has written to it. If no snapshot contains its offset (the snapshots
+  have expired, or the table was rolled back beyond them), appending is refused.
+* A commit is valid only on top of the snapshot that was read. Otherwise the library would repeat it on top of other
+  snapshots, which may contain the same records. If the outcome of a commit is unknown, its mark in the snapshots shows
+  it.
+* Columns are added and widened as Iceberg allows: no file is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _RETRIES: Final = "commit.retry.num-retries"
 
 
 class IcebergConflict(Exception):
-    """Another writer has committed first, and nothing was committed here."""
+    """Another writer has committed first, and this commit was not made."""
 
 
 class OffsetsExpired(Exception):
@@ -45,10 +46,10 @@ class OffsetsExpired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IcebergPlace:
-    """A table by its name in a catalog.
+    """A table, by its name in a catalog.
 
-    ``properties`` are pyiceberg's, for the catalog. Its own configuration (``.pyiceberg.yaml``,
-    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) counts, too.
+    ``properties`` are pyiceberg's properties for the catalog. Pyiceberg's own configuration (``.pyiceberg.yaml``,
+    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) applies as well.
     """
 
     catalog: str
@@ -63,7 +64,7 @@ class IcebergPlace:
 
 
 def opened(place: IcebergPlace) -> IcebergTable | None:
-    """Load the table as it is now; return None if the catalog has none."""
+    """Load the table as it is now. Returns None if the catalog does not contain it."""
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
@@ -73,7 +74,7 @@ def opened(place: IcebergPlace) -> IcebergTable | None:
 
 
 def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]) -> IcebergTable:
-    """Create an empty table, unless another writer is faster. Returns the table.
+    """Create an empty table, unless another writer creates it first. Returns the table.
 
     ``divided_by`` are the partition columns, each with its transform: ``identity``, ``year``, ``month``, ``day`` or
     ``hour``.
@@ -99,7 +100,7 @@ def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]
 
 
 def may_pass(error: BaseException) -> bool:
-    """True if an error of a catalog or of a store may be temporary."""
+    """Return True if an error of a catalog or a store may be temporary."""
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from sqlalchemy.exc import OperationalError
 
@@ -108,7 +109,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 class IcebergTable:
-    """A table as it was when it was opened. Commits are refused if it has changed since."""
+    """A table as it was when it was opened. If it has changed since, commits are refused."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -119,24 +120,25 @@ class IcebergTable:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The Arrow types of the columns, as `iceberg_type` has them."""
+        """The Arrow types of the columns, as returned by `iceberg_type`."""
         return {each.name: iceberg_type(each.type) for each in self._table.schema().as_arrow()}
 
     @property
     def required(self) -> list[str]:
-        """The columns that take no nulls."""
+        """The columns that do not accept nulls."""
         return [each.name for each in self._table.schema().fields if each.required]
 
     @property
     def division(self) -> dict[str, str]:
-        """The partition columns and their transforms, as for ``create``."""
+        """The partition columns and their transforms, as in ``create``."""
         schema = self._table.schema()
         return {
             schema.find_column_name(each.source_id) or "": str(each.transform) for each in self._table.spec().fields
         }
 
     def offsets(self, applications: Sequence[str]) -> dict[str, int]:
-        """The offset of each application. Those that have never written are left out. Raises OffsetsExpired."""
+        """Return the offset of each application. Applications that have never written are left out. Raises
+        OffsetsExpired."""
         found = self._offsets()
         for application in applications:
             writer = _WRITER + application
@@ -149,7 +151,7 @@ class IcebergTable:
         return {each: found[each] for each in applications if each in found}
 
     def append(self, rows: pa.Table, offsets: Mapping[str, int]) -> None:
-        """Append rows; their columns become those of the table. Raises IcebergConflict."""
+        """Append rows. The table gets their columns. Raises IcebergConflict."""
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, rows.schema)
@@ -158,7 +160,7 @@ class IcebergTable:
         self._commit(write, offsets)
 
     def add_files(self, paths: Sequence[str], schema: pa.Schema, offsets: Mapping[str, int]) -> None:
-        """Append Parquet files of this schema, which are already in their places. Raises IcebergConflict."""
+        """Append Parquet files with this schema, which are already in place. Raises IcebergConflict."""
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, schema)
@@ -177,7 +179,7 @@ class IcebergTable:
                 update.union_by_name(schema)
 
     def _offsets(self) -> dict[str, int]:
-        """All offsets of Parley's latest snapshot; empty if there is none."""
+        """Return all offsets in Parley's latest snapshot; empty if there is no such snapshot."""
         for snapshot in self._snapshots():
             found = _summary(snapshot)
             if _MARK in found:
@@ -216,7 +218,8 @@ class IcebergTable:
                 raise
 
     def _has(self, mark: str) -> bool:
-        """True if the commit is in the table. If the catalog fails, False: the caller raises the earlier error."""
+        """Return True if the commit is in the table. If the catalog fails, return False: the caller raises the earlier
+        error."""
         try:
             self._table.refresh()
         except Exception:

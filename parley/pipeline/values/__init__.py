@@ -1,1 +1,1 @@
-"""Which values a column stores exactly, and how it is widened: one rule for load and the sinks of Connect."""
+"""Which values a column stores exactly, and how columns are widened: one rule for load and for Connect's sinks."""

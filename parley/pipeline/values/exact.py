@@ -1,11 +1,11 @@
-"""Which values a column can store exactly. All sinks of Connect and ``parley load`` follow this rule.
+"""Which values a column can store exactly. All of Connect's sinks and ``parley load`` follow this rule.
 
-Types of columns are Arrow's; a target with other types maps them. ``fitter`` returns a function that turns a value into
-the stored one, which is equal: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises ``DoesNotFit``
-for all other values: 5.5 and ``true`` are no integers, 2**53 + 1 is no double, 5 is no text. The error names the field,
-the kind of the value and the type of the column, never the value itself.
+Column types are Arrow types; a target with other types maps them. ``fitter`` returns a function that turns a value into
+the stored value, which is equal to it: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises
+``DoesNotFit`` for all other values: 5.5 and ``true`` are not integers, 2**53 + 1 is not a double, 5 is not a text. The
+error names the field, the kind of the value and the type of the column, never the value itself.
 
-Decisions only. ``widening`` says how a column is widened; docs/values.md has the whole rule.
+Pure decisions, no I/O. ``widening`` says how a column is widened; docs/values.md describes the whole rule.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 UNKNOWN: Final = pa.null()
-"""The type of a column, or of a part of it, that has had only nulls and empty lists."""
+"""The type of a column, or of a part of it, that has contained only nulls and empty lists so far."""
 JSON: Final = pa.json_()
-"""The type of a column that keeps nested values as JSON, in databases without nested types."""
+"""The type of a column that stores nested values as JSON, in databases without nested types."""
 _WHOLE_MAX: Final = 80
-"""The most digits of a whole number in any column."""
+"""The maximum number of digits of a whole number in any column."""
 _UNIT_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _NANOSECONDS_FROM: Final = dt.datetime(1677, 9, 22, tzinfo=dt.UTC)
 _NANOSECONDS_TO: Final = dt.datetime(2262, 4, 11, tzinfo=dt.UTC)
-"""The days since 1970 that 64 bits of nanoseconds can hold."""
+"""The number of days since 1970 that 64 bits of nanoseconds can hold."""
 INTEGERS: Final[Mapping[Any, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 EXACT_DOUBLES: Final = 1 << 53
 _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
@@ -57,16 +57,17 @@ _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
     pa.string(): frozenset({str}),
     pa.binary(): frozenset({bytes}),
 }
-"""For each type, the classes whose values Arrow either stores exactly or refuses."""
+"""For each type, the classes of values that Arrow either stores exactly or refuses."""
 _NONE: Final[frozenset[type]] = frozenset()
 _ADJUSTED_MAX: Final = 400
-"""Above this exponent, a decimal is no double and no number of 38 digits: 1E+999999999 would be a gigabyte."""
+"""A decimal with a greater exponent fits neither a double nor 38 digits. Writing out 1E+999999999 would take a
+gigabyte."""
 
 Fit = Callable[[Any], Any]
 
 
 class DoesNotFit(ValueError):
-    """A value cannot be stored exactly in a column. ``path`` is the field below the column, "" for the column."""
+    """A value cannot be stored exactly in a column. ``path`` is the field below the column; "" is the column itself."""
 
     def __init__(self, given: str, kind: Any, path: str = "") -> None:
         super().__init__(given, kind, path)
@@ -75,7 +76,7 @@ class DoesNotFit(ValueError):
         self.path = path
 
     def below(self, name: str) -> DoesNotFit:
-        """The same error, as seen from the value that contains this one."""
+        """Return the same error, as seen from the value that contains this one."""
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return DoesNotFit(self.given, self.kind, f"{name}{inner}")
 
@@ -86,7 +87,7 @@ class DoesNotFit(ValueError):
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value, in words."""
+    """Return the kind of a value, in words."""
     match value:
         case None:
             return "null"
@@ -125,7 +126,7 @@ def _whole_kind(value: float) -> str:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """True if the value is an exact value of the type."""
+    """Return True if the value is an exact value of the type."""
     try:
         fitter(kind)(value)
     except DoesNotFit:
@@ -135,9 +136,9 @@ def fits(value: Any, kind: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def fitter(kind: Any) -> Fit:
-    """Return the function that turns a value into the one that is stored in a column of this type.
+    """Return a function that turns a value into the value that a column of this type stores.
 
-    The function returns None for None and raises DoesNotFit.
+    The function returns None for None, and raises DoesNotFit.
     """
     fit = _maker(kind)(kind)
 
@@ -148,11 +149,11 @@ def fitter(kind: Any) -> Fit:
 
 
 def exact_array(values: Sequence[Any], kind: Any, typed: Callable[[Sequence[Any], Any], Any] | None = None) -> Any:
-    """Return an Arrow array of this type with values equal to the given ones. Whole columns are converted at once if
+    """Return an Arrow array of this type whose values equal the given ones. Converts whole columns at once if that is
     safe.
 
-    ``typed`` gets the type and those values that are not of the type's class in Python. It returns the values that they
-    mean (a time in JSON is a text), or their exact array. Raises DoesNotFit, and what ``typed`` raises.
+    ``typed`` receives the type and the values whose Python class is not that of the type. It returns the values that
+    they stand for (a time in JSON is a text), or an exact array of them. Raises DoesNotFit, and what ``typed`` raises.
     """
     classes = set(map(type, values)) - {type(None)}
     if types.is_struct(kind) and classes == {dict}:
@@ -207,7 +208,8 @@ def _integer(kind: Any) -> Fit:
 
 
 def whole_of(value: Any) -> int | None:
-    """The integer equal to a value; None if there is none, or if it has more digits than any column."""
+    """Return the integer that equals a value; None if there is none, or if it has more digits than any
+    column can hold."""
     number = number_of(value)
     if number is None or number.adjusted() > _WHOLE_MAX or number != number.to_integral_value():
         return None
@@ -215,7 +217,7 @@ def whole_of(value: Any) -> int | None:
 
 
 def number_of(value: Any) -> Decimal | None:
-    """A finite number as a decimal; None for anything else, and for the double -0.0.
+    """Return a finite number as a decimal; None for anything else, and for the double -0.0.
 
     A double with a fraction becomes the shortest decimal that reads as the same double, as in JSON: 2.7 is 2.7.
     """
@@ -241,7 +243,7 @@ def _double(kind: Any) -> Fit:
 
 
 def _as_double(value: Any) -> float | None:
-    """The double equal to an integer or a decimal."""
+    """Return the double that equals an integer or a decimal."""
     if type(value) is int and -EXACT_DOUBLES <= value <= EXACT_DOUBLES:
         return float(value)
     number = number_of(value)
@@ -397,7 +399,7 @@ def _inside(fit: Fit, value: Any, name: str) -> Any:
 
 
 def _json(kind: Any) -> Fit:
-    """The JSON of a list or an object. Plain values are refused: as JSON they would look like texts."""
+    """Return the JSON of a list or an object. Plain values are refused, because as JSON they would look like texts."""
 
     def fit(value: Any) -> Any:
         if not isinstance(value, dict | list | tuple):
@@ -408,7 +410,7 @@ def _json(kind: Any) -> Fit:
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value to JSON: bytes to base64, times to ISO 8601, maps with other keys than text to lists of pairs.
+    """Convert a value to JSON: bytes to base64, times to ISO 8601, maps whose keys are not texts to lists of pairs.
 
     Raises DoesNotFit if JSON has no number or text for it.
     """

@@ -1,4 +1,4 @@
-"""Writes JSON in which decimals are numbers with all their digits. Python's own module cannot."""
+"""Writes JSON in which decimals are numbers with all their digits, which Python's own module cannot do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MARK: Final = "\0parley.decimal\0"
 """Marks the digits of a decimal until the text is complete."""
 _MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?(?:E[+-]\d+)?)"')
 _PLAIN_MAX: Final = 1000
-"""The most digits of a number without an exponent: 1E+999999999 would be a gigabyte."""
+"""The maximum number of digits of a number without an exponent: 1E+999999999 would take a gigabyte."""
 
 
 def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
-    """Return a value as JSON. Raises TypeError and ValueError if it has none."""
+    """Return a value as JSON. Raises TypeError or ValueError if the value has no JSON form."""
     has_decimals = False
 
     def marked(one: Any) -> str:

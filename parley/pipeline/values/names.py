@@ -1,4 +1,5 @@
-"""The names that columns and fields of a target can have: others would be cut, or mixed up. Decisions only."""
+"""Which names a target's columns and fields can have. Others would be cut off or confused with each other. Pure
+decisions."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class NameRule:
     """Returns what distinguishes columns and fields, by the names that lead to them."""
 
     def problem(self, kinds: Mapping[str, Any]) -> str | None:
-        """Return the problem with the names of columns of these types; None if there is none."""
+        """Return the problem with the names of columns with these types, or None if there is no problem."""
         seen: dict[Hashable, Path] = {}
         for path in _paths(kinds):
             if self.forbids(path[-1]):
@@ -78,7 +79,7 @@ _POSTGRESQL_BYTES_MAX: Final = 63
 
 
 def sql_names(dialect: str) -> NameRule:
-    """The rule of a database, by SQLAlchemy's name of its dialect."""
+    """Return the rule of a database, by SQLAlchemy's name for its dialect."""
     if dialect == "postgresql":
         return NameRule(lambda name: _is_blank_or_cut(name) or len(name.encode()) > _POSTGRESQL_BYTES_MAX)
     return NameRule(_is_blank_or_cut, _folded)

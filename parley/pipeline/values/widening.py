@@ -2,11 +2,12 @@
 
 - ``widened`` returns the type that the column needs: int8 -> ... -> int64 -> double or decimal, float32 -> float64,
   more digits of a decimal, finer units of times, more fields of a struct; the same inside lists, maps and structs.
-- ``is_always_exact`` tells whether every value of the old type is a value of the new one. If not (int64 -> double), the
+- ``is_always_exact`` says whether every value of the old type is a value of the new type. If not (int64 -> double), the
   caller must check the stored values.
-- A column, or a part of it, that has had only nulls has the type ``UNKNOWN``. ``settled`` decides what becomes of it.
+- A column, or a part of it, that has contained only nulls has the type ``UNKNOWN``. ``settled`` decides what becomes of
+  it.
 
-Decisions only. ``exact`` says which values a type holds; docs/values.md has the table.
+Pure decisions, no I/O. ``exact`` says which values a type holds; docs/values.md contains the table.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 DIGITS_MAX: Final = 38
-"""The most digits of a decimal in Delta, Parquet's readers and Spark."""
+"""The maximum number of decimal digits in Delta, Parquet's readers and Spark."""
 _PRECISION: Final = 1200
 """A precision with more digits than any double."""
 _UNITS: Final = ("s", "ms", "us", "ns")
@@ -61,7 +62,7 @@ class Fractions(Enum):
 
 
 def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
-    """The type of a new column for a value. Raises DoesNotFit if there is none."""
+    """Return the type of a new column for a value. Raises DoesNotFit if there is none."""
     match value:
         case None:
             return UNKNOWN
@@ -91,9 +92,9 @@ def type_of(value: Any, fractions: Fractions = Fractions.DOUBLE) -> Any:
 
 
 def widened(kind: Any, value: Any, declared: Any = None, fractions: Fractions = Fractions.DOUBLE) -> Any:
-    """The type that a column of ``kind`` needs for the value; the same type if the value fits.
+    """Return the type that a column of ``kind`` needs for the value. It is the same type if the value fits.
 
-    ``declared`` is the type that the value's schema gives it, None without a schema. Raises DoesNotFit.
+    ``declared`` is the type that the value's schema declares; None without a schema. Raises DoesNotFit.
     """
     found = _widened(kind, value, declared, fractions)
     if not fits(value, found):
@@ -153,7 +154,7 @@ def _widened_inside(kind: Any, value: Any, declared: Any, fractions: Fractions, 
 
 
 def _wider(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
-    """The wider type of a plain value; None if there is none. The value may still not fit it."""
+    """Return the wider type for a plain value, or None if there is none. The value may still not fit the wider type."""
     if types.is_timestamp(kind) and isinstance(value, dt.datetime):
         return pa.timestamp(_finer(kind, declared), kind.tz)
     if types.is_time(kind) and isinstance(value, dt.time):
@@ -175,7 +176,8 @@ def _wider(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
 
 
 def _finer(kind: Any, declared: Any) -> str:
-    """The unit of a time: that of its schema, if it is finer, else microseconds, the finest that a value can have."""
+    """Return the unit of a time: that of its schema if it is finer, else microseconds, the finest unit that a value can
+    have."""
     has_unit = declared is not None and (types.is_timestamp(declared) or types.is_time(declared))
     found: str = max((kind.unit, declared.unit if has_unit else "us"), key=_UNITS.index)
     return found
@@ -193,9 +195,10 @@ def _wider_integer(kind: Any, value: Any, declared: Any, fractions: Fractions) -
 
 
 def _decimal_for(whole_digits: int, scale: int, value: Any) -> Any:
-    """A decimal with at least this scale that holds the number, and as many digits before the point if they fit.
+    """Return a decimal type with at least this scale that holds the number, and this many digits before the point if
+    they fit.
 
-    Raises DoesNotFit if the number itself has more than `DIGITS_MAX`.
+    Raises DoesNotFit if the number itself has more than `DIGITS_MAX` digits.
     """
     number = number_of(value)
     if number is not None:
@@ -214,7 +217,7 @@ def _exponent(number: Decimal) -> int:
 
 
 def is_always_exact(old: Any, new: Any) -> bool:
-    """True if every value of the old type is one of the new type."""
+    """Return True if every value of the old type is a value of the new type."""
     if old in (new, UNKNOWN):
         return True
     if old in INTEGERS:
@@ -245,7 +248,7 @@ def _is_always_exact_inside(old: Any, new: Any) -> bool:
 
 
 def only_adds_fields(old: Any, new: Any) -> bool:
-    """True if the new type is the old one with more fields in its structs."""
+    """Return True if the new type is the old type with more fields in its structs."""
     if old == new:
         return True
     if types.is_struct(old) and types.is_struct(new):
@@ -256,9 +259,9 @@ def only_adds_fields(old: Any, new: Any) -> bool:
 
 
 def settled(kind: Any) -> Any:
-    """A type without unknown parts: elements of lists and maps become text, fields of structs are left out.
+    """Return a type without unknown parts: elements of lists and maps become text, fields of structs are left out.
 
-    `UNKNOWN` if nothing is left.
+    Returns `UNKNOWN` if nothing remains.
     """
     if types.is_list(kind):
         return pa.list_(_element(kind.value_type))
@@ -277,7 +280,7 @@ def _element(kind: Any) -> Any:
 
 
 def delta_type(kind: Any) -> Any:
-    """Delta's type for values of an Arrow type: timestamps are in microseconds. None for times of day."""
+    """Return Delta's type for values of an Arrow type: timestamps are in microseconds. None for times of day."""
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_time(kind):
@@ -295,7 +298,7 @@ def delta_type(kind: Any) -> Any:
 
 
 def iceberg_type(kind: Any) -> Any:
-    """Iceberg's type for values of an Arrow type; also that of a column that the library describes as large."""
+    """Return Iceberg's type for values of an Arrow type; also for a column type that the library describes as large."""
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_time(kind):
@@ -314,12 +317,12 @@ def iceberg_type(kind: Any) -> Any:
 
 
 def iceberg_columns(columns: Any) -> Any:
-    """The schema with Iceberg's types."""
+    """Return the schema with Iceberg's types."""
     return pa.schema([(one.name, iceberg_type(one.type)) for one in columns])
 
 
 def iceberg_widens(old: Any, new: Any) -> bool:
-    """True if Iceberg reads a column of the old type as one of the new type, so that no file is written again."""
+    """Return True if Iceberg can read a column of the old type as one of the new type, so that no file is rewritten."""
     if old == new:
         return True
     if types.is_struct(old) and types.is_struct(new):
