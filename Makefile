@@ -11,7 +11,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs site peers clean
+.PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs pictures site peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -111,6 +111,9 @@ dist: build  ## the source distribution and the wheel, checked, in dist/
 
 docs: build  ## the pages generated from code
 	$(BIN)/python -m parley docs
+
+pictures: build  ## the drawings of the documentation (PICTURES=quickstart.svg: what is recorded while it runs)
+	$(BIN)/python -m website.pictures $(PICTURES)
 
 $(VENV)/.site: $(VENV)/.brokers
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[site]'

@@ -46,7 +46,6 @@ KINDS = {
     "shell": "the suite run in other ways, servers built by hand: typed by contributors; only on their page",
     "ini": "settings of other programs",
     "toml": "settings of other programs",
-    "mermaid": "a drawing",
     "text": "shown, not typed; only on pages made from code",
     "json": "shapes of output; only on pages made from code",
 }
