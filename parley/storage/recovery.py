@@ -399,7 +399,7 @@ class _Loader:
         for number, segment in enumerate(segments):  # becomes shorter at a bad batch
             if segment.base_offset in self.scanned:
                 scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
-                ends_here = self._in_doubt(segment.end_offset)
+                ends_here = self._in_doubt(segment.end_offset) and not self._was_compacted_by_kafka(segment)
                 scan.run(
                     past_damage=not ends_here,
                     known=self._unlike_digest(segment),
@@ -482,7 +482,18 @@ class _Loader:
     def _must_continue(self, segment: Segment) -> bool:
         """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
         base = segment.base_offset
-        return base in self._shrunk or (base not in self._whole and self._unflushed(segment.end_offset))
+        if base in self._shrunk:
+            return True
+        is_unknown = base not in self._whole and self._unflushed(segment.end_offset)
+        return is_unknown and not self._was_compacted_by_kafka(segment)
+
+    def _was_compacted_by_kafka(self, segment: Segment) -> bool:
+        """True if Apache Kafka may have removed the last batch of a segment. It also compacts above the recovery point.
+
+        A segment that Parley has compacted has a digest, and ends with its last batch.
+        """
+        has_digest = (self._directory / file_name(segment.base_offset, DIGEST_SUFFIX)).exists()
+        return segment.end_offset <= (self.known.cleaned_up_to or 0) and not has_digest
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
         latest = self._epochs.latest_epoch

@@ -400,6 +400,19 @@ class TestDamage:
         log.advance_log_start(first)
         assert not log.damage
 
+    @pytest.mark.parametrize("same_boot", [False, True])
+    def test_what_kafka_has_compacted_is_not_missing(self, tmp_path: Path, same_boot: bool) -> None:
+        """Kafka compacts above the recovery point, too, and does not keep the last batch of a segment."""
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        removed = lose_end_of(log.segments[2], "a batch")
+        for digest in tmp_path.glob("*.digest"):
+            digest.unlink()
+        log = open_log(tmp_path, same_boot=same_boot, cleaned_up_to=log.segments[3].base_offset)
+        assert not log.damage
+        assert values_of(log) == {n: value for n, value in enumerate(values) if n != removed}
+
     def test_a_torn_last_batch_is_cut(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         values = fill(log, 100)

@@ -357,7 +357,12 @@ class Kafka4:
         run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
         java, *words = java_command("kafka.Kafka", str(properties))
         options = [java_option] if java_option else []
-        self._server = JavaServer([java, *options, *words], cwd=directory)
+        self._command, self._directory = [java, *options, *words], directory
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after ``stop``, and wait until it serves. Raises ``JavaFailed``."""
+        self._server = JavaServer(self._command, cwd=self._directory)
         try:
             # It logs nothing when all is well; it serves when it answers.
             AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(
