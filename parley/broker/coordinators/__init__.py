@@ -1,1 +1,1 @@
-"""Coordinators of groups, transactions and share state, the runtime they have in common, and producer ids."""
+"""The coordinators of groups, transactions and share-group state, the runtime they share, and producer ids."""

@@ -1,12 +1,12 @@
-"""Decisions of a coordinator, and the state that they are about.
+"""Decisions of a coordinator, and the state that they read.
 
-A *shard* is the state machine of one partition of an internal topic. An event reaches it as a function of its state and
-of the time; the function returns a ``Decision``: what to write, what to reply, which timers to set. It changes nothing
-itself. The lasting state changes in ``ShardState.replay`` alone, both when a record is written and when it is read back
-after an election, so the two cannot differ.
+A *shard* is the state machine of one partition of an internal topic. An event is a function of the shard's state and
+the time. It returns a ``Decision``: what to write, what to reply, which timers to set. It changes nothing itself. The
+stored state changes only in ``ShardState.replay``, both when a record is written and when it is read back after an
+election, so the two cannot differ.
 
-A state may also have a part that is not stored, such as the rebalance in progress of a group. A decision outputs how
-that changes, too (``Decision.change``). It is lost with the shard, and rebuilt from the records by ``loaded``.
+A state may also contain data that is not stored, such as a group's rebalance in progress. A decision returns a function
+that changes it (``Decision.change``). It is lost with the shard, and ``loaded`` rebuilds it from the records.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class ProducerIdentity(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """An event that is submitted to the shard after ``delay_ms``, unless its key is set again or cancelled before.
+    """An event that is submitted to the shard after ``delay_ms``, unless its key is set again or cancelled first.
 
-    If the event fails, for example because too few replicas are in sync, it is submitted again after a short pause. It
-    must therefore look at the state, and decide nothing if there is nothing left to do.
+    If the event fails, for example because too few replicas are in sync, it is submitted again after a short pause. The
+    event must therefore check the state, and decide nothing if there is nothing left to do.
     """
 
     delay_ms: float
     event: Callable[[Any, int], Decision[Any]]
     is_patient: bool = False
-    """True if the event punishes a client's silence: it waits until the event loop is no longer late. Other events
-    wait once at most, however late the loop stays, since other clients wait for what they end."""
+    """True if the event penalizes a client for being silent. It is then postponed until the event loop is no longer
+    late. Any other event is postponed once at most, because clients wait for what it ends."""
 
 
 class Held(NamedTuple):
-    """Instead of a reply: the caller waits until a later decision releases the reply under this key. It fails with the
-    shard."""
+    """In place of a reply: the caller waits until a later decision releases a reply under this key. If the shard is
+    closed first, the caller gets its error."""
 
     key: Hashable
 
@@ -55,42 +55,48 @@ _NONE: Mapping[Hashable, Any] = MappingProxyType({})
 
 
 class Decision(NamedTuple, Generic[T]):
-    """The outcome of one event."""
+    """The outcome of one event.
+
+    ``timers`` and ``change`` take effect as soon as the records are applied to the state. ``reply``, ``released`` and
+    ``then`` wait until the in-sync replicas have the records.
+    """
 
     reply: T | Held
-    """Given to the caller when all in-sync replicas have the records of this decision and of all before it."""
+    """The caller's reply. It is sent when all in-sync replicas have the records of this decision and of all earlier
+    decisions."""
     records: Sequence[KeyValue] = ()
     producer: ProducerIdentity | None = None
-    """If given, the records are one transactional batch of this producer, which a marker later commits or aborts."""
+    """If set, the records are one transactional batch of this producer. A marker later commits or aborts them."""
     is_divisible: bool = False
-    """True if records that are too large for one batch may be written in several, within one turn. If the broker dies
-    in between, only the first of them take effect."""
+    """True if records that do not fit in one batch may be split into several, within one turn. If the broker dies
+    between two batches, only the first ones take effect."""
     timers: Mapping[Hashable, Timer | None] = _NONE
     """Timers to set, or to cancel (None), by key. They take effect when the records are applied."""
     released: Mapping[Hashable, object] = _NONE
-    """Replies to callers that are held, by key: given when the in-sync replicas have the records of this decision, at
-    once if it has none."""
+    """Replies to callers whose earlier decision was ``Held``, by key. They are sent when the in-sync replicas have the
+    records of this decision, or immediately if it has no records."""
     change: Callable[[], None] | None = None
-    """Changes what is not stored. Called after the records are applied; not called if they are refused."""
+    """Changes the part of the state that is not stored. Called immediately after the records are applied, before the
+    in-sync replicas have them. Not called if the log rejects the records."""
     then: Callable[[], None] | None = None
-    """Called when the in-sync replicas have the records, however long that takes; not called if the shard is lost
-    before."""
+    """Starts work outside the shard that must not precede the records, such as writing markers. Called when the in-sync
+    replicas have the records, however long that takes. Not called if the shard is closed first."""
     refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
-    """Decides instead if the log refuses the records: ``refused(state, now_ms, error)``. Its decision has no records,
-    and its reply does not count: the caller gets the error."""
+    """Decides instead if the log rejects the records: ``refused(state, now_ms, error)``. Its decision must not contain
+    records, and its reply is ignored: the caller gets the error."""
 
 
 class ShardState(Protocol):
-    """The state of one shard, built by its records alone.
+    """The state of one shard, built only by applying its records.
 
-    Loading calls ``replay`` and ``replay_marker`` in a thread, before other code sees the state. Every other call comes
-    from the event loop.
+    While the shard is loaded, ``replay`` and ``replay_marker`` are called in a thread, before other code sees the
+    state. Every other call is made on the event loop.
     """
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
         """Apply one record. ``producer`` is set for a record of a transaction that no marker has ended yet.
 
-        Raises MalformedMessage if the record cannot be understood. It is then skipped, and nothing has changed.
+        Raises MalformedMessage, and changes nothing, if the record cannot be decoded. The caller then skips it.
         """
         ...
 
@@ -99,10 +105,12 @@ class ShardState(Protocol):
         ...
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
-        """Begin to serve: the whole log has been read back. Returns the timers to set."""
+        """Begin serving, after the whole log has been read back. Returns the timers to set."""
         ...
 
     def unloaded(self) -> None:
-        """Stop serving: another broker coordinates the shard, or it is about to be read back. Called only if ``loaded``
-        was. The callers that are held have failed with NOT_COORDINATOR."""
+        """Stop serving: another broker coordinates the shard, or it is about to be read back.
+
+        Called only after ``loaded``, and after the held callers have failed with NOT_COORDINATOR.
+        """
         ...

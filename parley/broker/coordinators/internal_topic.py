@@ -1,6 +1,6 @@
-"""An internal topic whose partitions store the state of coordinators: how this broker appends to it and reads it.
+"""An internal topic, whose partitions store the state of coordinators: appending to it, and reading it back.
 
-A key (a group id, a transactional id) is stored in the partition that it hashes to, as in Kafka.
+A key, such as a group id or a transactional id, is stored in the partition that it hashes to, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import Log, Origin
 
 READ_BYTES: Final = 5 * 1024 * 1024
-"""Bytes that one read takes while a shard is loaded (Kafka's default for ``*.load.buffer.size``)."""
+"""The size of one read while a shard is loaded, in bytes (Kafka's default for ``*.load.buffer.size``)."""
 
 KEYS_MAX: Final = 1_000
-"""The keys whose partitions are remembered, since each request asks for that of its key several times. Clients choose
-the keys: they take 32 MB at most."""
+"""The number of keys whose partitions are cached, because each request needs the partition of its key several times.
+Clients choose the keys, so the cache may take up to 32 MB."""
 
 BATCH_BYTES_MAX: Final = 256 << 20
-"""The size of a batch after decompression at most. Only an administrator's client could write a larger one."""
+"""The maximum size of a decompressed batch. Only an administrator's client could write a larger one."""
 
 
 @lru_cache(maxsize=KEYS_MAX)
 def partition_of(key: str, partitions: int) -> int:
-    """Return the partition that stores a key: Java's ``String.hashCode`` without its sign, modulo the partitions."""
+    """Return the partition that stores a key: Java's ``String.hashCode`` without its sign bit, modulo
+    ``partitions``."""
     units = key.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for i in range(0, len(units), 2):
@@ -47,18 +48,18 @@ def partition_of(key: str, partitions: int) -> int:
 
 @dataclass(slots=True)
 class ReadBack:
-    """What reading a partition has found."""
+    """The result of reading a partition."""
 
     end_offset: int = 0
     """The log end offset: everything before it has been read."""
     records: int = 0
     skipped: int = 0
-    """Records, or whole batches, that could not be understood."""
+    """The number of records, or whole batches, that could not be decoded."""
     first_skipped: str = ""
-    """The offset of the first one, and what was wrong with it."""
+    """The offset of the first skipped record or batch, and the reason."""
 
     def skip(self, offset: int, error: Exception) -> None:
-        """Count a record, or a whole batch, that cannot be understood."""
+        """Count a record, or a whole batch, that cannot be decoded."""
         self.skipped += 1
         self.first_skipped = self.first_skipped or f"offset {offset}: {error}"
 
@@ -83,16 +84,16 @@ class ShardLog(Protocol):
     def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
         """Append a batch and return its last offset. Raises KafkaError if it was not appended.
 
-        ``transaction_version`` is that of the transaction that a marker ends.
+        ``transaction_version`` is the version of the transaction that the batch ends, if the batch is a marker.
         """
         ...
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of an append up to ``offset``; None while in-sync replicas lack it."""
+        """Return the outcome of an append up to ``offset``, or None while in-sync replicas lack records."""
         ...
 
     def is_committed(self, offset: int) -> bool:
-        """True if all in-sync replicas have the records up to ``offset``, and this broker leads."""
+        """Return True if this broker leads the partition and all in-sync replicas have the records up to ``offset``."""
         ...
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -110,7 +111,7 @@ class ShardStore(Protocol):
     name: str
 
     async def read(self, partition: int, state: ShardState) -> ReadBack:
-        """Apply every record of a partition, up to the end of its log, to ``state``. Raises KafkaError."""
+        """Apply all records of a partition, up to its log end offset, to ``state``. Raises KafkaError."""
         ...
 
     def open(self, partition: int) -> ShardLog:
@@ -124,19 +125,18 @@ class InternalTopic:
     def __init__(
         self, name: str, partitions: HostedPartitions, purgatory: Purgatory, now_ms: Callable[[], int]
     ) -> None:
-        """``purgatory`` is ``Purgatories.produce``."""
+        """``purgatory`` must be ``Purgatories.produce``, which is notified when a high watermark moves."""
         self.name = name
         self._partitions = partitions
         self._purgatory = purgatory
         self._now_ms = now_ms
 
     async def read(self, partition: int, state: ShardState) -> ReadBack:
-        """Apply every record of a partition, up to the end of its log, to ``state``, in a thread.
+        """Apply all records of a partition, up to its log end offset, to ``state``, in a thread.
 
-        A damaged range is skipped if no live replica has a copy. Raises KafkaError, also while a range may be healed.
-
-        This broker may have been elected while it still truncated the log, as a follower. What it removes must not
-        become part of the state.
+        This broker may have been elected while it, as a follower, was truncating the log. So this waits for the
+        truncation first: removed records must not become part of the state. A damaged range is skipped if no live
+        replica has a copy. Raises KafkaError, also while a damaged range may still be healed.
         """
         await self._partitions.opened()
         replica = self._partitions.find(self.name, partition)
@@ -150,12 +150,13 @@ class InternalTopic:
         return InternalPartition(self._partitions.find(self.name, partition), self._purgatory, self._now_ms)
 
     def batch_bytes_max(self, partition: int) -> int:
-        """Return the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
+        """Return the size of the largest batch that a partition accepts. Raises KafkaError if it has no log on this
+        broker."""
         return self.open(partition).batch_bytes_max
 
 
 class InternalPartition:
-    """One partition, as its shard appends to it."""
+    """The log of one shard: a partition of an internal topic. Implements ``ShardLog``."""
 
     def __init__(self, replica: Partition, purgatory: Purgatory, now_ms: Callable[[], int]) -> None:
         self._replica = replica
@@ -204,14 +205,15 @@ class InternalPartition:
             self._subscriber.on_change(self._replica, 0)
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of an append up to ``offset``; None until the in-sync replicas have it, flushed."""
+        """Return the outcome of an append up to ``offset``, or None until the in-sync replicas have it and this broker
+        has flushed it."""
         if self._flush_failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = self._replica.is_acknowledged(offset)
         return None if code is ErrorCode.NONE and self._flushes else code
 
     def is_committed(self, offset: int) -> bool:
-        """True if all in-sync replicas have the records up to ``offset``, and this broker leads."""
+        """Return True if this broker leads the partition and all in-sync replicas have the records up to ``offset``."""
         replica = self._replica
         return replica.is_leader and replica.is_open and replica.high_watermark > offset and not self._flushes
 
@@ -227,9 +229,9 @@ class InternalPartition:
 
 
 def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:
-    """Apply every record of a log to ``state``. Blocks for the disk.
+    """Apply all records of a log to ``state``. Blocks while it reads from disk.
 
-    A damaged range is skipped if ``has_no_copy`` says that it cannot be healed. Raises KafkaError.
+    Skips a damaged range if ``has_no_copy`` returns True for it: it cannot be healed then. Raises KafkaError.
     """
     found = ReadBack()
     offset, end = log.log_start_offset, log.log_end_offset
@@ -258,7 +260,8 @@ def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange],
 
 
 def _apply_batch(data: memoryview, position: int, header: BatchHeader, state: ShardState, found: ReadBack) -> None:
-    """Apply the records of one batch. If one cannot be read, it and the records after it are skipped."""
+    """Apply the records of one batch. Raises CorruptRecord, InvalidRecord or DecompressedTooLarge at the first record
+    that cannot be read; the records before it have been applied."""
     producer = ProducerIdentity(header.producer_id, header.producer_epoch) if header.is_transactional else None
     replay = state.replay
     for record in records(data, position, max_bytes=BATCH_BYTES_MAX):

@@ -1,8 +1,8 @@
-"""Tells a coordinator which partitions of its internal topic this broker leads.
+"""Notifies a coordinator which partitions of its internal topic this broker leads.
 
-Metadata from before this process registered may still name the broker as the leader, under the epoch of its earlier
-process. A broker that restarts sees such metadata until it is registered again; it is ignored. The log may lack the end
-of what the earlier process wrote, so that records appended under that epoch would contradict those of the followers.
+Until a restarted broker has registered again, the metadata may still name it as a leader, under a leader epoch of its
+earlier process. Such metadata is ignored. The log may lack the last records that the earlier process wrote, so records
+appended under the same epoch would conflict with those of the followers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parley.broker.metadata.image import MetadataImage
 
 
 class Shards(Protocol):
-    """The shards of one internal topic; ``CoordinatorRuntime`` implements this."""
+    """The shards of one internal topic. ``CoordinatorRuntime`` implements this."""
 
     topic: str
 
@@ -31,7 +31,7 @@ class Shards(Protocol):
         ...
 
     def on_resigned(self, partition: int) -> None:
-        """Drop the shard of a partition that this broker does not lead."""
+        """Drop the shard of a partition that this broker does not lead, if there is one."""
         ...
 
     def resign_all(self) -> None:
@@ -40,17 +40,17 @@ class Shards(Protocol):
 
 
 class InternalTopicSubscriber:
-    """A subscriber of the metadata, on behalf of one coordinator."""
+    """Subscribes to the metadata on behalf of one coordinator."""
 
     def __init__(self, broker_id: int, incarnation_id: UUID, shards: Shards) -> None:
-        """``incarnation_id`` is the id of this process in its registration."""
+        """``incarnation_id`` identifies this process in its registration."""
         self._broker_id = broker_id
         self._incarnation_id = incarnation_id
         self._shards = shards
         self._topic = shards.topic
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change of the metadata."""
+        """Load and drop shards according to a change of the metadata."""
         for change in delta.changes:
             match change:
                 case TopicCreated(topic) if topic.name == self._topic:

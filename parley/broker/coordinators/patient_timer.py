@@ -1,7 +1,7 @@
 """Timers that do not penalize clients for a busy event loop.
 
-While the event loop is busy, the requests of clients wait in the sockets, and the time of these clients runs out. So a
-timer that fires late is postponed by as long as the loop was late: the requests that have arrived are handled first.
+While the event loop is busy, clients' requests wait in the sockets while the timers of these clients run out. So a
+timer that fires late is postponed by the same delay: the requests that have already arrived are handled first.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Final
 
 LATE_S: Final = 0.1
-"""A timer that fires later than this is late. Smaller delays are normal for the loop."""
+"""The delay from which on a timer counts as late, in seconds. Smaller delays are normal."""
 GRACE_MAX_S: Final = 10.0
-"""A timer is postponed by this at most at a time, however late the loop was."""
+"""The maximum time by which a timer is postponed at a time, in seconds, however late the loop was."""
 EARLY_S: Final = 0.001
-"""A loop may call this much too early: uvloop rounds delays to milliseconds."""
+"""How early the loop may call a timer, in seconds: uvloop rounds delays to milliseconds."""
 
 
 class PatientTimer:
-    """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled.
+    """Calls ``call`` on the running loop after ``delay_s``, unless the timer is cancelled.
 
-    While the loop stays late, the timer is postponed again and again; with ``once``, it is postponed once at most.
+    The timer is postponed as often as the loop is late, or at most once if ``once`` is set.
     """
 
     __slots__ = ("_call", "_due", "_has_fired", "_may_postpone", "_once", "_timer", "at")
@@ -37,7 +37,7 @@ class PatientTimer:
     def _start(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
         self.at = loop.time() + delay_s
-        """The loop time at which the timer fires. Without a delay, uvloop's handles do not know it."""
+        """The loop time at which the loop's own timer is due. uvloop's handles do not return it if the delay is 0."""
         self._timer = loop.call_later(delay_s, self._reached)
 
     def cancel(self) -> None:
@@ -45,10 +45,10 @@ class PatientTimer:
         self._timer.cancel()
 
     def prolong(self, delay_s: float) -> bool:
-        """Fire ``delay_s`` from now instead. Returns False, and changes nothing, if the timer would have to fire sooner
-        than now set, or has fired.
+        """Postpone the timer to ``delay_s`` from now.
 
-        That is cheaper than another timer: the loop's own timer stays, and is started again when it fires.
+        Returns False, and changes nothing, if the timer has fired or would have to fire earlier than it is set to. This
+        is cheaper than a new timer: the loop's own timer stays, and is restarted when it is due.
         """
         due = asyncio.get_running_loop().time() + delay_s
         if self._has_fired or due < self.at:

@@ -1,8 +1,8 @@
 """Producer ids (KIP-98): each is allocated once in the life of a cluster.
 
-A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of its
-block is lost; there are 2^62 ids. The end of the block is on the broker's own disk before the first id of it is
-allocated: a store that was restored to an older state would otherwise give the block out a second time.
+A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of the
+block is lost, but there are 2^62 ids. Before the broker allocates the first id of a block, it writes the end of the
+block to its own disk. Otherwise, a store that was restored to an older state would hand out the block a second time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from parley.protocol.sentinels import NO_PRODUCER_ID
 from parley.storage.log import Log
 
 BLOCK = 1000
-"""Ids taken at a time, as in Kafka."""
+"""The number of ids in a block, as in Kafka."""
 PRODUCER_IDS = "producer-ids"
 """The key of the counter in the store."""
 
 
 LOGGED_IDS_END = 1 << 53
-"""Higher ids in a log were not allocated by the cluster: a client may put any id into its batches. If they counted as
-in use, one batch could use up the ids."""
+"""The limit below which ids in a log count as allocated by the cluster. A client may put any id into its batches: if
+higher ids counted as in use, a single batch could use up all ids."""
 
 
 def highest_producer_id(logs: Iterable[Log]) -> int:
-    """Return the highest producer id in these logs that may have been allocated; NO_PRODUCER_ID if there is none."""
+    """Return the highest producer id in the logs that may have been allocated, or NO_PRODUCER_ID."""
     return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in logs), default=NO_PRODUCER_ID)
 
 
@@ -37,7 +37,7 @@ class ProducerIds:
     """Allocates producer ids that no other broker allocates."""
 
     def __init__(self, store: Callable[[], KeyValue], epochs: EpochFile) -> None:
-        """``store()`` returns the store that is in charge now."""
+        """``store()`` returns the store that is currently in charge."""
         self._store = store
         self._epochs = epochs
         self._next = 0
@@ -47,8 +47,8 @@ class ProducerIds:
     async def take(self) -> int:
         """Allocate an id.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if no data directory
-        takes the note that the id is in use. Raises UNKNOWN_SERVER_ERROR if the store's counter is above all ids.
+        Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if the end of the
+        block cannot be written to any data directory. Raises UNKNOWN_SERVER_ERROR if the store's counter is too high.
         """
         if self._next == self._end:
             async with self._lock:
@@ -58,8 +58,8 @@ class ProducerIds:
                         if first + BLOCK > ID_MAX:
                             raise KafkaError(
                                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                                f"The counter of producer ids in the coordination store is {first}, above all ids: "
-                                "set it to one more than the highest id in use.",
+                                f"The counter of producer ids in the coordination store is {first}, which is not a "
+                                "valid id. Set it to one more than the highest id in use.",
                             )
                         self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
                         await self._epochs.save()

@@ -1,7 +1,7 @@
-"""Regular expressions of clients, in the syntax of RE2, which Kafka uses, too.
+"""Regular expressions from clients, in the syntax of RE2, as in Kafka.
 
-RE2 matches in time that is linear in the text, whatever the expression. It does not hold the interpreter's lock, so
-another thread can match while the event loop goes on.
+RE2 matches in time linear in the text, whatever the expression. It releases the interpreter's lock, so a thread can
+match while the event loop keeps running.
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ from typing import Any, Final
 from parley.protocol.errors import ErrorCode, KafkaError
 
 REGEX_MAX: Final = 2_048
-"""The most characters of an expression."""
+"""The maximum length of an expression, in characters."""
 
 REGEX_MEMORY_MAX: Final = 1 << 16
-"""The most bytes that RE2 may take for an expression. A larger program is refused as invalid: it would be slow, too."""
+"""The maximum memory that RE2 may use for an expression, in bytes. An expression that needs more would also be slow:
+it is rejected as invalid."""
 
 COMPILED_MAX: Final = 64
-"""The most expressions that are kept compiled."""
+"""The number of compiled expressions to cache."""
 
 
 def _engine() -> Any:
-    """Return the module of RE2. Raises UNKNOWN_SERVER_ERROR if it is not installed."""
+    """Return the ``re2`` module. Raises UNKNOWN_SERVER_ERROR if it is not installed."""
     try:
         import re2
     except ImportError as error:
         raise KafkaError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"The broker cannot match regular expressions: install the package google-re2 there ({error}).",
+            f"The broker cannot match regular expressions. Install the package google-re2 on it ({error}).",
         ) from error
     return re2
 
 
 @lru_cache(COMPILED_MAX)
 def compiled(regex: str, named: str) -> Any:
-    """Return a compiled expression. ``named`` is the field of the request that has it, for the messages.
+    """Compile an expression. ``named`` is the name of its field in the request, for error messages.
 
-    Raises INVALID_REGULAR_EXPRESSION, and UNKNOWN_SERVER_ERROR without RE2.
+    Raises INVALID_REGULAR_EXPRESSION, or UNKNOWN_SERVER_ERROR if RE2 is not installed.
     """
     re2 = _engine()
     if len(regex) > REGEX_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"{named} has {len(regex)} characters; at most {REGEX_MAX} are allowed.",
+            f"{named} is {len(regex)} characters long. The maximum is {REGEX_MAX}.",
         )
     options = re2.Options()
     options.log_errors = False
@@ -58,6 +59,6 @@ def compiled(regex: str, named: str) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why RE2 refuses an expression, from its ``re2.error``. The library has the reason as bytes."""
+    """Return why RE2 rejected an expression. ``error`` is its ``re2.error``, which contains the reason as bytes."""
     reason = error.args[0] if error.args else ""
     return reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)

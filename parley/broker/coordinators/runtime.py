@@ -1,12 +1,13 @@
-"""The runtime that coordinators have in common: shards follow the leadership of an internal topic's partitions.
+"""The runtime that all coordinators share: its shards follow the leadership of an internal topic's partitions.
 
-When this broker becomes the leader of a partition, the runtime reads its records into a new state; until then, requests
-get COORDINATOR_LOAD_IN_PROGRESS. When another broker is elected, the state is dropped, and everything that waits fails
-with NOT_COORDINATOR. In between, ``submit`` is the only way to change the lasting state, and the safe way to read it:
+When this broker becomes the leader of a partition, the runtime reads the partition's records into a new state. Until
+that is done, requests get COORDINATOR_LOAD_IN_PROGRESS. When another broker is elected, the runtime drops the state,
+and everything that waits fails with NOT_COORDINATOR. In between, ``submit`` is the only way to change the stored state,
+and the safe way to read it:
 
     await runtime.submit(group_id, lambda shard, now_ms: Decision(reply=..., records=[...]))
 
-``decision.py`` says what a decision is, ``shard.py`` how it is carried out, ``internal_topic.py`` how it is stored.
+``decision.py`` defines decisions, ``shard.py`` carries them out, and ``internal_topic.py`` stores their records.
 """
 
 from __future__ import annotations
@@ -33,24 +34,25 @@ S = TypeVar("S", bound=ShardState)
 _log = logging.getLogger(__name__)
 
 READ_AGAIN_FIRST_S, READ_AGAIN_MAX_S = 0.1, 10.0
-"""The pause before a partition that cannot be read is read again. It doubles from the first to the longest."""
+"""The first and the longest pause before a failed load is retried, in seconds. The pause doubles in between."""
 
 LOADS_AT_ONCE: Final = 4
-"""Partitions that are read at the same time. More would not be faster, and each holds one read in memory."""
+"""The maximum number of partitions to load at the same time. More would not be faster, and each load holds up to
+``READ_BYTES`` in memory."""
 
 
 class ShardPhase(Enum):
-    """Where a shard of this broker stands, under the names of Kafka's metric ``num-partitions``."""
+    """The phase of a shard of this broker. The values are those of Kafka's metric ``num-partitions``."""
 
     LOADING = "loading"
     ACTIVE = "active"
     FAILED = "failed"
-    """The last attempt to read the partition failed. It is read again after a pause."""
+    """The last attempt to load the partition failed. It is retried after a pause."""
 
 
 @dataclass(slots=True)
 class _Hosted(Generic[S]):
-    """A partition that this broker leads. It has a shard once it is loaded."""
+    """A partition that this broker leads. ``shard`` is set when the partition has been loaded."""
 
     partition: int
     leader_epoch: int
@@ -58,9 +60,9 @@ class _Hosted(Generic[S]):
     loading: asyncio.Task[None] | None = None
     has_failed: bool = False
     loaded_at: float = 0.0
-    """The loop time of the last load's end."""
+    """The loop time at which the last load finished."""
     pause_s: float = 0.0
-    """The pause before the next load."""
+    """The pause before the next load, in seconds."""
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -76,10 +78,10 @@ class CoordinatorRuntime(Generic[S]):
         timeout_ms: Callable[[], int],
         tasks: TaskSet,
     ) -> None:
-        """``make_state(partition)`` makes an empty state; a partition that is read again gets another one.
+        """``make_state(partition)`` returns a new, empty state. It is called for each load of a partition.
 
-        ``partition_count()`` is the number of partitions of the topic, 0 while it does not exist. ``timeout_ms()`` is
-        how long a reply waits for the in-sync replicas.
+        ``partition_count()`` is the number of partitions of the topic, or 0 while it does not exist. ``timeout_ms()``
+        is how long a reply waits for the in-sync replicas.
         """
         self.topic = store.name
         self._store = store
@@ -95,7 +97,8 @@ class CoordinatorRuntime(Generic[S]):
     # --- Partitions that this broker leads ---
 
     def on_elected(self, partition: int, leader_epoch: int) -> None:
-        """Load a partition that this broker now leads. Does nothing for a leader epoch that is known already."""
+        """Load a partition that this broker now leads. Does nothing if ``leader_epoch`` is not newer than the known
+        one."""
         known = self._hosted.get(partition)
         if known is not None and known.leader_epoch >= leader_epoch:
             return
@@ -114,12 +117,13 @@ class CoordinatorRuntime(Generic[S]):
             hosted.shard.close(ErrorCode.NOT_COORDINATOR)
 
     def resign_all(self) -> None:
-        """Drop all shards: the broker stops, or the topic was deleted."""
+        """Drop all shards, because the broker stops or the topic was deleted."""
         for partition in list(self._hosted):
             self.on_resigned(partition)
 
     async def until_loaded(self, timeout_s: float, key: str | None = None) -> None:
-        """Wait at most ``timeout_s`` until all partitions of this broker are loaded, or only the one of a key."""
+        """Wait at most ``timeout_s`` until all partitions on this broker are loaded, or only the partition of
+        ``key``."""
         found = self._hosted.values() if key is None else [self._hosted_of(key)]
         loading = [hosted.loading for hosted in found if hosted is not None and hosted.loading is not None]
         if loading:
@@ -159,14 +163,14 @@ class CoordinatorRuntime(Generic[S]):
             )
         if found.skipped:
             _log.warning(
-                "a coordinator skipped records that it does not understand",
+                "coordinator skipped records that it cannot decode",
                 extra={**facts, "records": found.skipped, "first": found.first_skipped},
             )
 
     async def _read(self, hosted: _Hosted[S]) -> tuple[ShardLog, S, ReadBack]:
-        """Read a partition, and repeat that until it succeeds. It is cancelled when another broker is elected.
+        """Read a partition, and retry until that succeeds. The task is cancelled when another broker is elected.
 
-        Logs why the partition cannot be read whenever the reason changes.
+        Logs why the partition cannot be read, once for each new reason.
         """
         pause_s, known_reason = READ_AGAIN_FIRST_S, ""
         while True:
@@ -182,7 +186,7 @@ class CoordinatorRuntime(Generic[S]):
                 reason = repr(error)
                 if reason != known_reason:
                     _log.error(
-                        "a coordinator cannot read a partition: its clients wait until it can",
+                        "coordinator cannot read a partition: its clients wait until it can",
                         exc_info=None if isinstance(error, KafkaError) else error,
                         extra={"topic": self.topic, "partition": hosted.partition, "error": str(error)},
                     )
@@ -191,10 +195,9 @@ class CoordinatorRuntime(Generic[S]):
             pause_s = min(2 * pause_s, READ_AGAIN_MAX_S)
 
     def _read_back(self, hosted: _Hosted[S]) -> None:
-        """Load a partition again whose state may differ from its log.
+        """Reload a partition whose state may differ from its log.
 
-        If that happens again soon after a load, pause first: a client that can cause it must not keep this broker busy
-        with reading.
+        Pauses first if the last load was recent: a client that can cause reloads must not keep this broker busy.
         """
         hosted.shard = None
         if self._hosted.get(hosted.partition) is hosted:
@@ -206,7 +209,7 @@ class CoordinatorRuntime(Generic[S]):
     # --- Events ---
 
     def shard_of(self, key: str) -> int:
-        """Return the partition that stores a key. Raises NOT_COORDINATOR while the topic does not exist."""
+        """Return the partition of the topic that stores ``key``. Raises NOT_COORDINATOR if the topic does not exist."""
         count = self._partition_count()
         if not count:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -227,59 +230,60 @@ class CoordinatorRuntime(Generic[S]):
         return hosted.shard
 
     def state_of(self, key: str | int) -> S:
-        """Return the state of a key's, or a partition's, shard. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        """Return the state of the shard of a key, or of a partition.
 
-        The state may have records that will be lost. A reply that shows lasting state must come from ``submit``.
+        The state may include records that are not committed and may be lost. To reply with stored state, use
+        ``submit``. Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
         """
         return self._active(key).state
 
     def submit(
         self, key: str | int, decide: Callable[[S, int], Decision[T]], *, at_once: bool = False
     ) -> asyncio.Future[T]:
-        """Let the shard of a key, or of a partition, decide: ``decide(state, now_ms)``, in the next turn of the loop.
+        """Call ``decide(state, now_ms)`` for the shard of a key, or of a partition, in the next turn of the event loop.
 
-        With ``at_once`` it decides before this returns, unless other events wait: the future may be done then. Few
-        decisions share an append that way, so it is for shards with few events at a time.
+        With ``at_once``, the shard decides before this method returns, unless other events are queued. The future may
+        be done then. Decisions made this way rarely share an append, so use it for shards with few events at a time.
 
-        A decision without records is a read. The reply is given when all in-sync replicas have everything that the
-        shard had written when it decided. ``decide`` must change nothing, and may raise KafkaError: the future fails
-        with it.
+        A decision without records is a read. The reply is sent when all in-sync replicas have everything that the shard
+        had written when it decided. ``decide`` must change nothing. If it raises KafkaError, the future fails with it.
 
-        Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS while the partition is being loaded or has too many
-        events. The future fails with
+        Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS if the partition is being loaded or has too many events.
+        The future fails with
 
-        * NOT_COORDINATOR if the shard is lost; the records may have been written;
-        * ``NotCommittedInTime`` (COORDINATOR_NOT_AVAILABLE) if the replicas are slow; they may still take the records;
-        * COORDINATOR_NOT_AVAILABLE if there are too few in-sync replicas;
-        * MESSAGE_TOO_LARGE if the topic does not accept the records, and then nothing was written.
+        * NOT_COORDINATOR if this broker no longer coordinates the shard, or must reload it. The records may have been
+          written.
+        * ``NotCommittedInTime`` (COORDINATOR_NOT_AVAILABLE) if the replicas are slow. They may still store the records.
+        * COORDINATOR_NOT_AVAILABLE if there are too few in-sync replicas.
+        * MESSAGE_TOO_LARGE if the topic does not accept the records. Nothing was written then.
         """
         return self._active(key).submit(decide, at_once=at_once)
 
     def read(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | None:
-        """Return the reply of a decision without records, at once and without a task.
+        """Return the reply of a decision without records, immediately and without a task.
 
-        Events that wait for their turn come after it. Returns None if the reply would have to wait for the in-sync
-        replicas: submit the decision then. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what ``decide``
+        The decision is made before the queued events. Returns None if the reply would have to wait for the in-sync
+        replicas: call ``submit`` then. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what ``decide``
         raises.
         """
         return self._active(key).read(decide)
 
     def decide_at_once(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Let the shard of a key, or of a partition, decide now, before the events that wait for their turn.
+        """Decide now for the shard of a key, or of a partition, before the queued events.
 
-        This is for events about what is not stored: the reply shows nothing that may be lost, so it waits for no
-        replica. A decision with records, or with an effect (``then``), is dropped, and the event submitted as
-        ``submit`` does.
+        This is for events about state that is not stored: their replies do not depend on records that may be lost, so
+        they wait for no replica. If the decision contains records or an effect (``then``), it is discarded, and the
+        event is submitted as by ``submit``.
 
-        Returns the reply, or a future if the decision holds the reply or was submitted. Raises as ``submit`` and
-        ``decide`` do.
+        Returns the reply, or a future if the reply is ``Held`` or the event was submitted. Raises what ``submit`` and
+        ``decide`` raise.
         """
         return self._active(key).decide_at_once(decide)
 
     def decide_when_committed(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if nothing has to be written and the replicas have everything; else in the next turn of the loop.
+        """Decide now if nothing has to be written and nothing written is uncommitted, or else as ``submit`` does.
 
-        This is for frequent events that show lasting state and rarely change it. Returns and raises as
+        This is for frequent events that reply with stored state and rarely change it. Returns and raises what
         ``decide_at_once`` does.
         """
         return self._active(key).decide_when_committed(decide)
@@ -296,9 +300,9 @@ class CoordinatorRuntime(Generic[S]):
     ) -> asyncio.Future[None]:
         """Append the marker that ends a producer's transaction in a partition of this topic, and apply it.
 
-        ``transaction_version`` is that of the transaction: from version 2 on, each has an epoch of its own.
-        Raises, and fails, as ``submit`` does, and with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the
-        log knows a later epoch.
+        ``transaction_version`` is the version of the transaction: from version 2 on, each transaction has its own
+        epoch. Raises and fails like ``submit``. The future also fails with INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED if the log contains a later epoch.
         """
         return self._active(partition).append_marker(
             producer_id,
@@ -309,18 +313,18 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def states(self) -> Iterator[tuple[int, S]]:
-        """Return the partitions that are loaded, with their states, for listings and metrics."""
+        """Iterate over the loaded partitions and their states, for listings and metrics."""
         return iter([(each.partition, each.shard.state) for each in self._hosted.values() if each.shard is not None])
 
     # --- Observation ---
 
     @property
     def is_loading(self) -> bool:
-        """True while a partition that this broker leads is not loaded."""
+        """True if a partition that this broker leads is not loaded yet."""
         return any(hosted.shard is None for hosted in self._hosted.values())
 
     def metrics(self) -> CoordinatorMetrics:
-        """Return the numbers of all shards."""
+        """Return the metrics of all shards together."""
         self._metrics.queued = sum(each.shard.queued for each in self._hosted.values() if each.shard is not None)
         return self._metrics
 

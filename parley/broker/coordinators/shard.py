@@ -1,14 +1,14 @@
 """One shard of a coordinator while this broker leads its partition: its events, its appends, its waiting replies.
 
-* Events queue up. A turn of the event loop handles up to ``EVENTS_PER_TURN``: it applies the records of a decision to
-  the state at once, so that the next decision sees them, and appends the records of all, usually together. An event
-  submitted with ``at_once`` has its own turn, while it is submitted, if no others wait.
-* The log may refuse a transactional batch or a marker because of its producer's epoch. So these are appended first and
-  then applied, and a refusal concerns only its caller.
-* A reply to an event is given when the in-sync replicas have everything that was appended before it. ``read`` and
-  ``decide_when_committed`` check that at once; ``decide_at_once`` does not wait for it if it has nothing to write.
-* Before the turn, the log is checked. If another append fails nevertheless, or a turn fails unexpectedly, state and log
-  may differ: the shard is lost, and the runtime reads it back.
+* Events are queued. A turn handles up to ``EVENTS_PER_TURN`` of them. It applies each decision's records to the state
+  immediately, so that the next decision sees them, and usually appends the records of all decisions in one batch. An
+  event submitted with ``at_once`` gets its own turn during ``submit``, unless other events are queued.
+* The log may reject a transactional batch or a marker because of its producer's epoch. So these are appended first and
+  applied afterwards, and a rejection affects only their caller.
+* A reply is sent when the in-sync replicas have everything that was appended before it. ``read`` and
+  ``decide_when_committed`` check that immediately. ``decide_at_once`` does not wait for it if it writes nothing.
+* A turn first checks that the log is writable. If an append fails nevertheless, or the turn fails unexpectedly, state
+  and log may differ. The shard is then lost: it closes, and the runtime reloads it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ S = TypeVar("S", bound=ShardState)
 _log = logging.getLogger(__name__)
 
 EVENTS_MAX: Final = 50_000
-"""The most events that a shard holds, in its queue or waiting for replicas. More get COORDINATOR_LOAD_IN_PROGRESS."""
+"""The maximum number of events of a shard that are queued or wait for replicas. Further events get
+COORDINATOR_LOAD_IN_PROGRESS."""
 
 EVENTS_PER_TURN: Final = 1_000
-"""Events handled in one turn of the event loop, which then serves other clients (some 10 ms)."""
+"""The maximum number of events in one turn (some 10 ms), so that the event loop serves other clients in between."""
 
 UNEXPECTED: Final = (Exception, asyncio.CancelledError)
-"""What code that a turn calls may raise: the result of a cancelled future is not an Exception."""
+"""The exceptions to expect from code that a turn calls. CancelledError, the result of a cancelled future, is not an
+Exception."""
 
 RECORD_BYTES: Final = 24
-"""The most bytes that a record of a batch adds to its key and its value."""
+"""The maximum overhead of a record in a batch, in bytes, on top of its key and value."""
 
 _UNAVAILABLE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -54,11 +56,11 @@ _UNAVAILABLE: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""The errors of a coordinator for those of its partition."""
+"""Maps errors of the partition to errors of its coordinator."""
 
 
 class NotCommittedInTime(KafkaError):
-    """The in-sync replicas did not take the records in time. They may still do so, and the state has them."""
+    """The in-sync replicas did not store the records in time. They may still do so: the state contains the records."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -67,13 +69,13 @@ class NotCommittedInTime(KafkaError):
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """Return the error that the clients of a coordinator get if its partition fails with ``error``."""
+    """Return the error for the clients of a coordinator whose partition fails with ``error``."""
     code = _UNAVAILABLE.get(error.code)
     return error if code is None else KafkaError(code, str(error))
 
 
 def _size_of(records: Sequence[KeyValue]) -> int:
-    """At least the bytes that the records take in a batch."""
+    """Return an upper limit for the size of the records in a batch, in bytes."""
     return sum(len(key) + len(value or b"") + RECORD_BYTES for key, value in records)
 
 
@@ -92,11 +94,11 @@ class _Reply(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Replies and effects of one turn, which wait for the replicas to have the log up to ``offset``."""
+    """The replies and effects of one turn. They wait until the replicas have the log up to ``offset``."""
 
     offset: int
     since: float
-    """The loop time at which they began to wait."""
+    """The loop time at which the wait began."""
     has_appended: bool
     deadline: float
     replies: list[_Reply]
@@ -127,7 +129,7 @@ class _Turn:
     """The offset of the next record."""
     batch_bytes_max: int
     records: list[KeyValue] = field(default_factory=list)
-    """The records of the batch that is not appended yet; the state has them already."""
+    """The records that were applied to the state and not yet appended to the log."""
     size: int = HEADER_SIZE
     replies: list[_Reply] = field(default_factory=list)
     effects: list[Callable[[], None]] = field(default_factory=list)
@@ -135,11 +137,11 @@ class _Turn:
 
 
 class _Lost(Exception):
-    """The shard's state and its log may differ now."""
+    """The shard's state and its log may differ."""
 
 
 class Shard(Generic[S]):
-    """The state machine of one partition, from the end of its loading until this broker resigns."""
+    """The state machine of one partition, after it was loaded and until this broker resigns."""
 
     def __init__(
         self,
@@ -153,10 +155,10 @@ class Shard(Generic[S]):
         on_lost: Callable[[Shard[S]], None],
         facts: Mapping[str, object],
     ) -> None:
-        """``state`` has all records before ``loaded_offset``. ``facts`` name the partition in log lines.
+        """``state`` contains all records before ``loaded_offset``. ``facts`` identify the partition in log lines.
 
-        ``timeout_ms()`` is how long a reply waits for the replicas. ``on_lost`` is called when the state must be read
-        back from the log; the shard is closed then.
+        ``timeout_ms()`` is how long a reply waits for the replicas. ``on_lost`` is called after the shard has closed
+        itself because its state must be reloaded from the log.
         """
         self.state = state
         self._timeout_ms = timeout_ms
@@ -180,7 +182,7 @@ class Shard(Generic[S]):
 
     @property
     def queued(self) -> int:
-        """The number of events that wait for their turn."""
+        """The number of queued events."""
         return len(self._queue)
 
     # --- Events ---
@@ -218,7 +220,7 @@ class Shard(Generic[S]):
         return reply
 
     def decide_when_committed(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if nothing has to be written and the replicas have everything. See
+        """Decide now if nothing has to be written and nothing is uncommitted. See
         ``CoordinatorRuntime.decide_when_committed``."""
         if self._closed is not None:
             raise KafkaError(self._closed)
@@ -272,7 +274,7 @@ class Shard(Generic[S]):
         except _Lost as lost:
             self._lose(replies, lost.__cause__)
             return
-        except UNEXPECTED as error:  # a shard that has no next turn would serve no client
+        except UNEXPECTED as error:  # without this, the shard would never have another turn
             self._failures.report("a coordinator's turn failed", error, _loop_time())
             self._lose(replies, error)
             return
@@ -324,12 +326,12 @@ class Shard(Generic[S]):
             turn.effects.append(decision.then)
 
     def _release(self, decision: Decision[Any]) -> list[_Reply]:
-        """Return the replies that a decision releases."""
+        """Remove from the held callers those that the decision releases, and return their replies."""
         held = self._held
         return [_Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
 
     def _take_effect(self, decision: Decision[Any], released: list[_Reply]) -> None:
-        """Send the replies that wait for no record, set timers, and apply the change to state that is not stored."""
+        """Set timers, change the state that is not stored, and send ``released`` if the decision has no records."""
         if not decision.records:
             for reply in released:
                 reply.give()
@@ -341,7 +343,7 @@ class Shard(Generic[S]):
     # --- Appends ---
 
     def _write(self, decision: Decision[Any], turn: _Turn) -> None:
-        """Write the records of a decision, and apply them. Raises KafkaError if they are refused, and _Lost."""
+        """Write the records of a decision, and apply them. Raises KafkaError if the log rejects them, or _Lost."""
         if not decision.records:
             return
         try:
@@ -367,14 +369,14 @@ class Shard(Generic[S]):
             return
         self._batch(
             [max(decision.records, key=lambda record: _size_of([record]))], turn
-        )  # raises before any is written
+        )  # raises before the first record is written, if the largest does not fit
         for record in decision.records:
             self._write_together(decision, [record], _size_of([record]), turn)
 
     def _write_together(self, decision: Decision[Any], records: Sequence[KeyValue], size: int, turn: _Turn) -> None:
-        """Write records of a decision in one batch. Raises MESSAGE_TOO_LARGE, and _Lost."""
+        """Apply records of a decision, and add them to one batch. Raises MESSAGE_TOO_LARGE or _Lost."""
         if size + HEADER_SIZE > turn.batch_bytes_max:
-            self._batch(records, turn, decision)  # raises if it is really too large
+            self._batch(records, turn, decision)  # ``size`` is an upper limit: raises if the batch is really too large
         if turn.records and turn.size + size > turn.batch_bytes_max:
             self._flush(turn)
         turn.size += size
@@ -386,13 +388,13 @@ class Shard(Generic[S]):
     def _replay(self, key: bytes, value: bytes | None, decision: Decision[Any], offset: int) -> None:
         try:
             self.state.replay(key, value, decision.producer, offset)
-        except UNEXPECTED as error:  # the state may be half changed
+        except UNEXPECTED as error:  # the state may have changed partially
             self._failures.report("a coordinator could not apply its own record", error, _loop_time())
             raise _Lost from error
 
     @staticmethod
     def _batch(records: Sequence[KeyValue], turn: _Turn, decision: Decision[Any] | None = None) -> bytearray:
-        """Return the records as a batch. Raises MESSAGE_TOO_LARGE if the topic does not accept it."""
+        """Encode the records as a batch. Raises MESSAGE_TOO_LARGE if the topic does not accept it."""
         now_ms = turn.now_ms
         rows = [(0, now_ms, key, value, ()) for key, value in records]
         if decision is None or decision.producer is None:
@@ -408,7 +410,7 @@ class Shard(Generic[S]):
         return batch
 
     def _flush(self, turn: _Turn) -> None:
-        """Append the batch of records that the state has already. Raises _Lost."""
+        """Append the records that were already applied to the state. Raises _Lost."""
         if not turn.records:
             return
         try:
@@ -423,14 +425,15 @@ class Shard(Generic[S]):
         self._metrics.appends += 1
 
     def _append_first(self, batch: bytearray, turn: _Turn, transaction_version: int = 0) -> int:
-        """Append a batch that the state does not have yet, and return its first offset. Raises KafkaError, _Lost."""
+        """Append a batch that was not applied to the state yet, and return its first offset. Raises KafkaError or
+        _Lost."""
         self._flush(turn)
         base = turn.offset
         try:
             self._last_offset = self._log.append(batch, transaction_version=transaction_version)
         except KafkaError as error:
             raise coordinator_error(error) from error
-        except UNEXPECTED as error:  # the log may have the batch
+        except UNEXPECTED as error:  # the log may contain the batch
             raise _Lost from error
         turn.offset, turn.has_appended = self._last_offset + 1, True
         self._metrics.appends += 1
@@ -455,7 +458,7 @@ class Shard(Generic[S]):
 
     def _lose(self, replies: list[_Reply], error: BaseException | None) -> None:
         facts = {**self._facts, "error": repr(error)}
-        _log.error("a coordinator reads a partition back: its state may differ from the log", extra=facts)
+        _log.error("coordinator reloads a partition: its state may differ from the log", extra=facts)
         for reply in replies:
             reply.fail(KafkaError(ErrorCode.NOT_COORDINATOR))
         try:
@@ -484,7 +487,7 @@ class Shard(Generic[S]):
         self._set_expiry()
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """React to a change of the partition: give the replies that waited for it."""
+        """Send the replies that can be sent now that the partition has changed."""
         self._settle()
 
     def _settle(self) -> None:
@@ -536,7 +539,7 @@ class Shard(Generic[S]):
     # --- The end ---
 
     def close(self, code: ErrorCode) -> None:
-        """Stop: all waiting events fail with ``code``, and no timer fires any more. Idempotent."""
+        """Cancel all timers, and fail all waiting events with ``code``. Idempotent."""
         if self._closed is not None:
             return
         self._closed = code

@@ -1,9 +1,9 @@
 """The timers of one shard: each submits its event when it is due.
 
-A timer that is set again under the same key is replaced. If that happens after it was due but before its event has had
-its turn, the event does nothing: a heartbeat that comes just in time counts. An event that fails is submitted again,
-unless the key was set or cancelled since: by others, or by the event's own decision, which was applied although the
-replicas are slow. What it was about may have been replaced.
+Setting a timer replaces the timer with the same key. If the replaced timer was already due but its event has not had
+its turn, the event does nothing, so a heartbeat that arrives just in time counts. An event that fails is submitted
+again after a pause, unless its key was set or cancelled in the meantime. The event's own decision may have done that:
+a decision is applied even if its reply fails because the replicas are slow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from parley.broker.coordinators.patient_timer import PatientTimer
 from parley.protocol.errors import KafkaError
 
 RETRY_MS: Final = 500
-"""The pause before a timer's event that failed is submitted again, as in Kafka."""
+"""The pause before a timer's failed event is submitted again, as in Kafka."""
 
 
 class _Running:
-    """A timer that is set, until its event has its turn."""
+    """A timer that is set and whose event has not had its turn."""
 
     __slots__ = ("alarm", "timer")
 
@@ -31,7 +31,7 @@ class _Running:
         self.alarm = PatientTimer(timer.delay_ms / 1000, lambda: due(self), once=not timer.is_patient)
 
     def prolong(self, timer: Timer) -> bool:
-        """Become ``timer``. Returns False, and changes nothing, if that takes another alarm."""
+        """Become ``timer``, keeping the alarm. Returns False, and changes nothing, if ``timer`` needs a new alarm."""
         if timer.is_patient is self.timer.is_patient and self.alarm.prolong(timer.delay_ms / 1000):
             self.timer = timer
             return True
@@ -42,15 +42,15 @@ class ShardTimers:
     """The timers of one shard, by key."""
 
     def __init__(self, submit: Callable[[Callable[[Any, int], Decision[Any]]], asyncio.Future[Any]]) -> None:
-        """``submit`` is that of the shard."""
+        """``submit`` is the ``submit`` method of the shard."""
         self._submit = submit
         self._running: dict[Hashable, _Running] = {}
         self._decided: dict[Hashable, _Running] = {}
-        """The timers whose events have had their turns and wait for the replicas, unless the key was set since."""
+        """The timers whose events have been decided and wait for the replicas, unless the key was set in between."""
         self._is_closed = False
 
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:
-        """Set timers, or cancel those that are None, by key."""
+        """Set timers by key. None cancels the timer with that key."""
         for key, timer in timers.items():
             if self._decided:
                 self._decided.pop(key, None)
@@ -64,7 +64,7 @@ class ShardTimers:
                 self._running[key] = _Running(timer, partial(self._due, key))
 
     def close(self) -> None:
-        """Cancel all timers. None can be set any more."""
+        """Cancel all timers, and stop submitting failed events again."""
         self._is_closed = True
         for running in self._running.values():
             running.alarm.cancel()

@@ -1,1 +1,1 @@
-"""Share partitions: the members of a share group acquire and acknowledge single records of a partition (KIP-932)."""
+"""Share partitions: members of a share group acquire and acknowledge individual records of a partition (KIP-932)."""

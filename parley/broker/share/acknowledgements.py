@@ -1,6 +1,6 @@
-"""Acknowledgements of a member: what a request may say (KIP-932, KIP-1222).
+"""The acknowledgements in a member's request, and their validation (KIP-932, KIP-1222).
 
-A batch names neighbouring records. It has one type for all of them, or a type for each.
+A batch names consecutive records. It contains one type for all records, or one type for each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from parley.protocol.errors import ErrorCode, KafkaError
 
 GAP: Final = 0
-"""There is no record at the offset, or none for consumers."""
+"""The offset has no record, or none for consumers."""
 ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3
@@ -20,14 +20,14 @@ RENEW: Final = 4
 
 
 class AcknowledgementBatch(NamedTuple):
-    """Neighbouring records, both ends included, and their types: a single one for all, or one for each."""
+    """Consecutive records, both ends included, and their types: one for all records, or one for each."""
 
     first: int
     last: int
     types: Sequence[int]
 
     def runs(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the records from ``first`` on that have the same type: the first, the last, the type."""
+        """Yield the runs of records with the same type, from ``first`` on, as ``(first, last, type)``."""
         if len(self.types) == 1:
             if self.last >= first:
                 yield max(first, self.first), self.last, self.types[0]
@@ -49,20 +49,20 @@ class _Encoded(Protocol):
 
 
 def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[AcknowledgementBatch]:
-    """Return the acknowledgements of one partition.
+    """Validate and return the acknowledgements of one partition.
 
-    Raises INVALID_REQUEST if they are reversed, overlap, or have other types or more or fewer than they should have.
+    Raises INVALID_REQUEST if offsets are reversed or overlap, or if a type is invalid or the number of types is wrong.
     """
     previous_last = -1
     checked = []
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if first > last:
-            raise _invalid("The first offset of an acknowledgement is behind the last one.")
+            raise _invalid("The first offset of an acknowledgement is greater than the last one.")
         if first <= previous_last:
-            raise _invalid("Acknowledgements overlap, or are not in the order of offsets.")
+            raise _invalid("Acknowledgements overlap or are not in the order of offsets.")
         if not types or (len(types) > 1 and len(types) != last - first + 1):
-            raise _invalid("An acknowledgement has neither one type nor one for each offset.")
+            raise _invalid("An acknowledgement must contain one type, or one type for each offset.")
         if min(types) < GAP or max(types) > (RENEW if may_renew else REJECT):
             raise _invalid("The type of an acknowledgement is invalid.")
         previous_last = last

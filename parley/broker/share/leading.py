@@ -1,14 +1,14 @@
-"""A share partition at the leader of its partition: what it stores, its locks, and the fetches that wait for it.
+"""A share partition at the leader of its partition: its stored state, its locks, and the fetches that wait for it.
 
-The states::
+Its states::
 
     LOADING   the state is being read; fetches wait
     ACTIVE    members acquire and acknowledge records
-    ENDED     this broker no longer leads the partition in this epoch, or the state could not be read or was replaced
-              (final): the next fetch begins again with what is stored
+    ENDED     (final) this broker no longer leads the partition in this epoch, the group has no members here, or the
+              state could not be read or was replaced: the next fetch loads the stored state again
 
-Writes do not overlap. While the share coordinator stores one, further acknowledgements collect for the next, so a busy
-share partition writes large batches. One timer serves all locks.
+Writes do not overlap. While the share coordinator stores a write, further acknowledgements collect for the next write,
+so a busy share partition writes large batches. One timer serves all locks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeadingState(IntEnum):
-    """What the leader does with a share partition."""
+    """The state of a share partition at its leader."""
 
     LOADING = 0
     ACTIVE = 1
@@ -47,7 +47,7 @@ class LeadingState(IntEnum):
 
 
 class LeadingEvent(IntEnum):
-    """What happens to a share partition at its leader."""
+    """An event that changes the ``LeadingState``."""
 
     LOADED = 0
     END = 1
@@ -71,7 +71,7 @@ _FOR_CLIENTS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
 }
-"""The errors of members for those of the share coordinator; UNKNOWN_SERVER_ERROR for all others."""
+"""Maps errors of the share coordinator to errors for members. All other errors become UNKNOWN_SERVER_ERROR."""
 
 _ENDING: Final = frozenset(
     {
@@ -82,17 +82,17 @@ _ENDING: Final = frozenset(
         ErrorCode.INVALID_REQUEST,  # the state was deleted, with the group or by DeleteShareGroupOffsets
     }
 )
-"""The errors after which what is in memory no longer holds."""
+"""The errors after which the state in memory is invalid."""
 
 WRITE_AGAIN_S: Final = 10.0
-"""The pause before a write that failed is tried again. The persister has tried it several times by then."""
+"""The pause before a failed write is retried, in seconds. The persister has already tried it several times."""
 
 _MOVED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This broker no longer leads the share partition.")
-_UNUSED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group has no members at this broker.")
+_UNUSED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group has no members on this broker.")
 
 
 class LedSharePartition:
-    """A share partition at the leader of its partition. A key of the purgatory of share fetches."""
+    """A share partition at the leader of its partition. It is a key of the purgatory of share fetches."""
 
     def __init__(
         self,
@@ -108,15 +108,15 @@ class LedSharePartition:
         metrics: ShareGroupMetrics,
         on_ended: Callable[[LedSharePartition], None],
     ) -> None:
-        """``on_ended`` is called when the share partition must be loaded again."""
+        """``on_ended`` is called when the share partition enters the state ENDED."""
         self.key = key
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.state = LeadingState.LOADING
         self.error: KafkaError = _MOVED
-        """Why it has ended."""
+        """Why the share partition has ended, if it has."""
         self.share: SharePartition
-        """What the group has acquired; from ACTIVE on."""
+        """The window of the group's records. Not set while LOADING."""
         self._state_epoch = 0
         self._persister = persister
         self._settings_of = settings_of
@@ -143,18 +143,18 @@ class LedSharePartition:
 
     @property
     def settings(self) -> ShareSettings:
-        """The present settings of the group."""
+        """The current settings of the group."""
         return self._settings_of(self.key.group_id)
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Note a change of the partition (as a ``Subscriber`` of the purgatory of fetches)."""
+        """Handle a change of the partition, as a ``Subscriber`` of the purgatory of fetches."""
         if not self.partition.is_leader or self.partition.leader_epoch != self.leader_epoch:
             self.end(_MOVED)
         elif self.is_active:
             self._share_fetches.notify(self, amount)
 
     def end(self, error: KafkaError) -> None:
-        """Drop what is in memory. Acknowledgements that are not stored, and waiting fetches, get ``error``."""
+        """Drop the state in memory. Acknowledgements that are not stored and waiting fetches fail with ``error``."""
         if self.state is LeadingState.ENDED:
             return
         self.state = step("share partition", STEPS, self.state, LeadingEvent.END)
@@ -167,13 +167,14 @@ class LedSharePartition:
         self._share_fetches.notify(self)
 
     def end_when_stored(self) -> None:
-        """Drop what is in memory, because the group has no members here: at once, or after the last write."""
+        """Drop the state in memory, after the current write if there is one: the group has no members on this
+        broker."""
         self._is_unused = True
         if not self._is_writing:
             self.end(_UNUSED)
 
     def use(self) -> None:
-        """Keep what is in memory: the group has members here."""
+        """Keep the state in memory after the current write: the group has members on this broker again."""
         self._is_unused = False
 
     async def _load(self) -> None:
@@ -202,17 +203,18 @@ class LedSharePartition:
         self._share_fetches.notify(self)
 
     async def _store_again(self, stored: ShareState, start: int) -> None:
-        """Replace the state: it has records that the log has lost, in an unclean election or a crash.
+        """Replace the stored state, because it contains records that the log lost in an unclean election or a crash.
 
-        Records that get their offsets now are others, and must be delivered. A write could not take back that the lost
-        ones were acknowledged.
+        Other records will get the offsets of the lost ones, and must be delivered. An ordinary write could not undo the
+        acknowledgements of the lost records.
         """
         facts = {"group": self.key.group_id, "topic": self.partition.topic, "partition": self.key.partition}
         _log.warning("share state is ahead of the log", extra={**facts, "log_end": self.partition.log.log_end_offset})
         await self._persister.initialize(*self.key, stored.state_epoch, start, self.leader_epoch)
 
     async def _start_offset(self, stored: ShareState) -> int:
-        """Return where the group begins. An offset behind the log, after an unclean election, is moved to its end."""
+        """Return the offset at which the group begins. A stored offset is clamped to the log, which may have lost its
+        end in an unclean election."""
         log = self.partition.log
         if stored.start_offset != UNINITIALIZED_OFFSET:
             return min(max(stored.start_offset, log.log_start_offset), log.log_end_offset)
@@ -230,12 +232,12 @@ class LedSharePartition:
     # --- Acquisition ---
 
     def next_offset(self) -> int | None:
-        """Return the first offset with a record that a member may acquire; None if there can be none now."""
+        """Return the first offset from which a member may acquire records, or None if none can be acquired now."""
         self.share.log_start_moved(self.partition.log.log_start_offset)
         return self.share.next_offset(self.settings.limits)
 
     def acquire(self, member: str, offset: int, batches: Sequence[LogBatch], wanted: Wanted) -> list[Acquired]:
-        """Acquire records for a member, out of the ``batches`` that the log has from ``offset`` on."""
+        """Acquire records for a member, out of ``batches``, which are the batches of the log from ``offset`` on."""
         settings = self.settings
         lock_s = settings.lock_duration_ms / 1000
         lock_until = self._loop.time() + lock_s
@@ -249,25 +251,26 @@ class LedSharePartition:
     # --- Acknowledgement ---
 
     def acknowledge(self, member: str, batches: Sequence[AcknowledgementBatch]) -> asyncio.Future[None] | None:
-        """Take the acknowledgements of a member. Returns a future of their storing; None if nothing is stored.
+        """Apply the acknowledgements of a member, all or none.
 
-        Raises INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then takes none.
+        Returns a future that is done when they are stored, or None if there is nothing to store. Raises
+        INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then applies none.
         """
         settings = self.settings
         lock_s = settings.lock_duration_ms / 1000
         must_store = self.share.acknowledge(member, batches, settings.limits, self._loop.time() + lock_s)
         if any(RENEW in each.types for each in batches):
-            self._watch_locks(lock_s)  # the group may have got a shorter duration since the timer was set
+            self._watch_locks(lock_s)  # the group's lock duration may have become shorter since the timer was set
         return self._stored() if must_store else None
 
     def release_member(self, member: str) -> asyncio.Future[None] | None:
-        """Release the records of a member that leaves. Returns as ``acknowledge`` does."""
+        """Release the records of a member that leaves. Returns the same as ``acknowledge``."""
         return self._stored() if self.share.release_member(member, self.settings.limits) else None
 
     # --- Locks ---
 
     def _watch_locks(self, within_s: float) -> None:
-        """See to it that locks are looked at in ``within_s`` at the latest."""
+        """Check the locks for expiry in ``within_s`` seconds, or earlier if the timer is already due earlier."""
         at = self._loop.time() + within_s
         if self._lock_timer is not None:
             if self._lock_timer.when() <= at:
@@ -289,7 +292,7 @@ class LedSharePartition:
     # --- Storing ---
 
     def _stored(self) -> asyncio.Future[None]:
-        """Return a future of the next write."""
+        """Return a future that is done when the next write is stored."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._awaiting.append(future)
         self._write_soon()
@@ -302,7 +305,8 @@ class LedSharePartition:
             self._tasks.start(self._write_all(), name=name)
 
     async def _write_all(self) -> None:
-        """Store all changes, and those that come meanwhile. After a failure the next change tries again, or a timer."""
+        """Store all changes, including those that arrive in the meantime. After a failure, the next change or a timer
+        retries."""
         try:
             while self.is_active and self.share.has_changed:
                 if not await self._write() and not self._awaiting:
@@ -335,7 +339,7 @@ class LedSharePartition:
             error = None
         except KafkaError as refused:
             error = refused
-        finally:  # also if the task is cancelled, or fails unexpectedly
+        finally:  # also if the task is cancelled or fails unexpectedly
             self.share.end_write(write, is_stored=error is None)
             self._settle(awaiting, error)
         return error is None
@@ -361,7 +365,7 @@ class LedSharePartition:
         for future in awaiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a client that has disconnected does not ask for it
+                future.exception()  # retrieve it: a handler whose client has disconnected does not
         awaiting.clear()
 
 

@@ -1,9 +1,9 @@
 """The states of a record in a share partition, and the steps between them (KIP-932).
 
-AVAILABLE     may be delivered to a member
-ACQUIRED      is delivered to one member, until its lock ends
-ACKNOWLEDGED  was processed (final)
-ARCHIVED      is not delivered again: rejected, delivered too often, or not there at all (final)
+AVAILABLE     can be delivered to a member
+ACQUIRED      delivered to one member, until its lock ends
+ACKNOWLEDGED  processed (final)
+ARCHIVED      not delivered again: rejected, delivered too often, or missing from the log (final)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.broker.runtime.states import step
 
 
 class RecordState(IntEnum):
-    """The state of a record, with Kafka's numbers. They are stored."""
+    """The state of a record. The numbers are Kafka's, and are stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -24,19 +24,19 @@ class RecordState(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the record is not delivered again."""
+        """True if the record will not be delivered again."""
         return self >= RecordState.ACKNOWLEDGED
 
 
 class RecordEvent(IntEnum):
-    """What happens to a record."""
+    """An event that changes the state of a record."""
 
     ACQUIRE = 0
     ACCEPT = 1
     RELEASE = 2
-    """The member gives the record back, leaves, or its lock has ended."""
+    """The member released the record or left, or its lock ended."""
     ARCHIVE = 3
-    """A member rejects the record, it was delivered too often, or there is no record."""
+    """A member rejected the record, it was delivered too often, or it does not exist."""
 
 
 AVAILABLE: Final = RecordState.AVAILABLE
@@ -45,7 +45,7 @@ ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
 ARCHIVED: Final = RecordState.ARCHIVED
 
 STORED: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
-"""The states that share coordinators store: acquisitions end with their leader."""
+"""The states that share coordinators store. Acquisitions are not stored: they end with their leader."""
 
 STEPS: Final = {
     (AVAILABLE, RecordEvent.ACQUIRE): ACQUIRED,
@@ -57,5 +57,5 @@ STEPS: Final = {
 
 
 def after(state: RecordState, event: RecordEvent) -> RecordState:
-    """Return the state that follows. Raises IllegalStep."""
+    """Return the state that follows ``state`` after ``event``. Raises IllegalStep."""
     return step("record", STEPS, state, event)

@@ -1,4 +1,4 @@
-"""The settings of a share group, as the leaders of its partitions use them: its own, else those of the broker."""
+"""The settings of a share group that the leaders of its partitions use: the group's own, or else the broker's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShareSettings:
 
 
 SettingsOf = Callable[[str], ShareSettings]
-"""Returns the present settings of a share group."""
+"""Returns the current settings of a share group."""
 
 
 def share_settings(config: BrokerConfig, image: MetadataImage, group_id: str) -> ShareSettings:

@@ -2,14 +2,14 @@
 
 Rules of this module, which does no I/O (docs/groups.md, "How a share partition works"):
 
-* The *window* begins at the first record that is not final, and ends behind the last record that was ever acquired. It
-  has at most ``max_record_locks`` records; while it is full, only released records are delivered.
-* What a member acknowledges holds when it has been stored. Until then the records stay acquired. If it cannot be
-  stored they remain the member's, until their lock ends.
-* A lock that ends, or a record that does not exist, changes the state at once, and is stored with the next write.
-* Writes do not overlap: ``begin_write`` returns everything that has changed, ``end_write`` the outcome.
-* A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half of that on,
-  records are delivered in ever smaller parts, the last time alone: a bad record does not take others with it.
+* The *window* begins at the first record that is not final, and ends after the last record that was ever acquired. It
+  contains at most ``max_record_locks`` records. While it is full, only released records are delivered.
+* An acknowledgement takes effect when it has been stored. Until then the records stay acquired. If it cannot be stored,
+  the member keeps the records until their lock ends.
+* The end of a lock and a missing record change the state immediately, and are stored with the next write.
+* Writes do not overlap: ``begin_write`` returns everything that has changed, and ``end_write`` applies the outcome.
+* A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half that number on,
+  records are delivered in ever smaller parts, and the last time alone, so that a bad record does not affect others.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from parley.broker.share.spans import Outcome, Span, Spans
 from parley.protocol.errors import ErrorCode, KafkaError
 
 THROTTLED_DELIVERIES_MIN: Final = 2
-"""Records are delivered together at least this often."""
+"""The minimum number of times that records are delivered together."""
 
 
 class LogBatch(NamedTuple):
-    """A batch of the log: its offsets, both ends included."""
+    """The offsets of a batch in the log, both ends included."""
 
     first: int
     last: int
     is_dead: bool = False
-    """True if no consumer gets its records: a control batch, or a batch of an aborted transaction."""
+    """True if its records must not reach consumers: a control batch, or a batch of an aborted transaction."""
 
 
 class Limits(NamedTuple):
@@ -46,20 +46,20 @@ class Limits(NamedTuple):
 
     @property
     def together_max(self) -> int:
-        """How often records are delivered together before they are delivered in parts."""
+        """The number of times that records are delivered together before they are delivered in parts."""
         return max(THROTTLED_DELIVERIES_MIN, -(-self.delivery_count_limit // 2))
 
 
 class Wanted(NamedTuple):
-    """What a fetch may acquire."""
+    """The number of records that a fetch may acquire."""
 
     max_records: int
     is_exact: bool
-    """False if the batch that reaches ``max_records`` may be acquired as a whole (``share_acquire_mode`` 0)."""
+    """False if the batch that reaches ``max_records`` may be acquired completely (``share_acquire_mode`` 0)."""
 
 
 class Acquired(NamedTuple):
-    """Neighbouring records that a member has acquired, both ends included."""
+    """Consecutive records that a member has acquired, both ends included."""
 
     first: int
     last: int
@@ -68,7 +68,7 @@ class Acquired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What must be stored, and the records whose acknowledgement depends on it."""
+    """The changes to store, and in ``pending`` the records whose acknowledgements depend on it."""
 
     start_offset: int
     delivery_complete_count: int
@@ -80,15 +80,16 @@ class SharePartition:
     """The window of one share group in one partition."""
 
     def __init__(self, state: ShareState, start_offset: int, *, must_store_all: bool = False) -> None:
-        """The group begins at ``start_offset``, whatever ``state`` says. Raises ValueError.
+        """Begin at ``start_offset``, which replaces the start offset in ``state``.
 
-        With ``must_store_all`` the first write has everything.
+        With ``must_store_all``, the first write contains the whole state. Raises ValueError if a delivery state in
+        ``state`` is unknown.
         """
         self._spans = Spans()
         self.start_offset = start_offset
-        """The first record that is not final, or ``end_offset``."""
+        """The offset of the first record that is not final, or ``end_offset`` if there is none."""
         self.end_offset = start_offset
-        """The record after the last one that was acquired."""
+        """The offset after the last record that was ever acquired."""
         self._has_available = bool(state.batches)
         self._has_changed = must_store_all or state.start_offset != start_offset
         self._must_store_all = must_store_all
@@ -110,7 +111,7 @@ class SharePartition:
         self.end_offset = span.last + 1
 
     def _advance(self) -> None:
-        """Begin the window at the first record that is not final."""
+        """Move the start of the window to the first record that is not final."""
         while (head := self._spans.head) is not None and head.state.is_final:
             self._spans.drop_head()
             self.start_offset = head.last + 1
@@ -119,18 +120,18 @@ class SharePartition:
             self.start_offset = self.end_offset
 
     def log_start_moved(self, offset: int) -> None:
-        """Forget the records before the log's start. Acknowledgements of them are accepted without effect."""
+        """Drop the records before the log start offset. Acknowledging them is accepted, and has no effect."""
         if offset > self.start_offset:
             self._spans.drop_before(offset)
             self.start_offset, self.end_offset = offset, max(offset, self.end_offset)
             self._has_changed = True
             self._advance()
 
-    # --- What is there ---
+    # --- Contents ---
 
     @property
     def spans(self) -> Iterable[Span]:
-        """The records of the window."""
+        """The records of the window, as spans."""
         return self._spans
 
     @property
@@ -140,11 +141,11 @@ class SharePartition:
 
     @property
     def in_flight_batches(self) -> int:
-        """The number of groups of neighbouring records with the same state."""
+        """The number of spans: runs of consecutive records with the same state."""
         return len(self._spans)
 
     def next_offset(self, limits: Limits) -> int | None:
-        """Return the first record that can be acquired, or the end of the window. None if the window is full."""
+        """Return the offset of the first available record, else the end of the window, or None if it is full."""
         if self._has_available:
             for span in self._spans:
                 if span.state is AVAILABLE:
@@ -163,9 +164,10 @@ class SharePartition:
         limits: Limits,
         lock_until: float,
     ) -> list[Acquired]:
-        """Acquire available records for a member, out of the ``batches`` that the log has from ``offset`` on.
+        """Acquire available records for a member, out of ``batches``, which are the batches of the log from ``offset``
+        on.
 
-        Offsets without a batch, and those of dead batches, are archived: compaction has removed their records.
+        Offsets between batches, which compaction has removed, and the offsets of dead batches are archived.
         """
         acquired: list[Acquired] = []
         taken, cursor, known_end = 0, max(offset, self.start_offset), self.end_offset
@@ -189,13 +191,13 @@ class SharePartition:
         return _joined(acquired)
 
     def _note_batch(self, first: int) -> None:
-        """Let the new records, from ``first`` on, be one batch."""
+        """Record that the new records, from ``first`` on, were delivered together as one batch."""
         size = self.end_offset - first
         if size > 0:
             self._spans.change(first, self.end_offset - 1, lambda span: span._replace(batch_size=size))
 
     def _archive(self, first: int, last: int) -> None:
-        """Archive available records, and offsets behind the window: there are no records for consumers."""
+        """Archive available records, and offsets after the window, that have no record for consumers."""
         if first > last:
             return
 
@@ -215,7 +217,7 @@ class SharePartition:
     def _acquire_in(
         self, member: str, first: int, last: int, room: int, has_some: bool, limits: Limits, lock_until: float
     ) -> tuple[list[Acquired], bool]:
-        """Acquire up to ``room`` records of a batch. Returns them, and True if the response must have no more."""
+        """Acquire up to ``room`` records of a batch. Returns them, and True if the response must not contain more."""
         acquired: list[Acquired] = []
         for span in self._spans.within(first, last):
             if span.state is not AVAILABLE or room <= 0:
@@ -236,7 +238,7 @@ class SharePartition:
     def _acquire_new(
         self, member: str, last: int, room: int, limits: Limits, lock_until: float, acquired: list[Acquired]
     ) -> tuple[list[Acquired], bool]:
-        """Acquire records behind the window, which then has them; True if the window is full."""
+        """Acquire records after the window, and extend the window. Also returns True if the window is full."""
         if last < self.end_offset:
             return acquired, False
         size = min(last - self.end_offset + 1, room, limits.max_record_locks - self.in_flight)
@@ -264,10 +266,10 @@ class SharePartition:
     def acknowledge(
         self, member: str, batches: Sequence[AcknowledgementBatch], limits: Limits, lock_until: float
     ) -> bool:
-        """Take the acknowledgements of a member, all or none. Returns True if they hold only when they are stored.
+        """Apply the acknowledgements of a member, all or none. Returns True if they must be stored to take effect.
 
-        Records before the window are ignored. Raises INVALID_RECORD_STATE if the member has not acquired a record, or
-        has acknowledged it already, and INVALID_REQUEST if the offsets are behind the window.
+        Records before the window are ignored. Raises INVALID_RECORD_STATE if the member has not acquired a record or
+        has already acknowledged it, or INVALID_REQUEST if offsets are after the window.
         """
         for batch in batches:
             self._check_acquired(member, batch)
@@ -304,16 +306,16 @@ class SharePartition:
                 )
 
     def release_member(self, member: str, limits: Limits) -> bool:
-        """Release the records of a member that leaves. Returns True if that holds only when it is stored.
+        """Release the records of a member that leaves. Returns True if the release must be stored to take effect.
 
-        The delivery counts, as in Kafka: a record that ends its consumers must not be delivered for ever.
+        As in Kafka, their delivery counts: a record that crashes its consumers must not be delivered forever.
         """
         return self._change_acquired(
             lambda span: span.member == member, lambda span: span._replace(pending=_released(span, limits))
         )
 
     def end_locks(self, now: float, limits: Limits) -> int:
-        """Release the records whose lock has ended. Returns how many there were."""
+        """Release the records whose lock has ended, and return their number."""
         ended = 0
 
         def released(span: Span) -> Span:
@@ -334,7 +336,7 @@ class SharePartition:
         return bool(meant)
 
     def next_lock_end(self) -> float | None:
-        """Return when the next lock ends; None if no record is acquired, or all are being stored."""
+        """Return when the next lock ends, or None if no record is acquired without a pending acknowledgement."""
         return min(
             (span.lock_until for span in self._spans if span.state is ACQUIRED and span.pending is None), default=None
         )
@@ -347,7 +349,7 @@ class SharePartition:
         return self._has_changed
 
     def begin_write(self) -> Write:
-        """Return what must be stored, with all acknowledgements so far. ``end_write`` must follow before the next."""
+        """Return all changes to store, including pending acknowledgements. Call ``end_write`` before the next one."""
         start, complete = self.start_offset, 0
         batches: list[StateBatch] = []
         pending: list[tuple[int, int]] = []
@@ -375,9 +377,9 @@ class SharePartition:
         self._has_changed = self._must_store_all = False
 
     def end_write(self, write: Write, *, is_stored: bool) -> None:
-        """Make the acknowledgements of a write final, or undo them.
+        """Apply the acknowledgements of a write, or undo them if it was not stored.
 
-        After a failure it is unknown what was stored, so the next write contains the whole state.
+        After a failure the stored state is unknown, so the next write contains the whole state.
         """
         for first, last in write.pending:
             self._spans.change(first, last, _hold if is_stored else _undo)
@@ -390,14 +392,14 @@ class SharePartition:
 
 
 def before(batches: Sequence[StateBatch], offset: int) -> tuple[StateBatch, ...]:
-    """Return the batches without what is at ``offset`` and behind it."""
+    """Return the batches without the offsets from ``offset`` on."""
     return tuple(
         each._replace(last_offset=min(each.last_offset, offset - 1)) for each in batches if each.first_offset < offset
     )
 
 
 def _joined(acquired: list[Acquired]) -> list[Acquired]:
-    """Join neighbouring records with the same delivery count."""
+    """Join consecutive records with the same delivery count."""
     joined: list[Acquired] = []
     for each in acquired:
         if joined and (joined[-1].last + 1, joined[-1].delivery_count) == (each.first, each.delivery_count):
@@ -407,7 +409,7 @@ def _joined(acquired: list[Acquired]) -> list[Acquired]:
 
 
 def _portion(span: Span, limits: Limits) -> tuple[int, bool]:
-    """Return how many of the records are delivered together, and True if no others may be delivered with them."""
+    """Return the number of records of ``span`` to deliver together, and True if no other records may be added."""
     together_max, limit = limits.together_max, limits.delivery_count_limit
     if span.delivery_count < together_max:
         return span.size, False

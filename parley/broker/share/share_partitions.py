@@ -1,8 +1,8 @@
 """The share partitions that this broker leads.
 
-A share partition is loaded when a member of its group first fetches. It is dropped when its leader epoch ends, when its
-state was replaced, and when the last share session of its group ends. So there are at most as many as share sessions
-can name.
+A share partition is loaded when a member of its group first fetches from it. It is dropped when the partition's leader
+epoch ends, when its state was replaced, and when the last share session of its group ends. So the share sessions limit
+the number of share partitions.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SharePartitions:
         threads: Threads = LOOP_THREADS,
         metrics: ShareGroupMetrics | None = None,
     ) -> None:
-        """``fetches`` is the purgatory that partitions notify of what is appended to them."""
+        """``fetches`` must be the purgatory that is notified when records are appended to partitions."""
         self.settings_of = settings_of
         self.waiting = Purgatory()
-        """The share fetches that wait, by share partition."""
+        """The waiting share fetches, by share partition."""
         self.metrics = metrics or ShareGroupMetrics()
         self._persister = persister
         self._fetches = fetches
@@ -52,7 +52,7 @@ class SharePartitions:
             yield from led.values()
 
     def measured(self) -> ShareGroupMetrics:
-        """Return the metrics, with the numbers of now."""
+        """Return the metrics, with current gauges."""
         metrics, led = self.metrics, [each for each in self if each.is_active]
         metrics.partitions = len(led)
         metrics.in_flight = sum(each.share.in_flight for each in led)
@@ -61,11 +61,11 @@ class SharePartitions:
         return metrics
 
     def get(self, key: SharePartitionKey) -> LedSharePartition | None:
-        """Return a share partition that a member has fetched from before."""
+        """Return a share partition that is in memory, or None if no member has fetched from it."""
         return self._by_group.get(key.group_id, {}).get(key)
 
     def of(self, group_id: str, partition: Partition) -> LedSharePartition:
-        """Return a share partition, and begin to load it if it is not there. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Return a share partition, and start loading it if it is not in memory. Raises NOT_LEADER_OR_FOLLOWER."""
         partition.check_leader()
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         led = self.get(key)
@@ -103,6 +103,6 @@ class SharePartitions:
                 del self._by_group[led.key.group_id]
 
     def forget_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without members at this broker, when all is stored."""
+        """Drop the share partitions of a group without members on this broker, after their current writes."""
         for led in list(self._by_group.get(group_id, {}).values()):
             led.end_when_stored()

@@ -1,8 +1,8 @@
-"""The records of a share partition as spans: neighbouring records with the same state are one entry.
+"""The records of a share partition as spans: each span is a run of consecutive records with the same state.
 
-A consumer usually acquires and acknowledges hundreds of records at a time, and then one span holds them all. Spans are
-split only if the states of their records differ, and joined again if they no longer do. They cover the window of a
-share partition without gaps.
+A consumer usually acquires and acknowledges hundreds of records at a time, and one span then contains them all. A span
+is split when the states of its records differ, and spans are joined again when they no longer differ. The spans cover
+the window of a share partition without gaps.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from parley.broker.share.record_states import RecordState
 
 
 class Outcome(NamedTuple):
-    """What becomes of records when it has been stored."""
+    """The state that records enter when an acknowledgement has been stored."""
 
     state: RecordState
     delivery_count: int
 
 
 class Span(NamedTuple):
-    """Neighbouring records with the same state, both ends included."""
+    """Consecutive records with the same state, both ends included."""
 
     first: int
     last: int
     state: RecordState
     delivery_count: int = 0
-    """How often the records were delivered, including now."""
+    """The number of deliveries of the records, including the current one."""
     member: str = ""
     """The member that has acquired the records."""
     lock_until: float = 0.0
     """When the lock of acquired records ends, in seconds of the monotonic clock."""
     batch_size: int = 0
-    """How many records were first delivered together with these: failing ones are delivered in parts of that."""
+    """The number of records that were first delivered together with these. Failing records are delivered in parts of
+    that batch."""
     pending: Outcome | None = None
-    """Set while it is stored what the member has acknowledged. Until then the records are acquired."""
+    """Set while the member's acknowledgement is being stored. Until it is stored, the records stay acquired."""
     is_stored: bool = True
     """False if the state has changed and has not been stored yet."""
 
@@ -46,7 +47,7 @@ class Span(NamedTuple):
         return self.last - self.first + 1
 
     def is_like(self, other: Span) -> bool:
-        """True if the records of both have the same state."""
+        """Return True if the records of both spans have the same state."""
         return self[2:] == other[2:]
 
 
@@ -68,7 +69,7 @@ class Spans:
 
     @property
     def head(self) -> Span | None:
-        """The first span; None if there is none."""
+        """The first span, or None if there are no spans."""
         return self._spans[0] if self._spans else None
 
     def append(self, span: Span) -> None:
@@ -78,7 +79,7 @@ class Spans:
         self._spans.append(span)
 
     def within(self, first: int, last: int) -> list[Span]:
-        """Return the records of ``first`` to ``last`` that the spans cover, cut at both ends."""
+        """Return the spans from ``first`` to ``last``, cut at both ends."""
         low, high = self._range(first, last)
         found = self._spans[low:high]
         if found and found[0].first < first:
@@ -88,7 +89,7 @@ class Spans:
         return found
 
     def change(self, first: int, last: int, change: Callable[[Span], Span]) -> None:
-        """Replace the spans of ``first`` to ``last`` by what ``change`` makes of each. It must keep both ends."""
+        """Replace each span from ``first`` to ``last`` with the result of ``change``, which must keep its offsets."""
         low, high = self._range(first, last)
         if low >= high:
             return
@@ -106,18 +107,18 @@ class Spans:
         self._spans[low:high] = _joined(changed)
 
     def drop_before(self, offset: int) -> None:
-        """Forget the records before ``offset``."""
+        """Remove the records before ``offset``."""
         kept = self._range(offset, offset)[0]
         del self._spans[:kept]
         if self._spans and self._spans[0].first < offset:
             self._spans[0] = self._spans[0]._replace(first=offset)
 
     def drop_head(self) -> None:
-        """Forget the first span."""
+        """Remove the first span."""
         del self._spans[0]
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
-        """Return the indexes of the spans that have records of ``first`` to ``last``: from, up to."""
+        """Return the slice of the spans that contain records from ``first`` to ``last``: start and stop."""
         low = max(0, bisect_right(self._spans, first, key=_first) - 1)
         if low < len(self._spans) and self._spans[low].last < first:
             low += 1

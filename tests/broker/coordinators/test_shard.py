@@ -192,7 +192,7 @@ def test_an_append_that_fails_nevertheless_ends_the_shard(caplog: pytest.LogCapt
 
     run(scenario())
     assert [record.message for record in caplog.records] == [
-        "a coordinator reads a partition back: its state may differ from the log"
+        "coordinator reloads a partition: its state may differ from the log"
     ]
 
 

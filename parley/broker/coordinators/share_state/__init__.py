@@ -1,1 +1,1 @@
-"""The share coordinator: what is stored of share partitions, in ``__share_group_state`` (KIP-932)."""
+"""The share coordinator: stores the state of share partitions in ``__share_group_state`` (KIP-932)."""

@@ -1,7 +1,7 @@
-"""The batches of a share partition: how changes are merged into what is stored.
+"""The batches of a share partition: merging changes into the stored batches.
 
-Of two states of an offset, the one with the higher delivery count counts, then the one with the higher number of its
-delivery state: records move on from available to acknowledged or archived, and their delivery counts only rise.
+If two batches contain the same offset, the higher delivery count wins, and among equal counts the delivery state with
+the higher number: records move from available to acknowledged or archived, and their delivery counts only rise.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from parley.broker.coordinators.share_state.persister import StateBatch
 
 
 def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """Return all batches in the order of offsets, without overlaps. Neighbours with the same state become one.
+    """Merge batches, and return them in the order of offsets, without overlaps. Adjacent equal batches are joined.
 
-    What is before ``start_offset`` is left out, unless that is -1.
+    Offsets before ``start_offset`` are dropped.
     """
     clipped = [
         each._replace(first_offset=max(each.first_offset, start_offset))
@@ -24,7 +24,7 @@ def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_off
     ]
     clipped.sort()
     merged: list[StateBatch] = []
-    open_batches: list[tuple[int, int, int]] = []  # those at ``offset``, the one that counts first
+    open_batches: list[tuple[int, int, int]] = []  # a heap of the batches that contain ``offset``, the winner first
     position, offset = 0, 0
     while position < len(clipped) or open_batches:
         if not open_batches:
@@ -45,7 +45,7 @@ def combined(known: Iterable[StateBatch], added: Iterable[StateBatch], start_off
 
 
 def append_batch(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Add the batch that follows, joined with the one before if both touch and have the same state."""
+    """Append a batch, or extend the last one if the new batch follows it directly and has the same state."""
     if batches and batches[-1].last_offset + 1 == batch.first_offset and batches[-1][2:] == batch[2:]:
         batch = batch._replace(first_offset=batches.pop().first_offset)
     batches.append(batch)

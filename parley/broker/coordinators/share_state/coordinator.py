@@ -1,6 +1,6 @@
-"""The share coordinator of one broker: the state of share partitions, as events of the common runtime of coordinators.
+"""The share coordinator of one broker: submits requests about share partitions to the runtime of coordinators.
 
-It coordinates the share partitions in those partitions of ``__share_group_state`` that this broker leads.
+It coordinates the share partitions that are stored in the partitions of ``__share_group_state`` that this broker leads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def make_runtime(
     now_ms: Callable[[], int],
     tasks: TaskSet,
 ) -> CoordinatorRuntime[ShareStateShard]:
-    """Return the runtime. ``delete_before`` deletes the records of a partition of the topic below an offset."""
+    """Return the share coordinator's runtime.
+
+    ``delete_before(partition, offset)`` deletes the records of a partition of the topic before an offset.
+    """
     surroundings = Surroundings(config, image, topic.batch_bytes_max, delete_before, PERIODIC)
     return CoordinatorRuntime(
         topic,
@@ -55,9 +58,9 @@ def make_runtime(
 class ShareCoordinator:
     """The share partitions that this broker coordinates.
 
-    Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
-    does. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, from ``read`` and ``write`` only if it has
-    state. A negative number gets INVALID_REQUEST, and state that does not fit in a record UNKNOWN_SERVER_ERROR.
+    Each method raises the errors of its decision and of ``CoordinatorRuntime.submit``. Each also raises
+    UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist (``read`` and ``write`` only if it has state),
+    INVALID_REQUEST for a negative partition, and UNKNOWN_SERVER_ERROR if the state does not fit in a record.
     """
 
     def __init__(self, runtime: CoordinatorRuntime[ShareStateShard], image: Callable[[], MetadataImage]) -> None:
@@ -65,7 +68,7 @@ class ShareCoordinator:
         self._image = image
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, leader_epoch: int) -> None:
-        """Begin the state of a share partition."""
+        """Initialize the state of a share partition."""
         await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset, leader_epoch))
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
@@ -90,7 +93,7 @@ class ShareCoordinator:
         )
 
     async def delete(self, key: SharePartitionKey, state_epoch: int) -> None:
-        """Forget a share partition."""
+        """Delete the state of a share partition."""
         await self._submit(key, partial(decisions.delete, key, state_epoch))
 
     async def summarize(self, key: SharePartitionKey) -> ShareStateSummary:
@@ -105,7 +108,7 @@ class ShareCoordinator:
     def _submit_led(
         self, key: SharePartitionKey, decide: Callable[[ShareStateShard, int], Decision[T]]
     ) -> Awaitable[T]:
-        """Submit a leader's event. As in Kafka, the state is checked first, and then whether the topic exists."""
+        """Submit a leader's event. As in Kafka, errors of the state take precedence over a missing topic."""
 
         def decided(shard: ShareStateShard, now_ms: int) -> Decision[T]:
             decision = decide(shard, now_ms)
@@ -117,9 +120,9 @@ class ShareCoordinator:
     async def _submit(
         self, key: SharePartitionKey, decide: Callable[[ShareStateShard, int], Decision[T]], *, exists: bool = True
     ) -> T:
-        self.runtime.state_of(key.text)  # raises NOT_COORDINATOR before anything else is said of the share partition
+        self.runtime.state_of(key.text)  # raises NOT_COORDINATOR before any error about the share partition
         if key.partition < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be negative.")
         if exists:
             self._check_exists(key)
         try:
@@ -130,7 +133,7 @@ class ShareCoordinator:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Delete the share partitions of topics that were deleted."""
+        """Delete the share partitions of topics that a metadata change has deleted."""
         if any(isinstance(change, TopicDeleted) and change.name != self.runtime.topic for change in delta.changes):
             for partition, _ in self.runtime.states():
                 try:

@@ -1,7 +1,7 @@
 """The decisions of the share coordinator: initialize, read, write, delete and summarize a share partition.
 
-A share partition is read and written only after it was initialized. Its first record is a snapshot; then come updates,
-and another snapshot after ``share.coordinator.snapshot.update.records.per.snapshot`` of them.
+A share partition must be initialized before it is read or written. Its first record is a snapshot. Updates follow, and
+after every ``share.coordinator.snapshot.update.records.per.snapshot`` updates another snapshot.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def initialize(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Begin the state of a share partition. Raises FENCED_STATE_EPOCH; for a leader, what ``write`` raises, too.
+    """Initialize the state of a share partition. Raises FENCED_STATE_EPOCH; for a leader also what ``write`` raises.
 
-    A group coordinator that does not know whether it has done so does it again, perhaps after members have acknowledged
-    records. So the same epoch without an offset changes nothing. A leader that replaces the state in the same epoch
-    still fences earlier leaders.
+    A group coordinator that does not know whether its initialization was stored repeats it, perhaps after members have
+    acknowledged records. So an initialization with the stored state epoch and without an offset changes nothing. If a
+    leader replaces the state in the same state epoch, earlier leaders stay fenced.
     """
     if leader_epoch != NO_CHECK:
         known: StoredState | None = _led(key, "Initialize", leader_epoch, state_epoch, shard)
@@ -64,7 +64,7 @@ def initialize(
 
 
 def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[ShareState]:
-    """Return the state, and fence earlier leaders. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH."""
+    """Return the state, and fence earlier leaders. Raises INVALID_REQUEST or FENCED_LEADER_EPOCH."""
     known = _initialized(key, "Read", shard)
     _check_leader_epoch(known, leader_epoch)
     state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)
@@ -84,7 +84,7 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH."""
+    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH."""
     known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)
     changed = replace(
@@ -96,7 +96,7 @@ def write(
 
 
 def delete(key: SharePartitionKey, state_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Forget a share partition. Raises FENCED_STATE_EPOCH if another coordinator has initialized it since."""
+    """Delete the state of a share partition. Raises FENCED_STATE_EPOCH if it was initialized in a higher epoch."""
     known = shard.states.get(key)
     if known is None:
         return Decision(None)
@@ -123,7 +123,7 @@ def _changed(
     shard: ShareStateShard,
     now_ms: int,
 ) -> KeyValue:
-    """Return the record of a change: an update, or from time to time the whole state."""
+    """Return the record that stores a change: an update, or a snapshot if there are enough updates since the last."""
     if known.updates < shard.config().share_coordinator_snapshot_update_records_per_snapshot:
         return update_record(
             key,
@@ -158,10 +158,10 @@ def _initialized(key: SharePartitionKey, operation: str, shard: ShareStateShard)
 def _led(
     key: SharePartitionKey, operation: str, leader_epoch: int, state_epoch: int, shard: ShareStateShard
 ) -> StoredState:
-    """Return the state that a leader changes. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH.
+    """Return the state that a leader may change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH.
 
-    A leader with another state epoch, or one that has not read this state, has that of a group that was deleted and
-    made again since. The epochs of such a group begin again.
+    A leader that passes another state epoch, or that has not read this state, knows the state of an earlier group with
+    the same id: the group was deleted and created again, and its epochs started over.
     """
     known = _initialized(key, operation, shard)
     _check_leader_epoch(known, leader_epoch)
@@ -181,7 +181,7 @@ def _check_state_epoch(known: StoredState, state_epoch: int) -> None:
 
 
 def _check_batches(batches: Sequence[StateBatch]) -> None:
-    """Raise INVALID_REQUEST for batches that no leader writes: a later read could not make sense of them."""
+    """Raise INVALID_REQUEST for batches that no leader writes, because a later read could not use them."""
     for batch in batches:
         if not is_sound(batch):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A state batch is malformed: {tuple(batch)}.")

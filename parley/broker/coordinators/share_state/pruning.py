@@ -1,8 +1,8 @@
-"""Periodic work of the share coordinator: the log of a shard must not grow for ever.
+"""Periodic work of the share coordinator, which keeps the log of a shard from growing without limit.
 
-Records before the oldest of the last snapshots are superseded, and deleted. A share partition that has not changed for
-``share.coordinator.cold.partition.snapshot.interval.ms`` is stored again, or its old snapshot would keep the log from
-beginning later. If none has changed, nothing is stored: the log does not grow then.
+Records before the oldest snapshot that is still needed are superseded, and deleted. A share partition that has not
+changed for ``share.coordinator.cold.partition.snapshot.interval.ms`` is stored again. Otherwise, its old snapshot would
+prevent the deletion of all later records. If no share partition has changed, the log has not grown, and none is stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORGET_DELETED: Final = "forget-deleted"
 
 
 def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Delete what is superseded, and set the timer again."""
+    """Delete superseded records, and set the timer again."""
     interval_ms = shard.config().share_coordinator_state_topic_prune_interval_ms
     timers: dict[Hashable, Timer | None] = {PRUNE: Timer(interval_ms, prune)}
     before = shard.superseded_before
@@ -34,7 +34,10 @@ def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:
 
 
 def store_cold(shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Store share partitions again that have not changed for long, unless none has changed."""
+    """Store the share partitions again that have not changed for the configured interval, and set the timer again.
+
+    Stores nothing if no share partition has changed.
+    """
     interval_ms = shard.config().share_coordinator_cold_partition_snapshot_interval_ms
     timers: dict[Hashable, Timer | None] = {STORE_COLD: Timer(interval_ms, store_cold)}
     if all(state.created_ms != state.written_ms for state in shard.states.values()):
@@ -57,4 +60,4 @@ def forget_deleted(shard: ShareStateShard, now_ms: int) -> Decision[None]:
 PERIODIC: Final[Mapping[str, Callable[[ShareStateShard, int], Decision[None]]]] = MappingProxyType(
     {PRUNE: prune, STORE_COLD: store_cold, FORGET_DELETED: forget_deleted}
 )
-"""The events that begin when a shard is loaded. Topics may have been deleted while no broker coordinated it."""
+"""The events that start when a shard is loaded. Topics may have been deleted while no broker coordinated the shard."""

@@ -1,7 +1,7 @@
-"""The records of ``__share_group_state``, in Kafka's formats: a snapshot of a share partition, or an update of it.
+"""The records of ``__share_group_state``, in Kafka's formats: a snapshot of a share partition, or an update to it.
 
-A snapshot's tombstone deletes the share partition. An update's key is never deleted: the topic is not compacted, and
-what snapshots have superseded is deleted with the beginning of the log.
+A tombstone with the key of a snapshot deletes the share partition. Updates have no tombstones: the topic is not
+compacted, and updates that a snapshot has superseded are deleted with the beginning of the log.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from parley.protocol.messages.stored_share_state import (
 )
 
 SNAPSHOT, UPDATE = 0, 1
-"""The kinds of record: the first two bytes of their keys."""
+"""The kinds of records, as in the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
 
 
 def snapshot_record(key: SharePartitionKey, state: StoredState) -> KeyValue:
-    """Return the record of the whole state."""
+    """Return the record that stores the whole state."""
     make = ShareSnapshotValue.StateBatch
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
@@ -52,7 +52,7 @@ def update_record(
     delivery_complete_count: int,
     batches: Iterable[StateBatch],
 ) -> KeyValue:
-    """Return the record of a change. A start offset of -1 leaves it unchanged."""
+    """Return the record that stores a change. A ``start_offset`` of -1 means unchanged."""
     make = ShareUpdateValue.StateBatch
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,
@@ -76,7 +76,7 @@ def _snapshot_key(key: SharePartitionKey) -> bytes:
 
 
 def read_key(key: bytes) -> tuple[int, SharePartitionKey]:
-    """Return the kind of a record, and its share partition. Raises MalformedMessage."""
+    """Decode the kind of a record and its share partition. Raises MalformedMessage."""
     kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
     if kind == SNAPSHOT:
         snapshot = decode_stored(ShareSnapshotKey, key)[0]
@@ -88,7 +88,7 @@ def read_key(key: bytes) -> tuple[int, SharePartitionKey]:
 
 
 def read_snapshot(value: bytes) -> StoredState:
-    """Return the state in a snapshot. Raises MalformedMessage."""
+    """Decode a snapshot. Raises MalformedMessage."""
     stored = decode_stored(ShareSnapshotValue, value)[0]
     return StoredState(
         snapshot_epoch=stored.snapshot_epoch,
@@ -104,19 +104,19 @@ def read_snapshot(value: bytes) -> StoredState:
 
 
 def is_sound(batch: StateBatch) -> bool:
-    """Return True if a leader can have written the batch."""
+    """Return True if the batch is one that a leader may write."""
     is_range = 0 <= batch.first_offset <= batch.last_offset
     return is_range and batch.delivery_state in STORED and batch.delivery_count >= 0
 
 
 def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
-    """Return an update, and its batches. Raises MalformedMessage."""
+    """Decode an update and its batches. Raises MalformedMessage."""
     stored = decode_stored(ShareUpdateValue, value)[0]
     return stored, _batches(stored.state_batches)
 
 
 def _batches(stored: Iterable[ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch]) -> list[StateBatch]:
-    """Return the batches that make sense. No leader could load a share partition that has another one."""
+    """Return the sound batches. If any other batch were kept, no leader could load the share partition."""
     read = (
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in stored
     )

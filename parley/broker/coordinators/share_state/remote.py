@@ -1,8 +1,8 @@
-"""The persister of a broker: sends to the share coordinator of each share partition, which may be this broker.
+"""The persister of a broker: calls the share coordinator of each share partition, on this broker or another one.
 
-The persister sends a broker one request at a time for each kind and group. The next request carries the calls that
-arrived meanwhile, at most one for each share partition. Calls for share partitions that this broker coordinates need
-no request.
+The persister sends one request at a time to each broker, for each kind of request and group. The next request contains
+the calls that arrived in the meantime, at most one for each share partition. Calls to this broker's own share
+coordinator need no request.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
-"""The pause before a call is tried again. It doubles from the first to the longest."""
+"""The first and the longest pause before a call is retried, in seconds. The pause doubles in between."""
 
 PATIENCE_S: Final = 10.0
-"""How long a call is tried again. Clients wait for longer."""
+"""How long a call is retried, in seconds. Clients wait longer than that."""
 
 PARTITIONS_PER_REQUEST: Final = 1_000
-"""The most share partitions in one request."""
+"""The maximum number of share partitions in a request."""
 
 _PASSING: Final = frozenset(
     {
@@ -59,18 +59,18 @@ _PASSING: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""Errors after which the coordinator is looked for again."""
+"""The errors after which the coordinator is looked up again and the call is retried."""
 
 Ask = Callable[[int, Any], Awaitable[Any]]
-"""Sends a request to another broker. Raises KafkaError, OSError."""
+"""Sends a request to another broker. Raises KafkaError or OSError."""
 
 CreateTopic = Callable[[str], Awaitable[None]]
-"""Creates the internal topic unless it exists. Raises KafkaError."""
+"""Creates an internal topic if it does not exist. Raises KafkaError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of request, and its structs for a topic and a partition."""
+    """The classes of a kind of request, and of its structs for a topic and for a partition."""
 
     request: type[Any]
     topic: type[Any]
@@ -102,7 +102,7 @@ _SUMMARIZE: Final = _Kind(
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call that waits for a request."""
+    """A call that waits to be sent in a request."""
 
     key: SharePartitionKey
     data: Any
@@ -110,11 +110,11 @@ class _Call:
 
 
 _Line = tuple[int, type[Any], str]
-"""The calls that may share requests: broker, kind of request, group."""
+"""Identifies calls that may share a request: the broker, the kind of request and the group."""
 
 
 class SharePersister:
-    """The state of share partitions, wherever it is stored. Implements ``Persister``."""
+    """Reads and writes the state of share partitions at their share coordinators. Implements ``Persister``."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class SharePersister:
         start_offset: int,
         leader_epoch: int = NO_CHECK,
     ) -> None:
-        """Begin the state of a share partition."""
+        """Initialize the state of a share partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _INITIALIZE.partition(
             partition=partition, state_epoch=state_epoch, start_offset=start_offset, leader_epoch=leader_epoch
@@ -200,7 +200,7 @@ class SharePersister:
         )
 
     async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
-        """Forget the state."""
+        """Delete the state."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _DELETE.partition(partition=partition, state_epoch=state_epoch)
         await self._call(key, _DELETE, data, lambda: self._coordinator.delete(key, state_epoch))
@@ -219,7 +219,7 @@ class SharePersister:
     # --- Coordinators ---
 
     async def _call(self, key: SharePartitionKey, kind: _Kind, data: Any, locally: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of a call. Tries again if the coordinator moves. Raises the KafkaError of the last try."""
+        """Return the result of a call. Retries if the coordinator moves. Raises the KafkaError of the last attempt."""
         loop = asyncio.get_running_loop()
         deadline, pause_s = loop.time() + PATIENCE_S, RETRY_FIRST_S
         while True:
@@ -239,7 +239,10 @@ class SharePersister:
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     async def _coordinator_of(self, key: SharePartitionKey) -> int:
-        """Return the broker that coordinates a share partition. Raises COORDINATOR_NOT_AVAILABLE."""
+        """Return the id of the broker that coordinates a share partition, and create the topic if it does not exist.
+
+        Raises COORDINATOR_NOT_AVAILABLE if the share partition has no coordinator at the moment.
+        """
         topic = self._metadata.image.topics.get(SHARE_STATE_TOPIC)
         if topic is None:
             await self._create_topic(SHARE_STATE_TOPIC)
@@ -248,7 +251,9 @@ class SharePersister:
         if topic is not None:
             leader = topic.partitions[partition_of(key.text, len(topic.partitions))].leader
         if leader == NO_LEADER:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The share partition has no coordinator now.")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The share partition has no coordinator at the moment."
+            )
         return leader
 
     # --- Requests ---
@@ -261,18 +266,19 @@ class SharePersister:
         return call.result
 
     async def _drain(self, line: _Line, kind: _Kind) -> None:
-        """Send the requests of a line, one after the other, until none waits."""
+        """Send the calls of a line in one request after another, until no call is left."""
         try:
-            await asyncio.sleep(0)  # what is asked for in the same turn of the loop shares the request
+            await asyncio.sleep(0)  # let calls from the same turn of the event loop share the first request
             while self._lines[line]:
                 await self._send(line, kind, self._taken(line))
         finally:
             self._busy.discard(line)
             for call in self._lines.pop(line, ()):
-                _fail(call, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The broker stops."))
+                _fail(call, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The broker is stopping."))
 
     def _taken(self, line: _Line) -> list[_Call]:
-        """Take the calls for the next request: each share partition once, the others stay in their order."""
+        """Remove and return the calls for the next request, at most one for each share partition. The others keep their
+        order."""
         taken: dict[SharePartitionKey, _Call] = {}
         left: list[_Call] = []
         for call in self._lines[line]:
@@ -306,7 +312,7 @@ class SharePersister:
 
 def _settle(call: _Call, result: Any) -> None:
     if result is None:
-        _fail(call, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The share coordinator left a partition out."))
+        _fail(call, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The share coordinator's response lacks a partition."))
     elif result.error_code != ErrorCode.NONE:
         _fail(call, KafkaError(ErrorCode(result.error_code), result.error_message or ""))
     elif not call.result.done():

@@ -1,7 +1,7 @@
 """The share partitions of one partition of ``__share_group_state``, rebuilt from its records (``ShardState``).
 
-The log begins with what no later record supersedes: the oldest of the last snapshots. Now and then, share partitions
-that have not changed for long are stored again, so that the log can begin later (``pruning.py``).
+The log must begin at the oldest snapshot that no later snapshot supersedes. Share partitions that have not changed for
+a long time are periodically stored again, so that older records can be deleted (``pruning.py``).
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from parley.protocol.sentinels import NO_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the decisions of a shard depend on beside its share partitions, and what they cause outside of it."""
+    """What the decisions of a shard depend on besides its share partitions, and the actions they cause outside it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]
     """The cluster's metadata."""
     batch_bytes_max: Callable[[int], int]
-    """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
+    """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log on this
+    broker."""
     delete_before: Callable[[int, int], None]
-    """Deletes the records of a partition of the topic below an offset."""
+    """Deletes the records of a partition of the topic before an offset."""
     periodic: Mapping[str, Callable[[ShareStateShard, int], Decision[None]]]
-    """The events that begin when the shard is loaded, by the key of their timers."""
+    """The periodic events, which start when the shard is loaded, by the keys of their timers."""
 
 
 class ShareStateShard:
@@ -51,12 +52,13 @@ class ShareStateShard:
 
     @property
     def batch_bytes_max(self) -> int:
-        """The size of the largest batch that the partition accepts. Raises KafkaError if it has no log here."""
+        """The size of the largest batch that the partition accepts. Raises KafkaError if it has no log on this
+        broker."""
         return self._surroundings.batch_bytes_max(self.partition)
 
     @property
     def superseded_before(self) -> int:
-        """The offset below which later records supersede all."""
+        """The offset before which all records are superseded by later ones."""
         return next(iter(self.snapshots.values()), self.last_offset)
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
@@ -85,7 +87,7 @@ class ShareStateShard:
         update, batches = read_update(value)
         known = self.states.get(key)
         if known is None:
-            return  # the snapshot was deleted with the share partition, or is damaged
+            return  # the share partition was deleted, or its snapshot is damaged
         start_offset = known.start_offset if update.start_offset == NO_OFFSET else update.start_offset
         self.states[key] = replace(
             known,

@@ -1,4 +1,5 @@
-"""A share partition, a partition as one share group sees it, and what the share coordinator stores of it."""
+"""A share partition (a partition as one share group sees it), and the state that the share coordinator stores for
+it."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ class SharePartitionKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The key by which a share coordinator is found, in Kafka's form."""
+        """The key that determines the share coordinator, in Kafka's form."""
         topic = base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
         return f"{self.group_id}:{topic}:{self.partition}"
 
 
 def parse_key(text: str) -> SharePartitionKey:
-    """Return the share partition that a key names. A group id may contain colons. Raises INVALID_REQUEST."""
+    """Parse the key of a share partition. The group id in it may contain colons. Raises INVALID_REQUEST."""
     head, _, partition = text.rpartition(":")
     group_id, _, topic = head.rpartition(":")
     try:
@@ -39,13 +40,13 @@ def parse_key(text: str) -> SharePartitionKey:
         return SharePartitionKey(group_id, topic_id, int(partition))
     except (ValueError, binascii.Error) as error:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "The key of a share coordinator has the form group:topic id:partition."
+            ErrorCode.INVALID_REQUEST, "The key of a share coordinator must have the form group:topic id:partition."
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What is stored of a share partition, and how."""
+    """The stored state of a share partition, including the bookkeeping of the share coordinator."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -54,9 +55,9 @@ class StoredState:
     delivery_complete_count: int
     created_ms: int
     written_ms: int
-    """When the last snapshot was written; later than ``created_ms`` if it only repeated the previous one."""
+    """When the last snapshot was written. It is later than ``created_ms`` if the snapshot repeats the previous one."""
     batches: tuple[StateBatch, ...] = ()
     updates: int = 0
-    """Updates since the last snapshot."""
+    """The number of updates since the last snapshot."""
     fenced_below: int = -1
-    """The highest leader epoch ever seen: leaders of earlier epochs are refused."""
+    """The highest leader epoch so far. Leaders with an earlier epoch are fenced."""

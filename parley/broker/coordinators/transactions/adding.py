@@ -19,8 +19,8 @@ from parley.broker.coordinators.transactions.transaction_records import transact
 from parley.protocol.errors import ErrorCode, KafkaError
 
 RECORD_RESERVE_BYTES: Final = RECORD_BYTES + 64
-"""The room that the key and the value of an open transaction leave in the largest batch. The record that ends the
-transaction has more fields: without this room, a transaction could begin and never end."""
+"""The space, in bytes, that the record of an open transaction must leave in the largest batch. The record that ends
+the transaction contains more fields: without this reserve, a transaction could begin and never end."""
 
 
 def add(
@@ -32,17 +32,17 @@ def add(
     partitions: frozenset[TopicPartition],
     version: int,
 ) -> Decision[None]:
-    """Add partitions to the producer's transaction, and open it if it is not open.
+    """Add partitions to the producer's transaction, and open the transaction if it is not open.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the previous transaction
-    completes, POLICY_VIOLATION if the transaction would have too many partitions, and MESSAGE_TOO_LARGE if the topic
-    does not accept one with a single partition.
+    completes, POLICY_VIOLATION if the transaction would have too many partitions, or MESSAGE_TOO_LARGE if the topic
+    does not even accept the record of a transaction with one partition.
     """
     known = _of_producer(shard, transactional_id, producer)
     if known.state is TransactionState.ONGOING and partitions <= known.partitions and version >= EPOCH_PER_TRANSACTION:
         return Decision(None)
-    # Before version 2, a superseded coordinator cannot tell this transaction from an earlier one. Store the record
-    # again: only the real coordinator can append.
+    # Before version 2, a superseded coordinator cannot distinguish this transaction from an earlier one. Store the
+    # record again: only the current coordinator can append.
     opened = known.entered(
         TransactionState.ONGOING,
         now_ms,
@@ -54,7 +54,7 @@ def add(
     if not shard.accepts(len(key) + len(value) + RECORD_RESERVE_BYTES):
         limit = f"its record would exceed max.message.bytes={shard.batch_bytes_max()} of __transaction_state."
         if len(opened.partitions) == 1:
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"No transaction can be stored: {limit}")
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The transaction cannot be stored: {limit}")
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The transaction has too many partitions: {limit}")
     return Decision(None, [(key, value)])
 
@@ -67,7 +67,7 @@ def verify(
     producer: ProducerIdentity,
     partitions: frozenset[TopicPartition],
 ) -> Decision[dict[TopicPartition, ErrorCode]]:
-    """Decide for each partition if it is part of the producer's open transaction: NONE, or TRANSACTION_ABORTABLE.
+    """Return NONE for each partition of the producer's open transaction, and TRANSACTION_ABORTABLE for any other.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while the transaction completes.
     """

@@ -1,4 +1,4 @@
-"""The transaction coordinator: the requests of producers and of other brokers, as events of the shards."""
+"""The transaction coordinator: submits the requests of producers and of other brokers to shards as events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.transactions.adding import add, verify
-from parley.broker.coordinators.transactions.ending import OVERDUE, end, end_overdue
-from parley.broker.coordinators.transactions.expiry import EXPIRED, expire
+from parley.broker.coordinators.transactions.ending import RESUME_MARKERS, end, resume_markers
+from parley.broker.coordinators.transactions.id_expiry import EXPIRED, expire
 from parley.broker.coordinators.transactions.initialization import initialize
 from parley.broker.coordinators.transactions.listing import Filter, describe, select
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.timeouts import TIMED_OUT, abort_timed_out
 from parley.broker.coordinators.transactions.transaction import (
     NO_TIMEOUT_MS,
     TopicPartition,
@@ -29,9 +30,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 
 HELD_S: Final = 0.5
-"""How long a request waits for the markers of the previous transaction. Clients wait longer for a response."""
+"""How long a request waits for the markers of the previous transaction, in seconds. Clients wait longer for a
+response."""
 
-_OUT_OF_TOUCH: Final = "This broker has lost touch with the controller and may no longer be the coordinator."
+_OUT_OF_TOUCH: Final = "This broker has lost contact with the controller and may no longer be the coordinator."
 
 
 def make_shard(
@@ -41,20 +43,24 @@ def make_shard(
     partition: int,
     coordinator_epoch: int,
 ) -> TransactionShard:
-    """Return the empty state of a partition of ``__transaction_state``, whose batches have ``batch_bytes_max()``."""
-    periodic = {OVERDUE: end_overdue, EXPIRED: expire}
+    """Return the empty state of a partition of ``__transaction_state``.
+
+    ``batch_bytes_max()`` is the size of the largest batch that the partition accepts.
+    """
+    periodic = {TIMED_OUT: abort_timed_out, RESUME_MARKERS: resume_markers, EXPIRED: expire}
     return TransactionShard(partition, coordinator_epoch, config, batch_bytes_max, markers, periodic)
 
 
 class TransactionCoordinator:
     """The transactional ids that this broker coordinates.
 
-    Each method raises, or its future fails, as the decision does that it submits, and as ``CoordinatorRuntime.submit``
-    does. An empty transactional id is an INVALID_REQUEST.
+    Each method, or the future that it returns, fails with the errors of the decision that it submits and of
+    ``CoordinatorRuntime.submit``. An empty transactional id gets INVALID_REQUEST.
 
-    A coordinator that may have been superseded refuses nothing: the new one may know more. Nor does it confirm a
-    partition, which stores nothing: the new one may have ended the transaction. It raises NOT_COORDINATOR, and the
-    producer or the partition's leader asks again.
+    A coordinator that may have been superseded rejects nothing as wrong, because the new coordinator may know more. Nor
+    does it confirm that a partition belongs to a transaction: no append would prove that it still coordinates, and the
+    new coordinator may have ended the transaction. In both cases it raises NOT_COORDINATOR, and the producer or the
+    partition's leader retries.
     """
 
     def __init__(
@@ -83,8 +89,8 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Return the identity of a producer that begins, or that continues after an error.
 
-        Raises INVALID_TRANSACTION_TIMEOUT, and for two-phase commit (KIP-939) TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        unless ``transaction.two.phase.commit.enable`` is set; a prepared transaction cannot be kept, as in Kafka.
+        Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit (KIP-939) unless
+        ``transaction.two.phase.commit.enable`` is set; and UNSUPPORTED_VERSION for ``keep_prepared``, as in Kafka.
         """
         _check_named(transactional_id)
         config = self._config()
@@ -111,10 +117,10 @@ class TransactionCoordinator:
         return result
 
     async def _after_previous_markers(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``attempt``, after the markers of the previous transaction are written.
+        """Return the result of ``attempt``, repeated when the markers of the previous transaction have been written.
 
-        The client would have to retry, and its pause is longer than the markers take. Raises CONCURRENT_TRANSACTIONS if
-        they take longer than ``HELD_S``.
+        Otherwise, the client would have to retry, after a pause that is longer than writing the markers takes. Raises
+        CONCURRENT_TRANSACTIONS if the markers take longer than ``HELD_S``.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HELD_S
@@ -126,13 +132,13 @@ class TransactionCoordinator:
                     raise
                 left_s = deadline - loop.time()
                 partition = self.runtime.shard_of(transactional_id)
-                if left_s <= 0 or not await self.markers.until_ended(partition, transactional_id, left_s):
+                if left_s <= 0 or not await self.markers.until_completed(partition, transactional_id, left_s):
                     raise
 
     async def add_when_ended(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions, as ``add`` does, after the markers of the producer's previous transaction are written."""
+        """Add partitions, as ``add`` does, after the markers of the producer's previous transaction were written."""
         await self._after_previous_markers(
             transactional_id, lambda: self.add(transactional_id, producer, partitions, version)
         )
@@ -140,7 +146,7 @@ class TransactionCoordinator:
     async def add(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions to the producer's transaction. ``version`` is the transaction version of the client."""
+        """Add partitions to the producer's transaction. ``version`` is the client's transaction version."""
         _check_named(transactional_id)
         decide = partial(
             add, transactional_id=transactional_id, producer=producer, partitions=partitions, version=version
@@ -150,7 +156,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Return NONE for each partition of the producer's transaction, TRANSACTION_ABORTABLE for any other."""
+        """Return NONE for each partition of the producer's transaction, and TRANSACTION_ABORTABLE for any other."""
         _check_named(transactional_id)
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self._submit(transactional_id, decide)
@@ -158,7 +164,8 @@ class TransactionCoordinator:
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | None:
-        """Return the result of ``verify`` without waiting; None if it has to wait for the in-sync replicas."""
+        """Return the result of ``verify`` without waiting, or None if it would have to wait for the in-sync
+        replicas."""
         _check_named(transactional_id)
         decide = partial(self._verify, transactional_id=transactional_id, producer=producer, partitions=partitions)
         return self.runtime.read(transactional_id, partial(self._decide, decide))
@@ -180,12 +187,13 @@ class TransactionCoordinator:
         return result
 
     def describe(self, transactional_id: str) -> asyncio.Future[Transaction]:
-        """Return a transactional id. The future fails with TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
+        """Return the state of a transactional id. The future fails with TRANSACTIONAL_ID_NOT_FOUND if it does not
+        exist."""
         _check_named(transactional_id)
         return self._submit(transactional_id, partial(describe, transactional_id=transactional_id))
 
     async def select(self, filter: Filter) -> list[tuple[str, Transaction]]:
-        """Return the transactional ids of this broker that match. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the transactional ids on this broker that match the filter. Raises COORDINATOR_LOAD_IN_PROGRESS."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         decide = partial(select, filter=filter)
@@ -204,11 +212,11 @@ class TransactionCoordinator:
 
     async def _new_id(self) -> int:
         """Return an unused producer id."""
-        await asyncio.sleep(0)  # the store uses timeouts, which need a task (``at_once``)
+        await asyncio.sleep(0)  # yield: the store uses timeouts, which need a task, and ``at_once`` runs without one
         return await self._producer_ids.take()
 
     async def _store(self, transactional_id: str, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
-        """Submit a decision that writes. Raises UNKNOWN_SERVER_ERROR if the topic does not accept its records."""
+        """Submit a decision with records. Raises UNKNOWN_SERVER_ERROR if they are too large for the topic."""
         try:
             return await self._submit(transactional_id, decide)
         except KafkaError as error:
@@ -229,7 +237,7 @@ class TransactionCoordinator:
         except KafkaError as refusal:
             if refusal.code.retriable or not self._may_be_superseded():
                 raise
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it is: {refusal}") from refusal
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it still is: {refusal}") from refusal
 
     def _verify(self, shard: TransactionShard, now_ms: int, **asked: Any) -> Decision[dict[TopicPartition, ErrorCode]]:
         if self._may_be_superseded():

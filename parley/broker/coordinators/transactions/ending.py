@@ -1,25 +1,23 @@
-"""The decisions that end transactions: EndTxn, the completion after all markers, and aborts by the coordinator.
+"""The decisions that end a transaction: its outcome (EndTxn), its markers, its completion.
 
-A transaction ends in two stored steps. PREPARE_COMMIT or PREPARE_ABORT decides the outcome, which is then kept through
-any failure. COMPLETE_COMMIT or COMPLETE_ABORT follows when every partition has its marker. The client gets its response
-after the first step. ``docs/transactions.md`` has the table of responses for transaction version 2.
+A transaction ends in two stored steps. PREPARE_COMMIT or PREPARE_ABORT decides the outcome, which then survives any
+failure. COMPLETE_COMMIT or COMPLETE_ABORT follows when every partition has its marker. The client gets its response
+after the first step. ``docs/transactions.md`` contains the table of responses for transaction version 2. Timeouts are
+in ``timeouts.py``.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity, Timer
-from parley.broker.coordinators.shard import RECORD_BYTES
+from parley.broker.coordinators.decision import Decision, ProducerIdentity, Timer
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
     FIRST_VERSION,
-    NO_TIMEOUT_MS,
     PREPARED,
     Transaction,
     TransactionState,
@@ -28,13 +26,11 @@ from parley.broker.coordinators.transactions.transaction_records import transact
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_PRODUCER_ID
 
-_log = logging.getLogger(__name__)
-
-OVERDUE: Final = "overdue"
-"""The key of the timer that looks for overdue transactions."""
+RESUME_MARKERS: Final = "resume-markers"
+"""The key of the timer that resumes writing markers."""
 
 Ended = ProducerIdentity | None
-"""The identity for the producer's next transaction, or None: the decision needs a new producer id."""
+"""The identity for the producer's next transaction, or None if the decision needs a new producer id."""
 
 _COMMITS: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ABORTS: Final = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
@@ -52,11 +48,11 @@ def end(
 ) -> Decision[Ended]:
     """Decide about EndTxn from a client of transaction version ``version``.
 
-    ``new_id`` is an unused producer id; without it, the decision may be None, which asks the caller to submit the event
-    again with an id.
+    ``new_id`` is an unused producer id, or None. If the decision needs an id and ``new_id`` is None, the reply is None:
+    the caller then submits the event again with an id.
 
-    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the markers of this transaction
-    or of the previous one are written, and INVALID_TXN_STATE if no transaction is open or the other outcome is decided.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS while the markers of this or the
+    previous transaction are written, or INVALID_TXN_STATE if no transaction is open or the other outcome was decided.
     """
     known = shard.transactions.get(transactional_id)
     if known is None:
@@ -83,7 +79,7 @@ def end(
         return Decision(None)
     next_id = NO_PRODUCER_ID if new_id is None or not known.is_exhausted else new_id
     prepared = _with_next_epoch(known, now_ms, committed=committed, version=version, next_producer_id=next_id)
-    return _decided(shard, now_ms, transactional_id, prepared)
+    return _store_outcome(shard, now_ms, transactional_id, prepared)
 
 
 def _end_keeping_epoch(
@@ -94,24 +90,24 @@ def _end_keeping_epoch(
     producer: ProducerIdentity,
     committed: bool,
 ) -> Decision[Ended]:
-    """Decide about EndTxn from a client whose epoch stays the same from transaction to transaction."""
+    """Decide about EndTxn from a client whose epoch does not change with each transaction."""
     if producer.producer_id != known.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if producer != known.identity:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.state is not TransactionState.ONGOING:
-        # A coordinator that was superseded may not know the transaction, only the one before with the same epoch: the
-        # outcome is stored again, since a reply that waits for an append proves that this is still the coordinator.
+        # A superseded coordinator may know only the previous transaction, which has the same epoch. So store the
+        # outcome again: a reply that waits for an append proves that this broker is still the coordinator.
         return Decision(_repeated(known, committed), [transaction_record(transactional_id, known)])
     prepared = known.entered(_outcome(committed), now_ms, version=FIRST_VERSION)
-    return _decided(shard, now_ms, transactional_id, prepared)
+    return _store_outcome(shard, now_ms, transactional_id, prepared)
 
 
 def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
-    """Return the result of the first EndTxn for a repeated one.
+    """Return the result that the first EndTxn had, for a retried EndTxn.
 
-    Raises CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and PRODUCER_FENCED if the coordinator has aborted the
-    transaction under the last epoch, which no producer may have.
+    Raises CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, or PRODUCER_FENCED if the coordinator has aborted the transaction
+    under the last epoch, which no producer may use.
     """
     if known.state not in (_COMMITS if committed else _ABORTS):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -129,7 +125,7 @@ def _outcome(committed: bool) -> TransactionState:
 def _with_next_epoch(
     known: Transaction, now_ms: int, *, committed: bool, version: int, next_producer_id: int = NO_PRODUCER_ID
 ) -> Transaction:
-    """Return the prepared transaction under its next epoch, which keeps out late writes of the ended one (KIP-890)."""
+    """Return the prepared transaction with the next epoch, which fences late writes of the ended one (KIP-890)."""
     return known.entered(
         _outcome(committed),
         now_ms,
@@ -141,32 +137,48 @@ def _with_next_epoch(
     )
 
 
-def _decided(
+def _store_outcome(
     shard: TransactionShard, now_ms: int, transactional_id: str, prepared: Transaction
 ) -> Decision[ProducerIdentity | None]:
-    """Store the outcome. A transaction without partitions needs no markers: it completes in the same batch."""
+    """Decide to store the outcome. A transaction without partitions needs no markers, and completes in the same
+    batch."""
     records = [transaction_record(transactional_id, prepared)]
     if not prepared.partitions:
-        complete = completed(prepared, now_ms)
+        complete = completed_transaction(prepared, now_ms)
         return Decision(complete.identity, [*records, transaction_record(transactional_id, complete)])
-    return Decision(prepared.next_identity, records, then=send_markers(shard, {transactional_id: prepared}))
+    return Decision(prepared.next_identity, records, then=partial(enqueue_markers, shard, {transactional_id: prepared}))
 
 
-def send_markers(shard: TransactionShard, prepared: Mapping[str, Transaction]) -> Callable[[], None]:
-    """Return the effect of a decision that has prepared these transactions: their markers are written."""
+# --- Markers ---
 
-    def send() -> None:
-        for transactional_id, transaction in prepared.items():
-            shard.markers.send(shard, transactional_id, transaction)
 
-    return send
+def enqueue_markers(shard: TransactionShard, prepared: Mapping[str, Transaction]) -> None:
+    """Have the markers of prepared transactions written. Call it when the in-sync replicas have their outcomes."""
+    for transactional_id, transaction in prepared.items():
+        shard.markers.enqueue(shard, transactional_id, transaction)
+
+
+def resume_markers(shard: TransactionShard, now_ms: int) -> Decision[None]:
+    """Have the markers of all prepared transactions written, and set the timer again.
+
+    The first call, when the shard has been loaded, continues the work of the previous coordinator: it may have failed
+    before it wrote all markers. Later calls find a transaction whose completion failed unexpectedly. Markers that are
+    being written are not written twice.
+    """
+    prepared = {each: shard.transactions[each] for each in shard.prepared}
+    pause_ms = shard.config().transaction_abort_timed_out_transaction_cleanup_interval_ms
+    return Decision(
+        None,
+        timers={RESUME_MARKERS: Timer(pause_ms, resume_markers)},
+        then=partial(enqueue_markers, shard, prepared) if prepared else None,
+    )
 
 
 # --- Completion ---
 
 
-def completed(prepared: Transaction, now_ms: int) -> Transaction:
-    """Return a prepared transaction as it is when every partition has its marker."""
+def completed_transaction(prepared: Transaction, now_ms: int) -> Transaction:
+    """Return the state that follows ``prepared`` when every partition has its marker."""
     producer = prepared.next_identity
     return prepared.entered(
         TransactionState.COMPLETE_COMMIT if prepared.is_committing else TransactionState.COMPLETE_ABORT,
@@ -181,77 +193,19 @@ def completed(prepared: Transaction, now_ms: int) -> Transaction:
 def complete(
     shard: TransactionShard, now_ms: int, *, transactional_id: str, producer: ProducerIdentity
 ) -> Decision[None]:
-    """Complete the transaction of ``producer``, whose markers are all written. Does nothing if it is complete."""
+    """Store that the transaction of ``producer`` is complete: all its markers have been written.
+
+    Does nothing if it is complete already.
+    """
     known = shard.transactions.get(transactional_id)
     if known is None or known.state not in PREPARED or known.identity != producer:
         return Decision(None)
-    return Decision(None, [transaction_record(transactional_id, completed(known, now_ms))])
+    return Decision(None, [transaction_record(transactional_id, completed_transaction(known, now_ms))])
 
 
 # --- Aborts by the coordinator ---
 
 
 def aborted_by_coordinator(ongoing: Transaction, now_ms: int) -> Transaction:
-    """Return an open transaction as it is when the coordinator has decided to abort it. Its producer is fenced."""
+    """Return the state that follows ``ongoing`` when the coordinator aborts it. The next epoch fences its producer."""
     return _with_next_epoch(ongoing, now_ms, committed=False, version=EPOCH_PER_TRANSACTION)
-
-
-def end_overdue(shard: TransactionShard, now_ms: int) -> Decision[None]:
-    """End the overdue transactions: abort the open ones that have timed out, and send the markers of the prepared ones.
-
-    Markers that are being sent are not sent twice. A timer looks again some time later. After an election, the first
-    look sends the markers that the previous coordinator may not have sent. If the topic's limit was lowered, an abort
-    may be too large for it: that transaction stays open, and the others go on.
-    """
-    records: list[KeyValue] = []
-    aborted: dict[str, Transaction] = {}
-    pause_ms = shard.config().transaction_abort_timed_out_transaction_cleanup_interval_ms
-    too_large: list[str] = []
-    size = 0
-    for transactional_id in shard.ongoing:
-        known = shard.transactions[transactional_id]
-        if known.timeout_ms == NO_TIMEOUT_MS or now_ms <= known.started_ms + known.timeout_ms:
-            continue
-        transaction = aborted_by_coordinator(known, now_ms)
-        key, value = transaction_record(transactional_id, transaction)
-        record_size = len(key) + len(value) + RECORD_BYTES
-        if not shard.accepts(record_size):
-            too_large.append(transactional_id)
-            continue
-        size += record_size
-        if records and not shard.has_room(size):
-            pause_ms = 0
-            break
-        records.append((key, value))
-        aborted[transactional_id] = transaction
-    prepared = {each: shard.transactions[each] for each in shard.prepared}
-    return Decision(
-        None,
-        records,
-        timers={OVERDUE: Timer(pause_ms, end_overdue)},
-        then=partial(_continue, shard, aborted, prepared, too_large),
-    )
-
-
-def _continue(
-    shard: TransactionShard,
-    aborted: Mapping[str, Transaction],
-    prepared: Mapping[str, Transaction],
-    too_large: Sequence[str],
-) -> None:
-    if too_large:
-        _log.error(
-            "transactions have timed out that cannot be aborted: raise max.message.bytes of __transaction_state",
-            extra={"partition": shard.partition, "transactions": len(too_large), "transactional_id": too_large[0]},
-        )
-    for transactional_id, transaction in aborted.items():
-        _log.info(
-            "transaction timed out: it is aborted and its producer is fenced",
-            extra={
-                "transactional_id": transactional_id,
-                "producer_id": transaction.producer_id,
-                "producer_epoch": transaction.producer_epoch,
-                "timeout_ms": transaction.timeout_ms,
-            },
-        )
-    send_markers(shard, {**prepared, **aborted})()

@@ -1,13 +1,15 @@
 """The decision about InitProducerId with a transactional id: which producer id and epoch the producer gets.
 
-The new epoch fences every older producer of the transactional id. A producer that names the identity it has continues
-with it (KIP-360); any other starts afresh. If a transaction is open, it is aborted first, and the producer must retry.
+The new epoch fences every older producer of the transactional id. A producer that names its current identity continues
+with it (KIP-360); any other producer starts over. An open transaction is aborted first, and the producer must retry.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
-from parley.broker.coordinators.transactions.ending import aborted_by_coordinator, send_markers
+from parley.broker.coordinators.transactions.ending import aborted_by_coordinator, enqueue_markers
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_MAX,
@@ -21,7 +23,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 
 Initialized = ProducerIdentity | ErrorCode | None
-"""The identity for the producer, or an error that follows what was written, or None: the decision needs a new id."""
+"""The producer's identity; or an error for the caller, although the decision contains records; or None if the decision
+needs a new producer id."""
 
 
 def initialize(
@@ -35,11 +38,11 @@ def initialize(
 ) -> Decision[Initialized]:
     """Decide about InitProducerId.
 
-    ``expected`` is the identity that the producer has, if it names one. ``new_id`` is an unused producer id; without
-    it, the decision may be None, which asks the caller to submit the event again with an id.
+    ``expected`` is the identity that the request names, or None. ``new_id`` is an unused producer id, or None. If the
+    decision needs an id and ``new_id`` is None, the reply is None: the caller then submits the event again with an id.
 
-    Raises CONCURRENT_TRANSACTIONS while the previous transaction completes, PRODUCER_FENCED if a newer producer has the
-    transactional id, POLICY_VIOLATION if the shard has too many transactional ids.
+    Raises CONCURRENT_TRANSACTIONS while the previous transaction completes, PRODUCER_FENCED if a newer producer uses
+    the transactional id, or POLICY_VIOLATION if the shard contains too many transactional ids.
     """
     known = shard.transactions.get(transactional_id)
     if known is None:
@@ -50,12 +53,12 @@ def initialize(
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if known.state is TransactionState.ONGOING:
         if expected is not None and expected != known.identity:
-            raise KafkaError(ErrorCode.PRODUCER_FENCED)  # a request that was overtaken: the producer went on since
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)  # a delayed request: the producer has continued without it
         aborted = aborted_by_coordinator(known, now_ms)
         return Decision(
             ErrorCode.CONCURRENT_TRANSACTIONS,
             [transaction_record(transactional_id, aborted)],
-            then=send_markers(shard, {transactional_id: aborted}),
+            then=partial(enqueue_markers, shard, {transactional_id: aborted}),
         )
     if expected is not None and expected != known.identity and known.producer_epoch < EPOCH_MAX:
         # A retry: the response to the first request was lost. The producer may repeat it any number of times.
@@ -85,7 +88,8 @@ def initialize(
 
 
 def _may_continue(known: Transaction, expected: ProducerIdentity) -> bool:
-    """True if the producer has the current identity, or the one before it and has not learnt of the current one."""
+    """Return True if the producer names the current identity, or the previous one because it does not know the current
+    one."""
     if expected.producer_epoch == known.last_epoch:
         return expected.producer_id == known.producer_id or (
             expected.producer_id == known.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1
@@ -99,7 +103,7 @@ def _first(
     if len(shard.transactions) >= shard.config().transactional_ids_max_per_partition:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            "The coordinator has too many transactional ids. Use fewer, or raise transactional.ids.max.per.partition.",
+            "Too many transactional ids. Use fewer, or raise transactional.ids.max.per.partition.",
         )
     if new_id is None:
         return Decision(None)

@@ -1,4 +1,5 @@
-"""The decisions that only read: one transactional id, or those that match a filter (KIP-664, KIP-994, KIP-1152)."""
+"""The read-only decisions: describing a transactional id, and listing those that match a filter (KIP-664, KIP-994,
+KIP-1152)."""
 
 from __future__ import annotations
 
@@ -12,15 +13,18 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which transactional ids to list. An empty set, or None, stands for all."""
+    """Which transactional ids to list. ``states`` of None and an empty set of ``producer_ids`` match all."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()
     open_longer_than_ms: int = -1
-    """Milliseconds since the transaction was opened; a negative number stands for all."""
+    """List transactions that were opened longer ago than this, in milliseconds. A negative number matches all."""
 
     def matches(self, transaction: Transaction, now_ms: int) -> bool:
-        """True if a transactional id is to be listed. As in Kafka, a duration does not exclude those never opened."""
+        """Return True if the filter matches a transactional id.
+
+        As in Kafka, ``open_longer_than_ms`` also matches an id that has never opened a transaction.
+        """
         return (
             (self.states is None or transaction.state in self.states)
             and (not self.producer_ids or transaction.producer_id in self.producer_ids)
@@ -29,7 +33,7 @@ class Filter:
 
 
 def describe(shard: TransactionShard, now_ms: int, *, transactional_id: str) -> Decision[Transaction]:
-    """Return a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+    """Return the state of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
     known = shard.transactions.get(transactional_id)
     if known is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -37,5 +41,5 @@ def describe(shard: TransactionShard, now_ms: int, *, transactional_id: str) -> 
 
 
 def select(shard: TransactionShard, now_ms: int, *, filter: Filter) -> Decision[list[tuple[str, Transaction]]]:
-    """Return the transactional ids that match a filter."""
+    """Return the transactional ids that match a filter, with their states."""
     return Decision([each for each in shard.transactions.items() if filter.matches(each[1], now_ms)])

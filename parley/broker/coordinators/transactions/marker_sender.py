@@ -1,9 +1,9 @@
-"""Writes the markers of prepared transactions to the leaders of their partitions, and then has them completed.
+"""Writes the markers of prepared transactions to the leaders of their partitions, and then completes the transactions.
 
-Markers for the same broker share requests. A partition whose leader cannot take the marker now is tried again, at its
-current leader, until it has the marker or its topic is deleted. The work belongs to a shard: when this broker no longer
-coordinates it, the work stops, and the next coordinator begins it again from the log. So a marker may be written twice:
-``docs/transactions.md`` says why that does no harm, and for which old clients it may.
+Markers for the same broker share requests. If a leader cannot write a marker now, the sender retries with the
+partition's current leader until the marker is written or the topic is deleted. When this broker no longer coordinates
+the transaction's shard, the sender stops, and the next coordinator starts again from the log. So a marker may be
+written twice: ``docs/transactions.md`` explains why that is harmless, except with some old clients.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.02
 RETRY_MAX_S: Final = 1.0
-"""The pause before a partition without its marker is tried again. It doubles from the first to the longest."""
+"""The first and the longest pause before a marker is sent again, in seconds. The pause doubles in between."""
 
 REQUESTS_IN_FLIGHT: Final = 5
-"""Requests to one broker at a time. While so many are under way, the markers for it gather for the next one."""
+"""The maximum number of requests to one broker at a time. Further markers for that broker wait for the next request."""
 
 PARTITIONS_PER_REQUEST: Final = 5_000
-"""The most partitions in one request, so that a leader appends to them in a few turns of its event loop."""
+"""The maximum number of partitions in a request, so that the leader handles it in a few turns of its event loop."""
 
-_WRITTEN: Final = frozenset(
+_FINAL_RESULTS: Final = frozenset(
     {
         ErrorCode.NONE,
-        # The partition has a later epoch of the producer: it has this marker, or its transaction ended in another way.
+        # The partition knows a later epoch of the producer: the marker was written, or the transaction ended otherwise.
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        # The partition cannot have records of a transaction.
+        # The partition cannot contain records of a transaction.
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
+"""The results after which a partition needs no further attempt. Any other result is retried."""
 
 Ask = Callable[[int, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
-"""Sends a request to a broker, or has it handled here if it is this broker. Raises KafkaError."""
+"""Sends a request to a broker, or handles it locally if that is this broker. Raises KafkaError or OSError."""
 
 
 class Submits(Protocol):
-    """The part of ``CoordinatorRuntime`` that completes transactions."""
+    """The part of ``CoordinatorRuntime`` that the sender needs to complete transactions."""
 
     def submit(
         self, key: int, decide: Callable[[TransactionShard, int], Decision[None]], *, at_once: bool
@@ -63,20 +64,20 @@ class Submits(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Ending:
+class _PendingMarkers:
     """A prepared transaction, and the partitions that have not confirmed its marker."""
 
     shard: TransactionShard
     transactional_id: str
     transaction: Transaction
-    waiting: set[TopicPartition]
+    unconfirmed: set[TopicPartition]
     retry_s: float = RETRY_FIRST_S
     stopped: bool = False
-    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    finished: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-_Part = tuple[_Ending, list[TopicPartition]]
-"""The partitions of a transaction that one broker leads."""
+_Part = tuple[_PendingMarkers, list[TopicPartition]]
+"""A transaction, and those of its partitions that one broker leads."""
 
 
 class MarkerSender:
@@ -87,96 +88,101 @@ class MarkerSender:
         self._metadata = metadata
         self._ask = ask
         self._tasks = tasks
-        self._endings: dict[tuple[int, str], _Ending] = {}
+        self._pending: dict[tuple[int, str], _PendingMarkers] = {}
         self._queues: dict[int, deque[_Part]] = defaultdict(deque)
         self._in_flight: dict[int, int] = defaultdict(int)
         self._runtime: Submits | None = None
         self._failures = FailureLog(_log)
         self.leaderless = 0
-        """Partitions without a leader that were to get a marker, each time they were tried."""
+        """How often a marker could not be sent because its partition had no leader."""
 
     def serve(self, runtime: Submits) -> None:
-        """Complete transactions through ``runtime``. To be called before there are any."""
+        """Complete transactions through ``runtime``. Call this before the first ``enqueue``."""
         self._runtime = runtime
 
     def __len__(self) -> int:
-        """The number of transactions whose markers are being written."""
-        return len(self._endings)
+        """Return the number of transactions whose markers are being written."""
+        return len(self._pending)
 
-    def send(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
-        """Write the markers of a prepared transaction, unless they are being written or its state has changed since."""
+    def enqueue(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
+        """Queue the markers of a prepared transaction for the leaders of its partitions.
+
+        Does nothing if the markers are already queued, or if the transaction's state has changed.
+        """
         key = (shard.partition, transactional_id)
-        known = self._endings.get(key)
+        known = self._pending.get(key)
         if known is not None and known.transaction == transaction:
             return
         if shard.transactions.get(transactional_id) != transaction or transaction.state not in PREPARED:
             return
         if known is not None:
             self._drop(known)
-        ending = _Ending(shard, transactional_id, transaction, set(transaction.partitions))
-        self._endings[key] = ending
-        self._enqueue(ending, sorted(transaction.partitions))
+        pending = _PendingMarkers(shard, transactional_id, transaction, set(transaction.partitions))
+        self._pending[key] = pending
+        self._queue_for_leaders(pending, sorted(transaction.partitions))
 
     def stop(self, shard: TransactionShard) -> None:
         """Stop writing markers on behalf of a shard."""
-        for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
-            self._drop(ending)
+        for pending in [pending for pending in self._pending.values() if pending.shard is shard]:
+            self._drop(pending)
 
-    async def until_ended(self, partition: int, transactional_id: str, timeout_s: float) -> bool:
-        """Wait until a transaction is complete, or has another coordinator. False after ``timeout_s``, or if no markers
-        are being written."""
-        ending = self._endings.get((partition, transactional_id))
-        if ending is None:
+    async def until_completed(self, partition: int, transactional_id: str, timeout_s: float) -> bool:
+        """Wait until a transaction is complete, or this broker no longer coordinates it.
+
+        Returns False after ``timeout_s``, or immediately if no markers of the transaction are being written.
+        """
+        pending = self._pending.get((partition, transactional_id))
+        if pending is None:
             return False
-        await asyncio.wait((ending.ended,), timeout=timeout_s)
-        return ending.ended.done()
+        await asyncio.wait((pending.finished,), timeout=timeout_s)
+        return pending.finished.done()
 
-    def _drop(self, ending: _Ending) -> None:
-        ending.stopped = True
-        if not ending.ended.done():
-            ending.ended.set_result(None)
-        key = (ending.shard.partition, ending.transactional_id)
-        if self._endings.get(key) is ending:
-            del self._endings[key]
+    def _drop(self, pending: _PendingMarkers) -> None:
+        pending.stopped = True
+        if not pending.finished.done():
+            pending.finished.set_result(None)
+        key = (pending.shard.partition, pending.transactional_id)
+        if self._pending.get(key) is pending:
+            del self._pending[key]
 
     # --- Requests ---
 
-    def _enqueue(self, ending: _Ending, partitions: Iterable[TopicPartition]) -> None:
-        """Queue markers for the leaders of partitions. Partitions of deleted topics need none."""
-        if ending.stopped:
+    def _queue_for_leaders(self, pending: _PendingMarkers, partitions: Iterable[TopicPartition]) -> None:
+        """Queue markers for the current leaders of partitions. Partitions of deleted topics need no marker."""
+        if pending.stopped:
             return
         image = self._metadata.image
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
             state = image.partition(*partition)
             if state is None:
-                ending.waiting.discard(partition)
+                pending.unconfirmed.discard(partition)
             else:
                 by_leader[state.leader].append(partition)
         without_leader = by_leader.pop(NO_LEADER, [])
         if without_leader:
             self.leaderless += len(without_leader)
-            self._retry_later(ending, without_leader)
+            self._retry_later(pending, without_leader)
         for leader, led in by_leader.items():
             if not self._queues[leader]:
                 asyncio.get_running_loop().call_soon(self._drain, leader)
-            self._queues[leader].append((ending, led))
-        self._complete_if_written(ending)
+            self._queues[leader].append((pending, led))
+        self._complete_if_written(pending)
 
-    def _retry_later(self, ending: _Ending, partitions: list[TopicPartition]) -> None:
-        if ending.stopped or not partitions:
+    def _retry_later(self, pending: _PendingMarkers, partitions: list[TopicPartition]) -> None:
+        if pending.stopped or not partitions:
             return
-        asyncio.get_running_loop().call_later(ending.retry_s, self._enqueue, ending, partitions)
-        ending.retry_s = min(RETRY_MAX_S, 2 * ending.retry_s)
+        asyncio.get_running_loop().call_later(pending.retry_s, self._queue_for_leaders, pending, partitions)
+        pending.retry_s = min(RETRY_MAX_S, 2 * pending.retry_s)
 
     def _drain(self, leader: int) -> None:
-        """Send the queued markers to a broker, as far as its requests in flight allow."""
+        """Send the queued markers to a broker, up to its limit of requests in flight."""
         while self._queues[leader] and self._in_flight[leader] < REQUESTS_IN_FLIGHT:
             queue, parts, count = self._queues[leader], list[_Part](), 0
             while queue and count < PARTITIONS_PER_REQUEST:
-                ending, partitions = queue.popleft()
-                if not ending.stopped:
-                    parts.append((ending, partitions))
+                pending, partitions = queue.popleft()
+                if not pending.stopped:
+                    parts.append((pending, partitions))
                     count += len(partitions)
             if parts:
                 self._in_flight[leader] += 1
@@ -200,87 +206,87 @@ class MarkerSender:
             self._in_flight[leader] -= 1
             if self._queues[leader]:
                 self._drain(leader)
-        for ending, partitions in parts:
-            self._settle(ending, partitions, results)
+        for pending, partitions in parts:
+            self._settle(pending, partitions, results)
 
     def _settle(
         self,
-        ending: _Ending,
+        pending: _PendingMarkers,
         partitions: list[TopicPartition],
         results: dict[tuple[int, TopicPartition], ErrorCode],
     ) -> None:
-        """Take note of the outcomes. A partition without one is tried again."""
-        if ending.stopped:
+        """Record the results of a request, and retry the partitions that need it. A missing result is retried, too."""
+        if pending.stopped:
             return
         retried: list[TopicPartition] = []
         for partition in partitions:
-            code = results.get((ending.transaction.producer_id, partition))
+            code = results.get((pending.transaction.producer_id, partition))
             if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 _log.warning(
-                    "a partition refuses markers of this coordinator: another one has written there",
-                    extra={"transactional_id": ending.transactional_id, "partition": "-".join(map(str, partition))},
+                    "a partition rejects markers of this coordinator: a newer coordinator has written to it",
+                    extra={"transactional_id": pending.transactional_id, "partition": "-".join(map(str, partition))},
                 )
-                self._drop(ending)
+                self._drop(pending)
                 return
-            if code in _WRITTEN:
-                ending.waiting.discard(partition)
+            if code in _FINAL_RESULTS:
+                pending.unconfirmed.discard(partition)
             else:
                 retried.append(partition)
-        self._retry_later(ending, retried)
-        self._complete_if_written(ending)
+        self._retry_later(pending, retried)
+        self._complete_if_written(pending)
 
     # --- Completion ---
 
-    def _complete_if_written(self, ending: _Ending) -> None:
-        if ending.stopped or ending.waiting or self._runtime is None:
+    def _complete_if_written(self, pending: _PendingMarkers) -> None:
+        if pending.stopped or pending.unconfirmed or self._runtime is None:
             return
-        decide = partial(complete, transactional_id=ending.transactional_id, producer=ending.transaction.identity)
+        decide = partial(complete, transactional_id=pending.transactional_id, producer=pending.transaction.identity)
         try:
-            completing = self._runtime.submit(ending.shard.partition, decide, at_once=True)
+            completing = self._runtime.submit(pending.shard.partition, decide, at_once=True)
         except KafkaError as error:
-            self._not_completed(ending, error)
+            self._retry_completion(pending, error)
         else:
             if completing.done():
-                self._completed(ending, completing)
+                self._on_completed(pending, completing)
             else:
-                completing.add_done_callback(partial(self._completed, ending))
+                completing.add_done_callback(partial(self._on_completed, pending))
 
-    def _completed(self, ending: _Ending, completing: asyncio.Future[None]) -> None:
+    def _on_completed(self, pending: _PendingMarkers, completing: asyncio.Future[None]) -> None:
         if completing.cancelled():
-            self._drop(ending)
+            self._drop(pending)
             return
         error = completing.exception()
         if isinstance(error, KafkaError):
-            self._not_completed(ending, error)
+            self._retry_completion(pending, error)
             return
         if error is not None:
             self._failures.report("completing a transaction failed", error, asyncio.get_running_loop().time())
-        self._drop(ending)
+        self._drop(pending)
 
-    def _not_completed(self, ending: _Ending, error: KafkaError) -> None:
-        """Try again, unless this broker no longer coordinates the transaction."""
+    def _retry_completion(self, pending: _PendingMarkers, error: KafkaError) -> None:
+        """Retry the completion after a pause, unless this broker no longer coordinates the transaction."""
         if error.code is ErrorCode.NOT_COORDINATOR:
-            self._drop(ending)
-        elif not ending.stopped:
-            asyncio.get_running_loop().call_later(ending.retry_s, self._complete_if_written, ending)
-            ending.retry_s = min(RETRY_MAX_S, 2 * ending.retry_s)
+            self._drop(pending)
+        elif not pending.stopped:
+            asyncio.get_running_loop().call_later(pending.retry_s, self._complete_if_written, pending)
+            pending.retry_s = min(RETRY_MAX_S, 2 * pending.retry_s)
 
 
 def _request(parts: list[_Part]) -> WriteTxnMarkersRequest:
     return WriteTxnMarkersRequest(
         markers=[
             WriteTxnMarkersRequest.WritableTxnMarker(
-                producer_id=ending.transaction.producer_id,
-                producer_epoch=ending.transaction.producer_epoch,
-                transaction_result=ending.transaction.is_committing,
+                producer_id=pending.transaction.producer_id,
+                producer_epoch=pending.transaction.producer_epoch,
+                transaction_result=pending.transaction.is_committing,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
                     for topic, indexes in _by_topic(partitions).items()
                 ],
-                coordinator_epoch=ending.shard.coordinator_epoch,
-                transaction_version=ending.transaction.version,
+                coordinator_epoch=pending.shard.coordinator_epoch,
+                transaction_version=pending.transaction.version,
             )
-            for ending, partitions in parts
+            for pending, partitions in parts
         ]
     )
 

@@ -12,18 +12,18 @@ from parley.broker.coordinators.transactions.transaction_records import read_key
 from parley.protocol.records.batch_header import HEADER_SIZE
 
 PERIODIC_BYTES_MAX: Final = 256 * 1024
-"""The largest batch that a periodic event writes, unless a single record is larger."""
+"""The maximum size of a batch that a periodic event writes, unless a single record is larger."""
 
 
 class Markers(Protocol):
-    """Writes the markers of prepared transactions, and then has them completed."""
+    """Writes the markers of prepared transactions, and then completes the transactions."""
 
-    def send(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
-        """Write the markers of a prepared transaction, unless that is already under way."""
+    def enqueue(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
+        """Queue the markers of a prepared transaction, unless they are already queued."""
         ...
 
     def stop(self, shard: TransactionShard) -> None:
-        """Stop writing markers on behalf of a shard: this broker no longer coordinates it."""
+        """Stop writing markers for a shard that this broker no longer coordinates."""
         ...
 
 
@@ -42,9 +42,9 @@ class TransactionShard:
         markers: Markers,
         periodic: Mapping[str, Periodic],
     ) -> None:
-        """``coordinator_epoch`` is the partition's leader epoch; markers carry it. ``batch_bytes_max()`` is the size of
-        the largest batch that the topic accepts. ``periodic`` has the events that begin when the shard is loaded, by
-        the key of their timers."""
+        """``coordinator_epoch`` is the partition's leader epoch, which markers contain. ``batch_bytes_max()`` is the
+        size of the largest batch that the topic accepts. ``periodic`` maps the keys of timers to the events that start
+        when the shard is loaded."""
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self.config = config
@@ -77,15 +77,17 @@ class TransactionShard:
         """Do nothing: the records of this topic do not belong to transactions."""
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
-        """Return the timers of the periodic events. The first of each is due at once: markers may be missing."""
+        """Return the timers of the periodic events. All are due immediately: the previous coordinator may not have
+        written all markers."""
         return {key: Timer(0, event) for key, event in self._periodic.items()}
 
     def has_room(self, size: int) -> bool:
-        """True if a periodic event may write records of ``size`` bytes in total: they must fit in one batch."""
+        """Return True if records of ``size`` bytes in total fit in one batch of a periodic event."""
         return HEADER_SIZE + size <= min(PERIODIC_BYTES_MAX, self.batch_bytes_max())
 
     def accepts(self, size: int) -> bool:
-        """True if the topic accepts one record of ``size`` bytes. Raises KafkaError if the partition has no log."""
+        """Return True if the topic accepts a record of ``size`` bytes. Raises KafkaError if the partition has no log on
+        this broker."""
         return HEADER_SIZE + size <= self.batch_bytes_max()
 
     def unloaded(self) -> None:

@@ -1,7 +1,7 @@
-"""The state of a transactional id: its producer id and epoch, and the transaction that is open, if any.
+"""The state of a transactional id: its producer id and epoch, and its open transaction, if any.
 
-A ``Transaction`` is immutable: a decision returns another one, and ``entered`` checks the step against the table.
-``docs/transactions.md`` explains the states, and how producer epochs grow.
+A ``Transaction`` is immutable: a decision returns a new one, and ``entered`` checks the step against the table of legal
+steps. ``docs/transactions.md`` explains the states, and how producer epochs grow.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TopicPartition = tuple[str, int]
 NO_TIME: Final = -1
 
 EPOCH_MAX: Final = (1 << 15) - 1
-"""The last epoch of a producer id. Only markers carry it, so that the coordinator can always fence a producer."""
+"""The last epoch of a producer id. Only markers use it, so that the coordinator can always fence a producer."""
 
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
-"""The timeout of transactions that an external coordinator ends (KIP-939): they never time out."""
+"""The timeout of transactions that an external coordinator ends (KIP-939), in milliseconds: they never time out."""
 
 FIRST_VERSION: Final = 0
 EPOCH_PER_TRANSACTION: Final = 2
@@ -30,7 +30,7 @@ EPOCH_PER_TRANSACTION: Final = 2
 
 
 class TransactionState(Enum):
-    """A state, under its name in ListTransactions and DescribeTransactions."""
+    """The state of a transactional id. The values are the names in ListTransactions and DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -39,9 +39,9 @@ class TransactionState(Enum):
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
-    """Never stored: an expired transactional id is removed by a tombstone. Clients may name the state in a filter."""
+    """Never stored: a tombstone removes an expired transactional id. Clients may name the state in a filter."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """Never stored: a fence is one step to PREPARE_ABORT. Clients may name the state in a filter."""
+    """Never stored: fencing a producer goes directly to PREPARE_ABORT. Clients may name the state in a filter."""
 
 
 _S = TransactionState
@@ -60,16 +60,16 @@ ENTERED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 """The legal steps: the states from which each state may be entered."""
 
 PREPARED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-"""The outcome is decided and stored; markers are being written."""
+"""The states in which the outcome is decided and stored, and markers are being written."""
 
 AT_REST: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""No transaction is open."""
+"""The states in which no transaction is open."""
 
 
 class Transaction(NamedTuple):
-    """A transactional id as stored. Times are in milliseconds since 1970.
+    """The stored state of a transactional id. Times are in milliseconds since 1970.
 
-    A tuple, since every step makes two: one to be written, and one that is read from the record.
+    A tuple, for speed: every step creates two, one to be written and one decoded from the record.
     """
 
     producer_id: int
@@ -77,18 +77,18 @@ class Transaction(NamedTuple):
     state: TransactionState
     timeout_ms: int
     updated_ms: int
-    """When the state was stored last. The transactional id expires some time after it."""
+    """When the state was last stored. The transactional id expires ``transactional.id.expiration.ms`` later."""
     started_ms: int = NO_TIME
     partitions: frozenset[TopicPartition] = frozenset()
-    """The partitions that have records of the transaction, or will have, and that need its marker."""
+    """The partitions that contain, or may soon contain, records of the transaction. They need its marker."""
     last_epoch: int = NO_EPOCH
-    """The epoch that the same producer had before this one. A retry of the request that raised it names it."""
+    """The epoch of the same producer before the current one. A retry of the request that raised the epoch names it."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before the last step. A retry of the request that replaced it names it."""
+    """The producer id before the last step. A retry of the request that replaced the id names it."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The id that replaces an exhausted one when the transaction completes."""
+    """The producer id that replaces an exhausted one when the transaction completes."""
     version: int = FIRST_VERSION
-    """The transaction version of the client that took the last step."""
+    """The transaction version of the client whose request led to this state."""
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -97,27 +97,27 @@ class Transaction(NamedTuple):
 
     @property
     def next_identity(self) -> ProducerIdentity:
-        """The identity of the producer's next transaction: while markers are written, the producer has it already."""
+        """The identity of the producer's next transaction. The producer gets it before the markers are written."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_producer_id, 0)
         return self.identity
 
     def is_awaited_by(self, producer: ProducerIdentity) -> bool:
-        """True if the producer has gone on while the markers of its transaction are written: it must wait."""
+        """Return True if the producer has begun its next transaction while markers are being written. It must wait."""
         return self.state in PREPARED and producer == self.next_identity and producer.producer_epoch < EPOCH_MAX
 
     @property
     def is_committing(self) -> bool:
-        """True if the outcome is to commit."""
+        """True if the outcome of the transaction is to commit."""
         return self.state in (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT)
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the producer id has no epoch left that a client may have."""
+        """True if the producer id has no epoch left that a client may use."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def entered(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
-        """Return the transactional id in ``state``. Raises IllegalStep if the table does not allow the step."""
+        """Return a copy in ``state``, with ``changes``. Raises IllegalStep if the table does not allow the step."""
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("transactional id", self.state, state)
         changes.setdefault("previous_producer_id", self.producer_id)

@@ -1,8 +1,9 @@
-"""The records of ``__transaction_state``: a key is a transactional id, its value the ``Transaction``; null deletes it.
+"""The records of ``__transaction_state``. A key is a transactional id, and its value the ``Transaction``; null deletes
+the id.
 
-Formats are Kafka's, so that Kafka's tools can read the topic. Values are written in version 1, and read in versions 0
-and 1. Kafka does not store the last epoch of a producer: this broker adds it in a tag that Kafka's readers skip
-(KIP-915), so that a retry is recognised after a change of the coordinator, too.
+The formats are Kafka's, so that Kafka's tools can read the topic. Values are written in version 1, and read in versions
+0 and 1. Kafka does not store the last epoch of a producer. Parley adds it in a tag that Kafka's readers skip (KIP-915),
+so that the next coordinator recognizes a retry, too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _WITH_PARTITIONS: Final = PREPARED | {TransactionState.ONGOING}
 
 
 def transaction_record(transactional_id: str, transaction: Transaction) -> tuple[bytes, bytes]:
-    """Return the record of a transactional id."""
+    """Return the record that stores a transactional id."""
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         previous_producer_id=transaction.previous_producer_id,
@@ -82,25 +83,25 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[TransactionLogValue.Pa
 
 
 def read_key(key: bytes | None) -> str:
-    """Return the transactional id that a key names. Raises MalformedMessage."""
+    """Decode the transactional id from a key. Raises MalformedMessage."""
     if key is None:
-        raise MalformedMessage("a record of the transactions topic has no key")
+        raise MalformedMessage("a record of __transaction_state has no key")
     return decode_stored(TransactionLogKey, key)[0].transactional_id
 
 
 def read_value(value: bytes) -> Transaction:
-    """Return the state that a value stores. Raises MalformedMessage, also for numbers that no coordinator writes."""
+    """Decode a value. Raises MalformedMessage, also if it contains numbers that no coordinator writes."""
     stored, _ = decode_stored(TransactionLogValue, value)
     state = _STATE_OF.get(stored.transaction_status)
     if state is None:
-        raise MalformedMessage(f"transaction status {stored.transaction_status}")
+        raise MalformedMessage(f"unknown transaction status {stored.transaction_status}")
     if stored.producer_id < 0 or not 0 <= stored.producer_epoch <= EPOCH_MAX:
-        raise MalformedMessage(f"producer id {stored.producer_id}, epoch {stored.producer_epoch}")
+        raise MalformedMessage(f"invalid producer id {stored.producer_id} or epoch {stored.producer_epoch}")
     partitions = frozenset(
         (topic.topic, index) for topic in stored.transaction_partitions or () for index in topic.partition_ids
     )
     if partitions and state not in _WITH_PARTITIONS:
-        raise MalformedMessage(f"partitions in the state {state.value}")
+        raise MalformedMessage(f"a transactional id in the state {state.value} cannot have partitions")
     return Transaction(
         producer_id=stored.producer_id,
         producer_epoch=stored.producer_epoch,

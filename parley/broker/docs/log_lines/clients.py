@@ -158,18 +158,18 @@ _COORDINATORS: Final = Section(
     "Coordinators",
     (
         Line(
-            "a coordinator cannot read a partition: its clients wait until it can",
+            "coordinator cannot read a partition: its clients wait until it can",
             "The disk, or a damaged partition of an internal topic; `error` says which. It is read again after "
             "growing pauses.",
             "Repair the disk, or heal the [damage](damage.md). With a traceback: please report it.",
         ),
         Line(
-            "a coordinator reads a partition back: its state may differ from the log",
+            "coordinator reloads a partition: its state may differ from the log",
             "A write failed; `error` says why. Clients get NOT_COORDINATOR and try again.",
             "Nothing, if it happens once: often too few replicas are in sync. Else look at the disk.",
         ),
         Line(
-            "a coordinator skipped records that it does not understand",
+            "coordinator skipped records that it cannot decode",
             "A client wrote other records into an internal topic, or they are damaged; `first` names the first one.",
             "Forbid clients to write to internal topics. ([authorization](authorization.md))",
         ),
@@ -293,13 +293,13 @@ _TRANSACTIONS: Final = Section(
     "Transactions",
     (
         Line(
-            "transactions have timed out that cannot be aborted: raise max.message.bytes of __transaction_state",
+            "cannot abort timed-out transactions: raise max.message.bytes of __transaction_state",
             "The `transactional_id` and as many as `transactions` says do not fit in a record. They stay open, "
             "and block readers of committed records.",
             "Raise `max.message.bytes` of `__transaction_state`.",
         ),
         Line(
-            "a partition refuses markers of this coordinator: another one has written there",
+            "a partition rejects markers of this coordinator: a newer coordinator has written to it",
             "This broker is the coordinator of the `transactional_id` no more. The other one completes the "
             "transaction.",
             NOTHING,

@@ -9,10 +9,11 @@ from typing import TypeVar
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, ProducerIdentity
 from parley.broker.coordinators.transactions.adding import add, verify
-from parley.broker.coordinators.transactions.ending import complete, end, end_overdue
-from parley.broker.coordinators.transactions.expiry import expire
+from parley.broker.coordinators.transactions.ending import complete, end, resume_markers
+from parley.broker.coordinators.transactions.id_expiry import expire
 from parley.broker.coordinators.transactions.initialization import Initialized, initialize
 from parley.broker.coordinators.transactions.shard import TransactionShard
+from parley.broker.coordinators.transactions.timeouts import abort_timed_out
 from parley.broker.coordinators.transactions.transaction import TopicPartition, Transaction
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -28,7 +29,7 @@ class SentMarkers:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Transaction]] = []
 
-    def send(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
+    def enqueue(self, shard: TransactionShard, transactional_id: str, transaction: Transaction) -> None:
         self.sent.append((transactional_id, transaction))
 
     def stop(self, shard: TransactionShard) -> None:
@@ -128,9 +129,10 @@ class DrivenShard:
         producer = self.state.transactions[transactional_id].identity
         self.submit(partial(complete, transactional_id=transactional_id, producer=producer))
 
-    def end_overdue(self) -> None:
-        """The periodic look for overdue transactions."""
-        self.submit(end_overdue)
+    def run_timers(self) -> None:
+        """Run the periodic events that resume markers and abort timed-out transactions."""
+        self.submit(resume_markers)
+        self.submit(abort_timed_out)
 
     def expire(self) -> None:
         """The periodic look for expired transactional ids."""

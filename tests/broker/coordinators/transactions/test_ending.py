@@ -147,10 +147,10 @@ def test_a_transaction_that_timed_out_is_aborted_and_its_producer_fenced() -> No
     shard = DrivenShard()
     producer = open_transaction(shard)
     shard.now_ms += 60_000
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.transaction.state is TransactionState.ONGOING
     shard.now_ms += 1
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.transaction.state is TransactionState.PREPARE_ABORT
     assert shard.transaction.identity == (producer.producer_id, 1)
     assert [each for each, _ in shard.markers.sent] == [ID]
@@ -167,7 +167,7 @@ def test_adding_a_partition_does_not_prolong_a_transaction() -> None:
     shard.now_ms += 60_000
     shard.add(producer, ("t", 2))
     shard.now_ms += 1
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.transaction.state is TransactionState.PREPARE_ABORT
 
 
@@ -176,7 +176,7 @@ def test_transactions_of_an_external_coordinator_never_time_out() -> None:
     producer = shard.initialize(timeout_ms=NO_TIMEOUT_MS)
     shard.add(producer, P0)
     shard.now_ms += 2 * NO_TIMEOUT_MS
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.transaction.state is TransactionState.ONGOING
 
 
@@ -186,7 +186,7 @@ def test_markers_of_prepared_transactions_are_written_again_by_the_next_coordina
     prepared = shard.transaction
     shard.markers.sent.clear()
     shard.state = shard.read_back()
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.markers.sent == [(ID, prepared)]
 
 
@@ -197,10 +197,10 @@ def test_many_transactions_that_time_out_together_are_aborted_in_batches() -> No
         name = f"id-{number}"
         shard.add(shard.initialize(transactional_id=name), (topic, 0), transactional_id=name)
     shard.now_ms += 60_001
-    shard.end_overdue()
+    shard.run_timers()
     assert 0 < len(shard.state.ongoing) < 3000
     while shard.state.ongoing:
-        shard.end_overdue()
+        shard.run_timers()
 
 
 def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_the_topic_accepts() -> None:
@@ -211,7 +211,7 @@ def test_large_transactions_that_time_out_together_are_aborted_in_batches_that_t
     shard.now_ms += 60_001
     for aborted in (1, 2, 3):
         before = len(shard.log)
-        shard.end_overdue()
+        shard.run_timers()
         assert sum(len(key) + len(value or b"") for key, value in shard.log[before:]) < shard.config.message_max_bytes
         assert len(shard.markers.sent) >= aborted
         assert len(shard.state.ongoing) == 3 - aborted
@@ -226,13 +226,13 @@ def test_a_transaction_too_large_for_a_lowered_limit_does_not_keep_others_from_t
         shard.add(producer, *((f"{number:0200}", 0) for number in range(partitions)), transactional_id=name)
     shard.now_ms += 60_001
     shard.batch_bytes_max = 500
-    shard.end_overdue()
-    shard.end_overdue()
+    shard.run_timers()
+    shard.run_timers()
     assert list(shard.state.ongoing) == ["large", "large-too"]
-    assert "transactions have timed out that cannot be aborted" in caplog.text
+    assert "cannot abort timed-out transactions" in caplog.text
     shard.batch_bytes_max = 1 << 20
-    shard.end_overdue()
-    shard.end_overdue()
+    shard.run_timers()
+    shard.run_timers()
     assert not shard.state.ongoing
 
 
@@ -244,7 +244,7 @@ def test_no_producer_gets_the_last_epoch_after_the_coordinator_has_aborted_its_t
     producer = shard.transaction.identity
     shard.add(producer, P0)
     shard.now_ms += 60_001
-    shard.end_overdue()
+    shard.run_timers()
     shard.complete()
     last = shard.transaction.identity
     assert last == (producer.producer_id, EPOCH_MAX)

@@ -80,7 +80,7 @@ def test_a_producer_that_was_fenced_at_its_last_epoch_gets_a_new_id() -> None:
     old = shard.transaction.identity
     shard.add(old, P0)
     shard.now_ms += 60_001
-    shard.end_overdue()
+    shard.run_timers()
     assert shard.transaction.producer_epoch == EPOCH_MAX
     shard.complete()
     new = shard.initialize(old)

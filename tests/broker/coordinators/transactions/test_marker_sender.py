@@ -42,7 +42,7 @@ class Brokers:
         self.sender = MarkerSender(1, self.metadata, self.respond, self.tasks)
         self.sender.serve(self)
         self.shard = DrivenShard()
-        self.shard.markers.send = self.sender.send  # type: ignore[method-assign]
+        self.shard.markers.enqueue = self.sender.enqueue  # type: ignore[method-assign]
         self.requests: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.outcomes: dict[Sent, list[int | Exception]] = {}
         """What a broker responds for a partition, the first time, the second time...; then NONE."""
@@ -255,11 +255,11 @@ def test_markers_that_are_being_written_are_not_written_twice() -> None:
         brokers.commit(("t", 0))
         prepared = brokers.shard.transaction
         await asyncio.sleep(1)
-        brokers.shard.end_overdue()
+        brokers.shard.run_timers()
         await asyncio.sleep(1)
         brokers.may_respond.set()
         await brokers.completed.wait()
-        brokers.sender.send(brokers.shard.state, ID, prepared)
+        brokers.sender.enqueue(brokers.shard.state, ID, prepared)
         await asyncio.sleep(1)
         assert len(brokers.requests) == 1
 

@@ -129,13 +129,13 @@ class TransactionalId(RuleBasedStateMachine):
     @rule(ms=st.integers(1, 100_000))
     def time_passes(self, ms: int) -> None:
         self.shard.now_ms += ms
-        self.shard.end_overdue()
+        self.shard.run_timers()
 
     @rule()
     def the_coordinator_dies(self) -> None:
         self.shard.markers.sent.clear()
         self.shard.state = self.shard.read_back()
-        self.shard.end_overdue()
+        self.shard.run_timers()
 
     @invariant()
     def the_state_equals_its_log(self) -> None:

@@ -1,4 +1,7 @@
-"""The decision that removes transactional ids that have not been used for ``transactional.id.expiration.ms``."""
+"""The decision that removes transactional ids that were not used for ``transactional.id.expiration.ms``.
+
+The timeout of an open transaction is in ``timeouts.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from parley.broker.coordinators.transactions.transaction import AT_REST
 from parley.broker.coordinators.transactions.transaction_records import transaction_tombstone
 
 EXPIRED: Final = "expired"
-"""The key of the timer that looks for expired transactional ids."""
+"""The key of the timer that removes expired transactional ids."""
 
 
 def expire(shard: TransactionShard, now_ms: int) -> Decision[None]:
-    """Remove the expired transactional ids, and look again some time later."""
+    """Remove the expired transactional ids, and set the timer again."""
     config = shard.config()
     pause_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
     expired_before_ms = now_ms - config.transactional_id_expiration_ms
