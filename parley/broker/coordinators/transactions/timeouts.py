@@ -61,12 +61,12 @@ def _log_and_enqueue_markers(
 ) -> None:
     if too_large:
         _log.error(
-            "transactions have timed out that cannot be aborted: raise max.message.bytes of __transaction_state",
+            "cannot abort timed-out transactions: raise max.message.bytes of __transaction_state",
             extra={"partition": shard.partition, "transactions": len(too_large), "transactional_id": too_large[0]},
         )
     for transactional_id, transaction in aborted.items():
         _log.info(
-            "transaction timed out: it is aborted and its producer is fenced",
+            "transaction timed out: aborting it and fencing its producer",
             extra={
                 "transactional_id": transactional_id,
                 "producer_id": transaction.producer_id,
